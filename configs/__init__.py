@@ -1,0 +1,1 @@
+"""TOML presets: `rljax list` names them, `rljax.load_config(name)` reads one."""

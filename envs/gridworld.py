@@ -1,0 +1,104 @@
+"""GridWorld-v0: walk to the far corner of an empty grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.core.environment import Environment
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Box, Discrete
+from rljax.envs import drawing
+
+
+@struct.dataclass
+class GridWorldState:
+    """`row` counts from the top and `column` from the left, i32 []."""
+
+    row: jax.Array
+    column: jax.Array
+    time: jax.Array
+
+
+@struct.dataclass
+class GridWorldParams:
+    goal_reward: float = 1.0
+    step_reward: float = -0.01
+    max_steps_in_episode: int = 100
+
+
+class GridWorld(Environment):
+    """A `size` x `size` grid. Every episode starts in a random cell that is not the goal; the goal is the bottom right corner.
+
+    Observation f32 `[2 * size]`: the row and the column, one-hot each, in which the best policy and its values are almost linear.
+    Actions 0, 1, 2, 3: up, right, down, left; a move off the grid stays in place. Reward `goal_reward` for the step that
+    reaches the goal, which terminates, and `step_reward` for every other; `optimal_return` has the best return.
+    """
+
+    def __init__(self, size: int = 7):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 2:
+            raise ConfigError(f"GridWorld-v0: size = {size!r}, expected an integer of at least 2")
+        self.size = size
+
+    @property
+    def name(self) -> str:
+        return "GridWorld-v0"
+
+    @property
+    def default_params(self) -> GridWorldParams:
+        return GridWorldParams()
+
+    def observation_space(self, params: GridWorldParams) -> Box:
+        return Box(0.0, 1.0, (2 * self.size,))
+
+    def action_space(self, params: GridWorldParams) -> Discrete:
+        return Discrete(4)
+
+    def reset_env(self, key: jax.Array, params: GridWorldParams) -> tuple[jax.Array, GridWorldState]:
+        cell = jax.random.randint(key, (), 0, self.size**2 - 1)
+        state = GridWorldState(cell // self.size, cell % self.size, jnp.zeros((), jnp.int32))
+        return self._observe(state), state
+
+    def step_env(
+        self, key: jax.Array, state: GridWorldState, action: jax.Array, params: GridWorldParams
+    ) -> tuple[jax.Array, GridWorldState, jax.Array, jax.Array, dict[str, Any]]:
+        down = (action == 2).astype(jnp.int32) - (action == 0).astype(jnp.int32)
+        right = (action == 1).astype(jnp.int32) - (action == 3).astype(jnp.int32)
+        row = jnp.clip(state.row + down, 0, self.size - 1)
+        column = jnp.clip(state.column + right, 0, self.size - 1)
+        state = GridWorldState(row, column, state.time + 1)
+        terminated = (row == self.size - 1) & (column == self.size - 1)
+        reward = jnp.where(terminated, params.goal_reward, params.step_reward).astype(jnp.float32)
+        return self._observe(state), state, reward, terminated, {}
+
+    def render(self, state: GridWorldState, params: GridWorldParams) -> jax.Array:
+        picture = drawing.canvas(256, 256, (self.size / 2, self.size / 2), self.size + 0.2, drawing.GREY)
+        off_x = picture.x - jnp.clip(jnp.round(picture.x - 0.5), 0, self.size - 1) - 0.5
+        off_y = picture.y - jnp.clip(jnp.round(picture.y - 0.5), 0, self.size - 1) - 0.5
+        picture = drawing.paint(picture, jnp.maximum(jnp.abs(off_x), jnp.abs(off_y)) - 0.47, drawing.PAPER)
+        picture = drawing.rectangle(picture, self.size - 0.5, 0.5, 0.94, 0.94, drawing.GREEN)
+        x, y = state.column + 0.5, self.size - state.row - 0.5
+        picture = drawing.circle(picture, x, y, 0.34, drawing.INK)
+        return drawing.finish(drawing.circle(picture, x, y, 0.3, drawing.GOLD))
+
+    def _observe(self, state: GridWorldState) -> jax.Array:
+        cells = jnp.arange(self.size)
+        return jnp.concatenate([cells == state.row, cells == state.column]).astype(jnp.float32)
+
+
+def optimal_return(row: Any, column: Any, size: int, params: GridWorldParams, discount: Any = 1.0) -> jax.Array:
+    """The best return from a cell that is not the goal, at the start of an episode, f32 of the broadcast shape of the cells.
+
+    With d moves to the goal and discount g it is `step_reward * (1 + g + ... + g^(d - 2)) + goal_reward * g^(d - 1)`; where the
+    time limit is shorter than d, `step_reward` for each step until then.
+    """
+    distance = (size - 1 - jnp.asarray(row)) + (size - 1 - jnp.asarray(column))
+    reached = distance <= params.max_steps_in_episode
+    misses = jnp.where(reached, distance - 1, params.max_steps_in_episode).astype(jnp.float32)
+    discount = jnp.asarray(discount, jnp.float32)
+    power = discount**misses
+    total = jnp.where(discount == 1.0, misses, (1.0 - power) / jnp.where(discount == 1.0, 1.0, 1.0 - discount))
+    return params.step_reward * total + jnp.where(reached, params.goal_reward * power, 0.0)

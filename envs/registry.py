@@ -1,0 +1,245 @@
+"""Environments by id: those of rljax, those that a user registers, and every one of gymnax."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.spaces import as_space
+from rljax.core.wrappers import Wrapper
+from rljax.envs.acrobot import Acrobot
+from rljax.envs.cartpole import CartPole
+from rljax.envs.gridworld import GridWorld
+from rljax.envs.mountain_car import MountainCar
+from rljax.envs.mountain_car_continuous import MountainCarContinuous
+from rljax.envs.pendulum import Pendulum
+from rljax.envs.probes import (
+    ActionReward,
+    BoxTarget,
+    ConstantReward,
+    DelayedReward,
+    MaskedBandit,
+    MultiDiscreteMatch,
+    ObservationReward,
+    TruncationProbe,
+)
+
+EnvFactory = Callable[..., Any]
+
+GYMNAX_PREFIX = "gymnax:"
+_REQUIRED = ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params", "name")
+
+_factories: dict[str, EnvFactory] = {
+    "CartPole-v1": CartPole,
+    "Pendulum-v1": Pendulum,
+    "Acrobot-v1": Acrobot,
+    "MountainCar-v0": MountainCar,
+    "MountainCarContinuous-v0": MountainCarContinuous,
+    "GridWorld-v0": GridWorld,
+    "ConstantReward-v0": ConstantReward,
+    "ObservationReward-v0": ObservationReward,
+    "DelayedReward-v0": DelayedReward,
+    "ActionReward-v0": ActionReward,
+    "TruncationProbe-v0": TruncationProbe,
+    "MaskedBandit-v0": MaskedBandit,
+    "MultiDiscreteMatch-v0": MultiDiscreteMatch,
+    "BoxTarget-v0": BoxTarget,
+}
+
+
+def env_ids() -> list[str]:
+    """The ids of rljax's environments and of those registered with `register_env`, in the order they were added."""
+    return list(_factories)
+
+
+def gymnax_env_ids() -> list[str]:
+    """The ids of gymnax's environments. Imports gymnax, which takes over a second the first time."""
+    import gymnax
+
+    return list(gymnax.registered_envs)
+
+
+def register_env(env_id: str, factory: EnvFactory) -> None:
+    """Make `make_env(env_id)` and `env = "env_id"` in a configuration build `factory(**constructor_arguments)`.
+
+    Args:
+        env_id: a new id; one of gymnax's may be taken over, which stays available as "gymnax:ID".
+        factory: an Environment class, or any callable that returns an environment. Its named arguments can be given
+            like parameters: `make_env(env_id, size=5)`.
+
+    Raises:
+        ConfigError: the id is taken or not an id, or the factory cannot be called.
+    """
+    if not isinstance(env_id, str) or not env_id or env_id.startswith(GYMNAX_PREFIX):
+        raise ConfigError(f"register_env: the id {env_id!r} is not a non-empty string that does not start with 'gymnax:'")
+    if not callable(factory):
+        raise ConfigError(f"register_env('{env_id}'): the factory {factory!r} is not a callable that returns an environment")
+    if env_id in _factories:
+        raise ConfigError(f"register_env('{env_id}'): this id is taken by {_label(_factories[env_id])}; choose another id")
+    _factories[env_id] = factory
+
+
+def make_env(env_id: str, /, **params: Any) -> tuple[Any, Any]:
+    """Build an environment by id: `(env, env_params)`, like `gymnax.make`.
+
+    Args:
+        env_id: one of `env_ids()`, or of `gymnax_env_ids()`. Where both have it rljax's is built; "gymnax:ID" forces gymnax's.
+        params: changes to fields of `env.default_params`, and arguments of the constructor where what they set fixes
+            shapes (`size` of GridWorld).
+
+    Raises:
+        ConfigError: no such id or parameter (the closest match is named), or a value of the wrong type.
+    """
+    return resolve_env(env_id, params)
+
+
+def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """As `make_env`, for an id or an environment object: `(env, env_params)`.
+
+    Raises:
+        ConfigError: as `make_env`, or `env` is neither an id nor an environment.
+    """
+    params, constructor = dict(params or {}), {}
+    if isinstance(env, str):
+        env, params, constructor = _construct(env, params)
+    elif isinstance(env, type):
+        raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
+    missing = [name for name in _REQUIRED if not hasattr(env, name)]
+    if missing:
+        raise ConfigError(f"env: {env!r} is neither an environment id nor an environment: it has no {', '.join(missing)}")
+    env_params = _replace_fields(env.name, env.default_params, params, also=constructor)
+    return _with_float_reward(env, env_params), env_params
+
+
+class FloatReward(Wrapper):
+    """Makes the reward f32 []; a few environments of gymnax return integers."""
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return obs, state, jnp.asarray(reward, jnp.float32), terminated, info
+
+
+def _with_float_reward(env: Any, params: Any) -> Any:
+    if not type(env).__module__.startswith("gymnax."):
+        return env
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    _, state = jax.eval_shape(env.reset_env, key, params)
+    action = jax.eval_shape(as_space(env.action_space(params)).sample, key)
+    reward = jax.eval_shape(env.step_env, key, state, action, params)[2]
+    return env if jnp.issubdtype(reward.dtype, jnp.floating) else FloatReward(env)
+
+
+def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The environment, built with those of `params` that its constructor takes, the rest of `params`, and all it takes."""
+    factory = _factories.get(env_id) or _gymnax_factory(env_id)
+    try:
+        takes = _named_arguments(factory) if params else {}
+        arguments = {name: _cast(env_id, name, params.pop(name), takes[name]) for name in takes.keys() & params.keys()}
+        return factory(**arguments), params, takes
+    except OSError as error:
+        raise ConfigError(f"environment {env_id} cannot be built, it needs data that could not be loaded: {error}") from error
+
+
+def _gymnax_factory(env_id: str) -> EnvFactory:
+    """The class of gymnax's environment."""
+    import gymnax
+
+    gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)
+    if gymnax_id not in gymnax.registered_envs:
+        forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
+        known = forced if env_id.startswith(GYMNAX_PREFIX) else [*_factories, *gymnax.registered_envs]
+        raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}")
+    return functools.partial(_make_gymnax, gymnax_id)
+
+
+def _make_gymnax(gymnax_id: str, **arguments: Any) -> Any:
+    import gymnax
+
+    return gymnax.make(gymnax_id, **arguments)[0]
+
+
+def _named_arguments(factory: EnvFactory) -> dict[str, Any]:
+    """The arguments that can be given by name, and their defaults (`inspect.Parameter.empty` where there is none)."""
+    if isinstance(factory, functools.partial) and factory.func is _make_gymnax:
+        factory = type(factory())
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: parameter.default for name, parameter in signature.parameters.items() if parameter.kind in named}
+
+
+def _replace_fields(env_name: str, default: Any, changes: dict[str, Any], also: Iterable[str]) -> Any:
+    """`default` with `changes`; `also` are names to suggest where a name is unknown."""
+    if not changes:
+        return default
+    known = _field_names(default)
+    for name in changes:
+        if name not in known:
+            hint = did_you_mean(name, [*known, *also]) if known or also else "it has no parameters"
+            raise ConfigError(f"environment {env_name} has no parameter '{name}': {hint}")
+    cast = {name: _cast(env_name, name, value, getattr(default, name)) for name, value in changes.items()}
+    return default._replace(**cast) if hasattr(default, "_replace") else dataclasses.replace(default, **cast)
+
+
+def _field_names(params: Any) -> Iterable[str]:
+    if dataclasses.is_dataclass(params):
+        return [field.name for field in dataclasses.fields(params)]
+    return getattr(params, "_fields", ())
+
+
+def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
+    """`value` as the type of `default`, so that a changed parameter never changes a dtype inside the environment."""
+    expected = _describe(default)
+    if isinstance(default, (bool, int, float, np.ndarray, np.number, np.bool_, jax.Array)):
+        wanted = jnp.result_type(default)
+        try:
+            array = value if isinstance(value, jax.Array) else np.asarray(value)
+            given = array.dtype
+        except ValueError:
+            given = np.dtype(object)
+        numeric = jnp.issubdtype(given, jnp.number)
+        fits = (
+            (jnp.issubdtype(wanted, jnp.floating) and numeric and not jnp.issubdtype(given, jnp.complexfloating))
+            or (jnp.issubdtype(wanted, jnp.integer) and jnp.issubdtype(given, jnp.integer))
+            or (wanted == jnp.bool_ and given == jnp.bool_)
+        )
+        if fits and array.shape == np.shape(default):
+            if name == "max_steps_in_episode" and not isinstance(value, jax.core.Tracer) and array < 1:
+                raise ConfigError(f"environment {env_name}: parameter {name} = {value!r}, expected at least 1")
+            return _like(value, default)
+    elif default is None or default is inspect.Parameter.empty or isinstance(value, type(default)):
+        return value
+    raise ConfigError(f"environment {env_name}: parameter {name} = {value!r}, expected {expected}")
+
+
+def _like(value: Any, default: Any) -> Any:
+    if isinstance(value, jax.Array):
+        return value.astype(jnp.result_type(default))
+    if isinstance(default, (bool, int, float)):
+        return type(default)(value)
+    return jnp.asarray(value, default.dtype)
+
+
+def _describe(default: Any) -> str:
+    kinds = {bool: "true or false", int: "an integer", float: "a number"}
+    if type(default) in kinds:
+        return f"{kinds[type(default)]} such as {default!r}"
+    if hasattr(default, "dtype"):
+        return f"{default.dtype.name}{list(default.shape)}"
+    return type(default).__name__
+
+
+def _label(factory: EnvFactory) -> str:
+    return f"{factory.__module__}.{getattr(factory, '__qualname__', repr(factory))}"

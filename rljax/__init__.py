@@ -1,0 +1,70 @@
+"""rljax: reinforcement learning whose whole training run, environments included, is one compiled JAX program.
+
+    config = rljax.PPOConfig(env="CartPole-v1")
+    result = jax.jit(rljax.make_train(config))(jax.random.key(0))
+"""
+
+from rljax.algos.ppo import (
+    Minibatch,
+    PPOConfig,
+    PPOParts,
+    PPOState,
+    Rollout,
+    ppo_collect,
+    ppo_init,
+    ppo_loss,
+    ppo_parts,
+    ppo_update,
+)
+from rljax.algos.training import TrainResult, make_train
+from rljax.collect.evaluation import evaluate
+from rljax.collect.returns import gae
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import Config, load_config, preset_names
+from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
+from rljax.core.errors import ConfigError, RljaxError, TrainingError
+from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.envs import env_ids, make_env, register_env
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # train
+    "make_train",
+    "make_agent",
+    "evaluate",
+    "Agent",
+    "TrainResult",
+    # configure
+    "Config",
+    "PPOConfig",
+    "load_config",
+    "preset_names",
+    # environments
+    "Environment",
+    "EnvState",
+    "EnvParams",
+    "Box",
+    "Discrete",
+    "MultiDiscrete",
+    "make_env",
+    "register_env",
+    "env_ids",
+    "check_environment",
+    # parts
+    "PPOParts",
+    "PPOState",
+    "Rollout",
+    "Minibatch",
+    "ppo_parts",
+    "ppo_init",
+    "ppo_collect",
+    "ppo_update",
+    "ppo_loss",
+    "gae",
+    # errors
+    "RljaxError",
+    "ConfigError",
+    "TrainingError",
+    "__version__",
+]

@@ -1,0 +1,383 @@
+"""Proximal policy optimisation (Schulman et al., 2017), with the details of Huang et al., "The 37 implementation details of PPO" (2022).
+
+One iteration is `ppo_collect` then `ppo_update`; both are public, so a user can own the loop:
+
+    parts = ppo_parts(config)
+    state = ppo_init(parts, key)
+    state, rollout = ppo_collect(parts, state)
+    state, metrics = ppo_update(parts, state, rollout)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from flax.core import FrozenDict
+from jax.flatten_util import ravel_pytree
+
+from rljax.collect.environments import make_training_env
+from rljax.collect.normalizers import (
+    RewardStatistics,
+    RunningStatistics,
+    init_reward_statistics,
+    init_statistics,
+    normalize,
+    normalize_rewards,
+    update_statistics,
+)
+from rljax.collect.returns import gae
+from rljax.collect.rollout import Steps, episode_metrics, initial_environments, rollout_scan
+from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.environment import tree_where
+from rljax.core.errors import ConfigError
+from rljax.core.keys import as_key
+from rljax.nn.distributions import ActionHead, action_head
+from rljax.nn.networks import Policy, make_network
+
+
+@algorithm("ppo")
+class PPOConfig(Config):
+    """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
+
+    num_steps: int = static(128, "steps per environment in one rollout", gt=0)
+    num_epochs: int = static(4, "passes over each rollout", gt=0)
+    num_minibatches: int = static(4, "minibatches per pass; must divide num_envs * num_steps", gt=0)
+    network: Any = static(FrozenDict(), "{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module")
+    log_std: str = static("parameter", "where a Gaussian policy's log_std comes from", choices=("parameter", "network"))
+    learning_rate: float = leaf(2.5e-4, "Adam step size", ge=0)
+    anneal_lr: bool = static(True, "lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(1e-5, "Adam epsilon", gt=0)
+    gae_lambda: float = leaf(0.95, "trace decay of the advantages", ge=0, le=1)
+    clip_eps: float = leaf(0.2, "how far the probability ratio may move", gt=0)
+    vf_clip_eps: float | None = leaf(0.2, "how far a value may move in one update; none: as far as it likes", gt=0)
+    dual_clip: float | None = leaf(None, "lower bound c > 1 on the objective of bad actions, in advantages", gt=1)
+    vf_coef: float = leaf(0.5, "weight of the value loss", ge=0)
+    ent_coef: float = leaf(0.01, "weight of the entropy bonus", ge=0)
+    max_grad_norm: float | None = leaf(0.5, "clip the global gradient norm", gt=0)
+    normalize_advantages: bool = static(True, "standardise the advantages of each minibatch")
+    target_kl: float | None = leaf(None, "skip the rest of an iteration's updates once the policy has moved this far", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        batch = self.num_envs * self.num_steps
+        if batch % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches = {self.num_minibatches}: must divide num_envs * num_steps = {self.num_envs} * {self.num_steps} = {batch}"
+            )
+        if self.total_timesteps < batch:
+            raise ConfigError(f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+class PPOParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here."""
+
+    config: PPOConfig
+    env: Any
+    env_params: Any
+    policy: nn.Module
+    head: ActionHead
+
+
+@struct.dataclass
+class PPOState:
+    """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
+
+    params: Any
+    opt_state: Any
+    obs_statistics: RunningStatistics | None
+    reward_statistics: RewardStatistics | None
+    env_state: Any
+    obs: Any
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments, with what the policy that took them thought. Arrays are `[T, N, ...]`."""
+
+    steps: Steps
+    log_prob: jax.Array
+    value: jax.Array
+    next_value: jax.Array
+
+
+class Minibatch(NamedTuple):
+    """B transitions, with advantages and value targets; `obs` is normalised already. Arrays are `[B, ...]`."""
+
+    obs: Any
+    action: jax.Array
+    mask: jax.Array | None
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+
+
+LossFn = Callable[[PPOParts, Any, Minibatch], tuple[jax.Array, Metrics]]
+
+
+def ppo_parts(config: PPOConfig) -> PPOParts:
+    """Build environment, policy and action head.
+
+    Raises:
+        ConfigError: environment or network do not fit the contract, or each other.
+    """
+    env, env_params = make_training_env(config)
+    head = action_head(env.action_space(env_params), config.log_std)
+    obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
+    obs_ndims = tuple(leaf.ndim for leaf in jax.tree.leaves(obs))
+    policy = Policy(make_network(config.network, head.num_outputs, obs_ndims), head.num_log_std)
+    _check_policy(policy, head, obs)
+    return PPOParts(config, env, env_params, policy, head)
+
+
+def _check_policy(policy: Policy, head: ActionHead, obs: Any) -> None:
+    """One line for a user's network that puts out the wrong shapes."""
+    zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
+    result = jax.eval_shape(lambda x: policy.network.init_with_output(jax.random.key(0), x)[0], zeros)
+    shapes = jax.tree.map(lambda x: x.shape, result)
+    expected = ((3, head.num_outputs), (3,))
+    if shapes != expected:
+        raise ConfigError(
+            f"network = {type(policy.network).__name__}: expected (outputs [B, {head.num_outputs}], value [B]) for this action space; "
+            f"3 observations gave shapes {shapes}, not {expected}"
+        )
+
+
+def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
+    """The state before the first iteration."""
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, parts.config.num_envs)
+    first_obs = jax.tree.map(lambda x: x[0], obs)
+    params = parts.policy.init(params_key, first_obs)
+    return PPOState(
+        params=params,
+        opt_state=_optimizer(parts.config).init(ravel_pytree(params)[0]),
+        obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
+        env_state=env_state,
+        obs=obs,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
+    """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
+    key, noise_key, env_key = jax.random.split(state.key, 3)
+
+    def policy_outputs(obs: Any) -> jax.Array:
+        return parts.policy.apply(state.params, _seen(state, obs))[0]
+
+    env_state, obs, steps, final_obs = rollout_scan(
+        parts.env, parts.env_params, parts.head, policy_outputs, state.env_state, state.obs, noise_key, env_key, parts.config.num_steps
+    )
+    outputs, value = parts.policy.apply(state.params, _seen(state, steps.obs))
+    _, next_value = parts.policy.apply(state.params, _seen(state, final_obs))
+    log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
+    chex.assert_equal_shape([log_prob, value, next_value, steps.reward])
+    return state.replace(key=key, env_state=env_state, obs=obs), Rollout(steps, log_prob, value, next_value)
+
+
+def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: LossFn | None = None) -> tuple[PPOState, Metrics]:
+    """Improve the policy on a rollout: `num_epochs` passes of `num_minibatches` gradient steps.
+
+    Args:
+        parts: from `ppo_parts`.
+        state: as `ppo_collect` returned it; its observation statistics are still those of the rollout.
+        rollout: arrays `[T, N, ...]`.
+        loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
+
+    Returns:
+        The next state, and metrics `train/...`, means over the gradient steps taken.
+    """
+    config, steps = parts.config, rollout.steps
+    done = steps.terminated | steps.truncated
+    reward, reward_statistics = steps.reward, state.reward_statistics
+    if reward_statistics is not None:
+        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
+    advantage = gae(reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated, config.gamma, config.gae_lambda)
+    target = advantage + rollout.value
+
+    batch = Minibatch(_seen(state, steps.obs), steps.action, steps.mask, rollout.log_prob, rollout.value, advantage, target)
+    batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+    learning_rate = annealed(config, state.iteration)
+    key, shuffle_key = jax.random.split(state.key)
+    params, opt_state, metrics = _gradient_steps(
+        parts, loss_fn or ppo_loss, state.params, state.opt_state, batch, learning_rate, shuffle_key
+    )
+    metrics |= {
+        "train/value": jnp.mean(rollout.value),
+        "train/explained_variance": 1.0 - jnp.var(target - rollout.value) / (jnp.var(target) + 1e-8),
+        "train/learning_rate": learning_rate,
+    }
+    obs_statistics = state.obs_statistics
+    if obs_statistics is not None:
+        # Only now: statistics that moved between rollout and update would make the first ratio differ from 1.
+        obs_statistics = update_statistics(obs_statistics, steps.obs)
+    state = state.replace(
+        params=params,
+        opt_state=opt_state,
+        obs_statistics=obs_statistics,
+        reward_statistics=reward_statistics,
+        key=key,
+        iteration=state.iteration + 1,
+    )
+    return state, metrics
+
+
+def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
+    """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
+
+    With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
+
+    Returns:
+        The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of
+        (ratio - 1) - log ratio (Schulman, "Approximating KL divergence", 2020).
+    """
+    config = parts.config
+    outputs, value = parts.policy.apply(params, batch.obs)
+    distribution = parts.head.distribution(outputs, batch.mask)
+    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    advantage = batch.advantage
+    if config.normalize_advantages:
+        advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+
+    objective = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps) * advantage)
+    if config.dual_clip is not None:
+        objective = jnp.where(advantage < 0.0, jnp.maximum(objective, config.dual_clip * advantage), objective)
+    policy_loss = -jnp.mean(objective)
+
+    squared_error = jnp.square(value - batch.target)
+    if config.vf_clip_eps is not None:
+        clipped = batch.value + jnp.clip(value - batch.value, -config.vf_clip_eps, config.vf_clip_eps)
+        squared_error = jnp.maximum(squared_error, jnp.square(clipped - batch.target))
+    value_loss = 0.5 * jnp.mean(squared_error)
+
+    entropy = jnp.mean(distribution.entropy())
+    loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+    return loss, {
+        "train/loss": loss,
+        "train/policy_loss": policy_loss,
+        "train/value_loss": value_loss,
+        "train/entropy": entropy,
+        "train/approx_kl": jnp.mean(ratio - 1.0 - log_ratio),
+        "train/clip_fraction": jnp.mean(jnp.abs(ratio - 1.0) > config.clip_eps, dtype=jnp.float32),
+    }
+
+
+def annealed(config: PPOConfig, iteration: jax.Array) -> jax.Array:
+    """The learning rate of an iteration: the whole rate in the first, exactly 0 after the last."""
+    rate = jnp.asarray(config.learning_rate, jnp.float32)
+    return rate * (1.0 - iteration / config.num_iterations) if config.anneal_lr else rate
+
+
+def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
+    """Everything but the learning rate, which `_gradient_steps` applies: it is counted in iterations, not in gradient steps."""
+    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
+    return optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
+
+
+def _gradient_steps(
+    parts: PPOParts, loss_fn: LossFn, params: Any, opt_state: Any, batch: Minibatch, learning_rate: jax.Array, key: jax.Array
+) -> tuple[Any, Any, Metrics]:
+    """`num_epochs * num_minibatches` gradient steps; `batch` arrays are `[T * N, ...]`.
+
+    Parameters and optimiser state are one flat vector throughout: the optimiser is then a few kernels instead of a few per layer.
+    """
+    config, optimizer = parts.config, _optimizer(parts.config)
+    size = batch.advantage.shape[0]
+    flat_params, unravel = ravel_pytree(params)
+
+    names: list[str] = []
+
+    def gradient_step(carry: _Carry, minibatch: Minibatch) -> tuple[_Carry, None]:
+        (_, metrics), grads = jax.value_and_grad(lambda p: loss_fn(parts, unravel(p), minibatch), has_aux=True)(carry.params)
+        metrics["train/grad_norm"] = optax.global_norm(grads)
+        names[:] = sorted(metrics)
+        directions, opt_state = optimizer.update(grads, carry.opt_state, carry.params)
+        params = carry.params - learning_rate * directions
+        taken, stopped = jnp.ones(()), carry.stopped
+        if config.target_kl is not None:
+            stopped = stopped | (metrics["train/approx_kl"] > config.target_kl)
+            params, opt_state = tree_where(stopped, (carry.params, carry.opt_state), (params, opt_state))
+            taken = 1.0 - stopped
+        # One vector of sums rather than a stack per metric: each would be a kernel more in every gradient step.
+        sums = carry.sums + taken * jnp.stack([metrics[name] for name in names])
+        return _Carry(params, opt_state, stopped, sums, carry.taken + taken), None
+
+    def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, None]:
+        if order is None:
+            return gradient_step(carry, batch)
+        shuffled = jax.tree.map(lambda x: x[order].reshape((config.num_minibatches, -1, *x.shape[1:])), batch)
+        return jax.lax.scan(gradient_step, carry, shuffled)
+
+    num_metrics = len(jax.eval_shape(lambda p: loss_fn(parts, p, batch)[1], params)) + 1
+    carry = _Carry(flat_params, opt_state, jnp.zeros((), bool), jnp.zeros(num_metrics), jnp.zeros(()))
+    orders = None if config.num_minibatches == 1 else permutations(key, config.num_epochs, size)
+    carry, _ = jax.lax.scan(epoch, carry, orders, config.num_epochs)
+    means = dict(zip(names, carry.sums / jnp.maximum(carry.taken, 1.0), strict=True))
+    if config.target_kl is not None:
+        means["train/updates"] = carry.taken
+    return unravel(carry.params), carry.opt_state, means
+
+
+class _Carry(NamedTuple):
+    """Of the loop over gradient steps. `params` f32 `[number of parameters]`; `sums` of the metrics, f32 `[number of metrics]`, over the `taken` steps so far."""
+
+    params: jax.Array
+    opt_state: Any
+    stopped: jax.Array
+    sums: jax.Array
+    taken: jax.Array
+
+
+def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
+    """`count` independent random orders of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
+    return jnp.argsort(jax.random.bits(key, (count, size)), axis=-1)
+
+
+def _seen(state: PPOState, obs: Any) -> Any:
+    """Observations as the networks see them: standardised where the config asks for it."""
+    return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
+
+
+def make_ppo(config: PPOConfig) -> Agent:
+    """The PPO agent of a configuration."""
+    parts = ppo_parts(config)
+
+    def init(key: jax.Array) -> PPOState:
+        return ppo_init(parts, key)
+
+    def step(state: PPOState) -> tuple[PPOState, Metrics]:
+        state, rollout = ppo_collect(parts, state)
+        state, metrics = ppo_update(parts, state, rollout)
+        return state, episode_metrics(rollout.steps) | metrics
+
+    def act(
+        state: PPOState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        outputs, value = parts.policy.apply(state.params, _seen(state, obs))
+        distribution = parts.head.distribution(outputs, mask)
+        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, value.shape))
+        return parts.head.to_env(action), carry
+
+    return Agent(init, step, act, config)
+
+
+register_agent(PPOConfig, make_ppo)

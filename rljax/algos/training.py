@@ -1,0 +1,82 @@
+"""The loop around any agent: `init`, then `step` in a scan, with evaluation between iterations where the config asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.evaluation import play_episodes
+from rljax.core.agent import Agent, Metrics, make_agent
+from rljax.core.config import Config
+from rljax.core.keys import as_key
+
+
+class TrainResult(NamedTuple):
+    """What training returns: the final state, and metrics with a leading axis of iterations, each f32 `[num_iterations]`."""
+
+    state: Any
+    metrics: Metrics
+
+
+def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:
+    """A pure function from a key to a trained agent: `train(key) -> TrainResult(state, metrics)`.
+
+    The whole run, environments included, is one traced program: `jax.jit(train)(key)` compiles it, `jax.vmap(train)` trains
+    one agent per key. `config` may hold traced hyperparameters, so those can be vmapped too. It takes
+    `config.num_iterations` iterations of `config.steps_per_iteration` environment steps.
+
+    Raises:
+        ConfigError: the configuration does not fit the environment or the network.
+    """
+    agent = make_agent(config)
+
+    def train(key: jax.Array) -> TrainResult:
+        iterations = jnp.arange(config.num_iterations)
+        names = metric_names(agent)
+
+        def step(state: Any, iteration: jax.Array) -> tuple[Any, jax.Array]:
+            state, metrics = train_iteration(agent, state, iteration)
+            # One stacked vector, not one array per metric: fewer kernels, less to compile.
+            return state, jnp.stack([metrics[name] for name in names])
+
+        state, stacked = jax.lax.scan(step, agent.init(as_key(key)), iterations)
+        return TrainResult(state, dict(zip(names, stacked.T, strict=True)))
+
+    return train
+
+
+def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any, Metrics]:
+    """One `agent.step`, and the evaluation that is due after it (`eval/...`; NaN where none is).
+
+    `iteration` (i32 [], counted from 0) must not be batched: under vmap over seeds the evaluation then stays a branch that
+    is skipped, where a batched condition would make every iteration evaluate.
+    """
+    config = agent.config
+    state, metrics = agent.step(state)
+    if config.eval_every is None:
+        return state, metrics
+    # A crossing test: num_envs * num_steps need not divide eval_every.
+    taken = (iteration + 1) * config.steps_per_iteration
+    due = taken // config.eval_every > (taken - config.steps_per_iteration) // config.eval_every
+
+    def evaluation(state: Any) -> jax.Array:
+        key = jax.random.fold_in(state.eval_key, iteration)
+        results = play_episodes(agent, state, key, config.eval_episodes)
+        ended = jnp.isfinite(results.returns)
+        return jnp.stack([
+            jnp.nanmean(results.returns),
+            jnp.mean(results.lengths, where=ended),
+            jnp.sum(ended, dtype=jnp.float32),
+        ])  # fmt: skip
+
+    values = jax.lax.cond(due, evaluation, lambda _: jnp.full(3, jnp.nan), state)
+    return state, metrics | dict(zip(("eval/return", "eval/length", "eval/count"), values, strict=True))
+
+
+def metric_names(agent: Agent) -> list[str]:
+    """The names that one iteration reports, in a fixed order; traces the iteration, computes nothing."""
+    state = jax.eval_shape(lambda: agent.init(jax.random.key(0)))
+    return sorted(jax.eval_shape(lambda s: train_iteration(agent, s, jnp.zeros((), jnp.int32))[1], state))

@@ -1,0 +1,1 @@
+"""Rollouts, returns, normalisers and evaluation: the parts that algorithms are composed of."""

@@ -1,0 +1,31 @@
+"""From a configuration to its environment, wrapped for training or for evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljax.core.config import Config
+from rljax.core.environment import check_environment
+from rljax.core.wrappers import ClipReward, EpisodeStatistics, FlattenObservation, TimeLimit
+from rljax.envs import resolve_env
+
+
+def make_evaluation_env(config: Config) -> tuple[Any, Any]:
+    """`(env, env_params)` as the policy sees it, rewards untouched, with episode statistics.
+
+    Raises:
+        ConfigError: unknown environment or parameter, or an environment that breaks the contract.
+    """
+    env, env_params = resolve_env(config.env, config.env_params)
+    check_environment(env, env_params)
+    if config.time_limit is not None:
+        env = TimeLimit(env, config.time_limit)
+    if config.flatten_observations:
+        env = FlattenObservation(env)
+    return EpisodeStatistics(env), env_params
+
+
+def make_training_env(config: Config) -> tuple[Any, Any]:
+    """The same with clipped rewards where the config asks for it; episode statistics stay those of the true rewards."""
+    env, env_params = make_evaluation_env(config)
+    return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params

@@ -1,0 +1,81 @@
+"""Running statistics of observations and returns, merged over all environments of a batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class RunningStatistics(NamedTuple):
+    """Mean and variance of everything seen so far, of the structure of one observation; `count` is f32 []."""
+
+    mean: Any
+    var: Any
+    count: jax.Array
+
+
+def init_statistics(example: Any) -> RunningStatistics:
+    """Statistics of nothing (mean 0, variance 1), shaped like the f32 version of `example`."""
+    zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
+    return RunningStatistics(zeros, jax.tree.map(jnp.ones_like, zeros), jnp.zeros(()))
+
+
+def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStatistics:
+    """Merge a batch `[*batch axes, *shape]` into the statistics (Chan, Golub and LeVeque, 1983, eq. 2.1), population variance."""
+    shape = jax.tree.leaves(statistics.mean)[0].shape
+    leaf = jax.tree.leaves(batch)[0]
+    axes = tuple(range(leaf.ndim - len(shape)))
+    n = float(leaf.size // max(1, jax.tree.leaves(statistics.mean)[0].size))
+    total = statistics.count + n
+
+    def merged_mean(mean: jax.Array, x: jax.Array) -> jax.Array:
+        return mean + (jnp.mean(x, axes, dtype=jnp.float32) - mean) * n / total
+
+    def merged_var(mean: jax.Array, var: jax.Array, x: jax.Array) -> jax.Array:
+        batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
+        batch_var = jnp.mean(jnp.square(x - batch_mean), axes)
+        between = jnp.square(batch_mean - mean) * statistics.count * n / total
+        return (var * statistics.count + batch_var * n + between) / total
+
+    return RunningStatistics(
+        jax.tree.map(merged_mean, statistics.mean, batch),
+        jax.tree.map(merged_var, statistics.mean, statistics.var, batch),
+        total,
+    )
+
+
+def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:
+    """Standardise `x [..., *shape]` and clip it to `[-clip, clip]`."""
+    return jax.tree.map(lambda m, v, y: jnp.clip((y - m) / jnp.sqrt(v + 1e-8), -clip, clip), statistics.mean, statistics.var, x)
+
+
+class RewardStatistics(NamedTuple):
+    """Running variance of the discounted return, and each environment's return so far, f32 `[N]`."""
+
+    statistics: RunningStatistics
+    discounted_return: jax.Array
+
+
+def init_reward_statistics(num_envs: int) -> RewardStatistics:
+    return RewardStatistics(init_statistics(jnp.zeros(())), jnp.zeros(num_envs))
+
+
+def normalize_rewards(
+    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
+) -> tuple[RewardStatistics, jax.Array]:
+    """Divide rewards `[T, N]` by the standard deviation of the discounted return; they are not centred, which would change the task.
+
+    The statistics take in this batch first, so that the very first rewards are scaled too. `done` bool `[T, N]` restarts
+    an environment's return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
+    """
+
+    def accumulate(total: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward_t, done_t = step
+        total = gamma * total + reward_t
+        return jnp.where(done_t, 0.0, total), total
+
+    last, returns = jax.lax.scan(accumulate, rewards.discounted_return, (reward, done))
+    statistics = update_statistics(rewards.statistics, returns)
+    return RewardStatistics(statistics, last), reward / jnp.sqrt(statistics.var + 1e-8)

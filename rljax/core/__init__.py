@@ -1,0 +1,1 @@
+"""Contracts that everything else is built on; imports nothing else of rljax."""

@@ -1,0 +1,57 @@
+"""The agent contract: an algorithm is a NamedTuple of pure functions, like an optax transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from rljax.core.config import Config
+
+Metrics = dict[str, jax.Array]
+"""Flat dictionary of f32 scalars, one iteration's; stacked over iterations by make_train."""
+
+
+class Act(Protocol):
+    """`act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`.
+
+    `obs` may have any leading batch dimensions, and `mask` (bool, from the environment's `action_mask`) the same ones.
+    `carry` is None for feed-forward policies, and None starts an episode of any policy.
+    """
+
+    def __call__(
+        self,
+        state: Any,
+        obs: Any,
+        carry: Any,
+        key: jax.Array,
+        deterministic: bool = False,
+        mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]: ...
+
+
+class Agent(NamedTuple):
+    """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy."""
+
+    init: Callable[[jax.Array], Any]
+    step: Callable[[Any], tuple[Any, Metrics]]
+    act: Act
+    config: Any
+
+
+_MAKERS: dict[type[Config], Callable[[Any], Agent]] = {}
+
+
+def register_agent(config_class: type[Config], make: Callable[[Any], Agent]) -> None:
+    """Make `make_agent` build agents of `config_class` with `make`."""
+    _MAKERS[config_class] = make
+
+
+def make_agent(config: Config) -> Agent:
+    """Build the agent that a configuration describes: `Agent(init, step, act, config)`.
+
+    Raises:
+        ConfigError: the configuration does not fit the environment or the network.
+    """
+    return _MAKERS[type(config)](config)

@@ -1,0 +1,170 @@
+"""The environment contract: a few pure functions, with the signature of gymnax 1.x.
+
+A custom environment writes `reset_env`, `step_env` and two spaces; `Environment` adds auto-reset, the time limit and defaults.
+Any gymnax environment meets the contract too, so code here asks for attributes and never for the class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
+
+
+@struct.dataclass
+class EnvState:
+    """What changes within an episode. `time` counts the steps taken since the reset."""
+
+    time: jax.Array
+
+
+@struct.dataclass
+class EnvParams:
+    """What is fixed within an episode. A state with a `time` field is truncated at `max_steps_in_episode` steps."""
+
+    max_steps_in_episode: int = 1000
+
+
+class Environment:
+    """Base class of environments: pure functions of a key, a state, an action and parameters; nothing is stored in `self`.
+
+    Subclasses write `reset_env`, `step_env`, `observation_space` and `action_space`, and where they differ from the
+    defaults here `default_params`, `is_truncated`, `action_mask`, `render` and `name`.
+    """
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def default_params(self) -> Any:
+        return EnvParams()
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Start an episode: `(obs, state)`."""
+        raise NotImplementedError(f"{self.name} must define reset_env(key, params) -> (obs, state)")
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        """One transition without auto-reset: `(obs, state, reward f32 [], terminated bool [], info)`."""
+        raise NotImplementedError(
+            f"{self.name} must define step_env(key, state, action, params) -> (obs, state, reward, terminated, info)"
+        )
+
+    def is_truncated(self, state: Any, params: Any) -> jax.Array:
+        """Whether a time limit ends the episode here, bool []. Never, if the state has no `time` or the params no limit."""
+        if hasattr(state, "time") and hasattr(params, "max_steps_in_episode"):
+            return jnp.asarray(state.time >= params.max_steps_in_episode)
+        return jnp.asarray(False)
+
+    def observation_space(self, params: Any) -> Any:
+        raise NotImplementedError(f"{self.name} must define observation_space(params)")
+
+    def action_space(self, params: Any) -> Any:
+        raise NotImplementedError(f"{self.name} must define action_space(params)")
+
+    def action_mask(self, state: Any, params: Any) -> jax.Array | None:
+        """The legal actions, bool `[n]` (Discrete) or `[sum(nvec)]` (MultiDiscrete, heads concatenated); None: all are."""
+        return None
+
+    def render(self, state: Any, params: Any) -> jax.Array:
+        """An RGB picture of the state, uint8 `[H, W, 3]`."""
+        raise NotImplementedError(f"{self.name} cannot be rendered: it does not define render(state, params)")
+
+    def reset(self, key: jax.Array, params: Any = None) -> tuple[Any, Any]:
+        """Start an episode: `(obs, state)`. `params` defaults to `default_params`."""
+        return self.reset_env(key, self.default_params if params is None else params)
+
+    def step(
+        self, key: jax.Array, state: Any, action: Any, params: Any = None
+    ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+        """One transition with auto-reset: `(obs, state, reward, terminated, truncated, info)`.
+
+        Where the episode ended, `obs` and `state` already belong to the next one; the last observation of the old one,
+        which a bootstrap at a truncation needs, is always in `info["final_observation"]`.
+        """
+        params = self.default_params if params is None else params
+        key_step, key_reset = jax.random.split(key)
+        return step_and_reset(self, key_step, key_reset, state, action, params)
+
+
+def step_and_reset(
+    env: Any, key_step: jax.Array, key_reset: jax.Array, state: Any, action: Any, params: Any
+) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+    """`Environment.step` with its two keys drawn already, so that a rollout can draw those of all its steps at once."""
+    final_obs, next_state, reward, terminated, info = env.step_env(key_step, state, action, params)
+    truncated = env.is_truncated(next_state, params)
+    done = terminated | truncated
+    reset_obs, reset_state = env.reset_env(key_reset, params)
+    obs, next_state = tree_where(done, (reset_obs, reset_state), (final_obs, next_state))
+    return obs, next_state, reward, terminated, truncated, {**info, "final_observation": final_obs}
+
+
+def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
+    """`jnp.where` over two trees of one structure; `condition` is a scalar."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)
+
+
+def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:
+    """The environment's action mask, or None; environments from elsewhere (gymnax) need not define the method."""
+    mask_of = getattr(env, "action_mask", None)
+    return None if mask_of is None else mask_of(state, params)
+
+
+def check_environment(env: Any, params: Any) -> None:
+    """Trace one reset and one step and compare what comes back with the contract; nothing is computed.
+
+    Raises:
+        ConfigError: one line that names the environment, the part that is wrong and what was expected.
+    """
+    name = env.name
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    obs, state = jax.eval_shape(env.reset_env, key, params)
+    action_space = as_space(env.action_space(params))
+    action = jax.eval_shape(action_space.sample, key)
+    stepped = jax.eval_shape(env.step_env, key, state, action, params)
+    if len(stepped) != 5:
+        raise ConfigError(
+            f"environment {name}: step_env returned {len(stepped)} values, expected 5: (obs, state, reward, terminated, info)"
+        )
+    next_obs, next_state, reward, terminated, _ = stepped
+    truncated = jax.eval_shape(env.is_truncated, state, params)
+    _check_same(name, "observation", next_obs, obs)
+    _check_same(name, "state", next_state, state)
+    _check_space(name, obs, as_space(env.observation_space(params)))
+    if reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
+        raise ConfigError(f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]")
+    for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
+        if flag.shape != () or flag.dtype != jnp.bool_:
+            raise ConfigError(f"environment {name}: the {label} is {_describe(flag)}, expected bool[]")
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, params), state)
+    if mask is not None:
+        if not isinstance(action_space, (Discrete, MultiDiscrete)):
+            raise ConfigError(f"environment {name}: action_mask needs a Discrete or MultiDiscrete action space, not {action_space}")
+        if mask.shape != (action_space.flat_dim,) or mask.dtype != jnp.bool_:
+            raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected bool[{action_space.flat_dim}]")
+
+
+def _describe(leaf: Any) -> str:
+    return f"{jnp.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "shape") else repr(leaf)
+
+
+def _check_same(name: str, label: str, stepped: Any, reset: Any) -> None:
+    if jax.tree.structure(stepped) != jax.tree.structure(reset):
+        raise ConfigError(
+            f"environment {name}: step_env returned a {label} of structure {jax.tree.structure(stepped)}, "
+            f"but reset_env {jax.tree.structure(reset)}"
+        )
+    for (path, after), before in zip(jax.tree.leaves_with_path(stepped), jax.tree.leaves(reset), strict=True):
+        if after.shape != before.shape or after.dtype != before.dtype:
+            where = label + jax.tree_util.keystr(path)
+            raise ConfigError(f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}")
+
+
+def _check_space(name: str, obs: Any, space: Any) -> None:
+    if isinstance(space, Box) and hasattr(obs, "shape") and tuple(obs.shape) != space.shape:
+        raise ConfigError(f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {space.shape}")

@@ -1,0 +1,27 @@
+"""Errors that users see: one clear line each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RljaxError(Exception):
+    """Base of the errors that rljax raises on purpose; the message is one line that says what to do."""
+
+
+class ConfigError(RljaxError, ValueError):
+    """A value that the user gave cannot be used: the message names the field, the value and what is allowed."""
+
+
+class TrainingError(RljaxError, RuntimeError):
+    """A run cannot go on (NaN in a loss, say): the message names the step, what went wrong and what was kept."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of a message about an unknown name: the closest match, or all names where none is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    if close:
+        return "did you mean '" + next(k for k in known if k.lower() == close[0]) + "'?"
+    return "expected one of: " + ", ".join(known)

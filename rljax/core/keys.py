@@ -1,0 +1,19 @@
+"""Random keys: everything inside rljax uses typed keys (`jax.random.key`)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def as_key(key: jax.Array) -> jax.Array:
+    """A typed key from a typed or an old-style one (`jax.random.PRNGKey`, u32 `[..., 2]`).
+
+    Raises:
+        TypeError: `key` is neither.
+    """
+    if hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    if hasattr(key, "dtype") and key.dtype == jnp.uint32 and key.shape[-1:] == (2,):
+        return jax.random.wrap_key_data(key)
+    raise TypeError(f"expected a random key such as jax.random.key(0), got {key!r}")

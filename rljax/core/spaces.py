@@ -1,0 +1,162 @@
+"""Action and observation spaces: what an environment accepts and returns, as shapes, dtypes and bounds.
+
+Attribute names (`n`, `nvec`, `low`, `high`, `shape`, `dtype`) are those of gymnax and Gymnasium, so `as_space` reads theirs too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The integers `0 .. n - 1`; an element is an i32 scalar."""
+
+    n: int
+    dtype: Any = jnp.int32
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"Discrete(n={self.n}): n must be at least 1")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def flat_dim(self) -> int:
+        """Length of the one-hot encoding of an element."""
+        return self.n
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+    def contains(self, x: Any) -> jax.Array:
+        x = jnp.asarray(x)
+        return (x >= 0) & (x < self.n)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several independent integers: element k lies in `0 .. nvec[k] - 1`; an element is i32 `[len(nvec)]`."""
+
+    nvec: tuple[int, ...]
+    dtype: Any = jnp.int32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nvec", tuple(int(n) for n in self.nvec))
+        if not self.nvec or min(self.nvec) < 1:
+            raise ValueError(f"MultiDiscrete(nvec={self.nvec}): at least one head, each of at least 1 action")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nvec),)
+
+    @property
+    def flat_dim(self) -> int:
+        """Length of the concatenated one-hot encodings of an element."""
+        return sum(self.nvec)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, self.shape, 0, jnp.asarray(self.nvec), self.dtype)
+
+    def contains(self, x: Any) -> jax.Array:
+        x = jnp.asarray(x)
+        return jnp.all((x >= 0) & (x < jnp.asarray(self.nvec)))
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Arrays of a fixed shape, each entry between `low` and `high` (scalars, or arrays of that shape; may be infinite)."""
+
+    low: Any
+    high: Any
+    shape: tuple[int, ...] = ()
+    dtype: Any = jnp.float32
+
+    @property
+    def flat_dim(self) -> int:
+        return math.prod(self.shape)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """Uniform where both bounds are finite, else standard normal clipped to the bounds."""
+        low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
+        uniform_key, normal_key = jax.random.split(key)
+        # finfo.max stands for "no bound" in many environments, and high - low would overflow.
+        bounded = (jnp.abs(low) < 1e30) & (jnp.abs(high) < 1e30)
+        unit = jax.random.uniform(uniform_key, self.shape)
+        inside = jnp.where(bounded, low, 0.0) + unit * jnp.where(bounded, high - low, 1.0)
+        normal = jnp.clip(jax.random.normal(normal_key, self.shape), low, high)
+        return jnp.where(bounded, inside, normal).astype(self.dtype)
+
+    def contains(self, x: Any) -> jax.Array:
+        x = jnp.asarray(x)
+        return jnp.all((x >= self.low) & (x <= self.high))
+
+
+@dataclass(frozen=True, eq=False)
+class Dict:
+    """A dictionary of spaces; an element is a dictionary with the same keys."""
+
+    spaces: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def flat_dim(self) -> int:
+        return sum(space.flat_dim for space in self.spaces.values())
+
+    def sample(self, key: jax.Array) -> dict[str, Any]:
+        keys = jax.random.split(key, len(self.spaces))
+        return {name: space.sample(k) for k, (name, space) in zip(keys, self.spaces.items(), strict=True)}
+
+    def contains(self, x: Any) -> jax.Array:
+        return jnp.all(jnp.stack([space.contains(x[name]) for name, space in self.spaces.items()]))
+
+
+@dataclass(frozen=True, eq=False)
+class Tuple:
+    """A fixed sequence of spaces; an element is a tuple of the same length."""
+
+    spaces: Sequence[Any] = ()
+
+    @property
+    def flat_dim(self) -> int:
+        return sum(space.flat_dim for space in self.spaces)
+
+    def sample(self, key: jax.Array) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(self.spaces))
+        return tuple(space.sample(k) for k, space in zip(keys, self.spaces, strict=True))
+
+    def contains(self, x: Any) -> jax.Array:
+        return jnp.all(jnp.stack([space.contains(part) for space, part in zip(self.spaces, x, strict=True)]))
+
+
+Space = Discrete | MultiDiscrete | Box | Dict | Tuple
+
+
+def as_space(space: Any) -> Space:
+    """Read a space of rljax, gymnax or Gymnasium as one of rljax, by its attributes.
+
+    Raises:
+        TypeError: the object has none of the attributes of a known space.
+    """
+    if isinstance(space, (Discrete, MultiDiscrete, Box, Dict, Tuple)):
+        return space
+    if hasattr(space, "nvec"):
+        return MultiDiscrete(tuple(np.asarray(space.nvec).ravel().tolist()))
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    if hasattr(space, "low") and hasattr(space, "high"):
+        shape = tuple(space.shape) if np.ndim(space.shape) else (int(space.shape),)
+        return Box(space.low, space.high, shape, space.dtype)
+    if hasattr(space, "spaces"):
+        if isinstance(space.spaces, Mapping):
+            return Dict({name: as_space(part) for name, part in space.spaces.items()})
+        return Tuple(tuple(as_space(part) for part in space.spaces))
+    raise TypeError(f"{space!r} is not a space: expected Discrete, MultiDiscrete, Box, Dict or Tuple")

@@ -1,0 +1,155 @@
+"""Environment wrappers: each is an environment around an environment, for one environment at a time (vmap adds the rest).
+
+Normalisation needs statistics over all environments, so it is not here: see `rljax.collect.normalizers`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.core.environment import Environment, action_mask_of
+from rljax.core.spaces import Box, Dict, Tuple, as_space
+
+
+class Wrapper(Environment):
+    """Delegates everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state."""
+
+    def __init__(self, env: Any):
+        self.env = env
+
+    def inner(self, state: Any) -> Any:
+        return state
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def default_params(self) -> Any:
+        return self.env.default_params
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        return self.env.reset_env(key, params)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        return self.env.step_env(key, state, action, params)
+
+    def is_truncated(self, state: Any, params: Any) -> jax.Array:
+        return self.env.is_truncated(self.inner(state), params)
+
+    def observation_space(self, params: Any) -> Any:
+        return self.env.observation_space(params)
+
+    def action_space(self, params: Any) -> Any:
+        return self.env.action_space(params)
+
+    def action_mask(self, state: Any, params: Any) -> jax.Array | None:
+        return action_mask_of(self.env, self.inner(state), params)
+
+    def render(self, state: Any, params: Any) -> jax.Array:
+        return self.env.render(self.inner(state), params)
+
+
+class EpisodeState(NamedTuple):
+    env_state: Any
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+class EpisodeStatistics(Wrapper):
+    """Adds `info["episode_return"]` (f32 []) and `info["episode_length"]` (i32 []): totals of the episode so far, this step included."""
+
+    def inner(self, state: EpisodeState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, EpisodeState]:
+        obs, env_state = self.env.reset_env(key, params)
+        return obs, EpisodeState(env_state, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+
+    def step_env(
+        self, key: jax.Array, state: EpisodeState, action: Any, params: Any
+    ) -> tuple[Any, EpisodeState, jax.Array, jax.Array, dict[str, Any]]:
+        obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
+        totals = EpisodeState(env_state, state.episode_return + reward.astype(jnp.float32), state.episode_length + 1)
+        info = {**info, "episode_return": totals.episode_return, "episode_length": totals.episode_length}
+        return obs, totals, reward, terminated, info
+
+
+class TimeLimitState(NamedTuple):
+    env_state: Any
+    elapsed: jax.Array
+
+
+class TimeLimit(Wrapper):
+    """Truncates an episode after `max_steps` steps (in addition to the environment's own limit)."""
+
+    def __init__(self, env: Any, max_steps: int):
+        super().__init__(env)
+        self.max_steps = max_steps
+
+    def inner(self, state: TimeLimitState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, TimeLimitState]:
+        obs, env_state = self.env.reset_env(key, params)
+        return obs, TimeLimitState(env_state, jnp.zeros((), jnp.int32))
+
+    def step_env(
+        self, key: jax.Array, state: TimeLimitState, action: Any, params: Any
+    ) -> tuple[Any, TimeLimitState, jax.Array, jax.Array, dict[str, Any]]:
+        obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
+        return obs, TimeLimitState(env_state, state.elapsed + 1), reward, terminated, info
+
+    def is_truncated(self, state: TimeLimitState, params: Any) -> jax.Array:
+        return super().is_truncated(state, params) | (state.elapsed >= self.max_steps)
+
+
+class ClipReward(Wrapper):
+    """Clips each reward to `[-limit, limit]`."""
+
+    def __init__(self, env: Any, limit: float):
+        super().__init__(env)
+        self.limit = limit
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return obs, state, jnp.clip(reward, -self.limit, self.limit), terminated, info
+
+
+class FlattenObservation(Wrapper):
+    """Makes every observation one f32 vector: arrays are raveled, dictionaries and tuples concatenated in the order of their leaves."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        obs, state = self.env.reset_env(key, params)
+        return flatten_observation(obs), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return flatten_observation(obs), state, reward, terminated, info
+
+    def observation_space(self, params: Any) -> Box:
+        low, high = _flat_bounds(self.env.observation_space(params))
+        return Box(low, high, low.shape)
+
+
+def flatten_observation(obs: Any) -> jax.Array:
+    """One f32 vector of all leaves of an unbatched observation."""
+    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(obs)])
+
+
+def _flat_bounds(space: Any) -> tuple[jax.Array, jax.Array]:
+    space = as_space(space)
+    if isinstance(space, Dict):
+        parts = [_flat_bounds(space.spaces[name]) for name in sorted(space.spaces)]
+    elif isinstance(space, Tuple):
+        parts = [_flat_bounds(part) for part in space.spaces]
+    elif isinstance(space, Box):
+        return tuple(jnp.broadcast_to(jnp.asarray(b, jnp.float32), space.shape).ravel() for b in (space.low, space.high))
+    else:
+        counts = jnp.atleast_1d(jnp.asarray(space.nvec if hasattr(space, "nvec") else space.n, jnp.float32))
+        return jnp.zeros_like(counts), counts - 1.0
+    lows, highs = zip(*parts, strict=True)
+    return jnp.concatenate(lows), jnp.concatenate(highs)

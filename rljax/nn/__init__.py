@@ -1,0 +1,1 @@
+"""Network modules (flax.linen) and action distributions (distrax)."""

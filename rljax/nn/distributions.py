@@ -1,0 +1,134 @@
+"""Action distributions: from the outputs of a network to a distrax distribution over the actions of a space.
+
+Noise is drawn apart from the distribution, so that a rollout draws that of all its steps in one call before its scan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
+
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+
+
+class ActionHead(NamedTuple):
+    """How a network's outputs become actions.
+
+    Attributes:
+        num_outputs: the length of the network's policy output.
+        num_log_std: how many free log standard deviations the policy keeps as parameters (0: none).
+        distribution: `(outputs [..., num_outputs], mask [..., flat_dim] or None) -> distrax.Distribution` over `[...]` actions.
+        noise: `(key, batch shape) -> noise`, what `sample` needs to draw one action for each place of the batch.
+        sample: `(distribution, noise) -> action`.
+        to_env: `action -> action` as the environment takes it (a Gaussian's is clipped to the bounds).
+    """
+
+    num_outputs: int
+    num_log_std: int
+    distribution: Callable[[jax.Array, jax.Array | None], Any]
+    noise: Callable[[jax.Array, tuple[int, ...]], jax.Array]
+    sample: Callable[[Any, jax.Array], jax.Array]
+    to_env: Callable[[jax.Array], jax.Array]
+
+
+def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
+    """The head for an action space: categorical, one categorical per head, or a diagonal Gaussian.
+
+    Args:
+        space: Discrete, MultiDiscrete or Box.
+        log_std: for a Box, "parameter" (one free value per dimension, independent of the observation) or "network"
+            (the network puts them out, after the means).
+
+    Raises:
+        ConfigError: the space has no such policy.
+    """
+    space = as_space(space)
+    if isinstance(space, Discrete):
+        return _categorical_head(space.n)
+    if isinstance(space, MultiDiscrete):
+        return _multi_categorical_head(space.nvec)
+    if isinstance(space, Box):
+        return _gaussian_head(space, log_std)
+    raise ConfigError(f"action space {space}: expected Discrete, MultiDiscrete or Box")
+
+
+def mask_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Logits whose masked entries (False) get probability exactly 0 and no gradient; with finite numbers, so that 0 log 0 is 0."""
+    return logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+
+
+def _categorical_head(n: int) -> ActionHead:
+    import distrax
+
+    return ActionHead(
+        num_outputs=n,
+        num_log_std=0,
+        distribution=lambda outputs, mask: distrax.Categorical(logits=mask_logits(outputs, mask)),
+        noise=lambda key, shape: jax.random.gumbel(key, (*shape, n)),
+        sample=_gumbel_max,
+        to_env=_identity,
+    )
+
+
+def _gumbel_max(distribution: Any, noise: jax.Array) -> jax.Array:
+    """A sample of a categorical: argmax of the logits plus Gumbel noise (Gumbel, 1954)."""
+    logits = getattr(distribution, "distribution", distribution).logits
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def _multi_categorical_head(nvec: tuple[int, ...]) -> ActionHead:
+    import distrax
+
+    heads, widest, total = len(nvec), max(nvec), sum(nvec)
+    # Heads of different widths become rows of one padded matrix; `place` says where each entry lies in the flat output,
+    # and padding is masked like an illegal action.
+    exists = np.arange(widest) < np.asarray(nvec)[:, None]
+    place = np.where(exists, np.cumsum((0, *nvec[:-1]))[:, None] + np.arange(widest), 0)
+
+    def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
+        legal = exists if mask is None else exists & mask[..., place]
+        logits = mask_logits(outputs[..., place], jnp.asarray(legal))
+        return distrax.Independent(distrax.Categorical(logits=logits), reinterpreted_batch_ndims=1)
+
+    return ActionHead(
+        num_outputs=total,
+        num_log_std=0,
+        distribution=distribution,
+        noise=lambda key, shape: jax.random.gumbel(key, (*shape, heads, widest)),
+        sample=_gumbel_max,
+        to_env=_identity,
+    )
+
+
+def _gaussian_head(space: Box, log_std: str) -> ActionHead:
+    import distrax
+
+    size = math.prod(space.shape)
+
+    def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
+        mean, log_deviation = jnp.split(outputs, 2, axis=-1)
+        scale = jnp.exp(jnp.clip(log_deviation, LOG_STD_MIN, LOG_STD_MAX))
+        shape = mean.shape[:-1] + space.shape
+        normal = distrax.Normal(mean.reshape(shape), scale.reshape(shape))
+        return distrax.Independent(normal, reinterpreted_batch_ndims=len(space.shape))
+
+    return ActionHead(
+        num_outputs=size if log_std == "parameter" else 2 * size,
+        num_log_std=size if log_std == "parameter" else 0,
+        distribution=distribution,
+        noise=lambda key, shape: jax.random.normal(key, shape + space.shape),
+        sample=lambda d, noise: d.distribution.loc + d.distribution.scale * noise,
+        to_env=lambda action: jnp.clip(action, space.low, space.high).astype(space.dtype),
+    )
+
+
+def _identity(action: jax.Array) -> jax.Array:
+    return action

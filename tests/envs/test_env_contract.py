@@ -1,0 +1,262 @@
+"""What every environment promises: spaces, auto-reset, stable types; and what `check_environment` says of a broken one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rljax.core.environment import Environment, EnvParams, EnvState, action_mask_of, check_environment
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.core.wrappers import EpisodeStatistics
+from rljax.envs import env_ids, make_env
+
+NUM_ENVS = 8
+NUM_STEPS = 120
+
+
+def legal_action(env: Any, key: jax.Array, state: Any, params: Any) -> jax.Array:
+    space, mask = env.action_space(params), action_mask_of(env, state, params)
+    if mask is None:
+        return space.sample(key)
+    heads = [space.n] if isinstance(space, Discrete) else space.nvec
+    parts = jnp.split(jnp.where(mask, 0.0, -jnp.inf), np.cumsum(heads)[:-1])
+    picks = jnp.stack([jax.random.categorical(k, part) for k, part in zip(jax.random.split(key, len(heads)), parts, strict=True)])
+    return picks[0] if isinstance(space, Discrete) else picks
+
+
+@pytest.mark.parametrize("env_id", env_ids())
+def test_check_environment_accepts(env_id: str) -> None:
+    check_environment(*make_env(env_id))
+
+
+@pytest.mark.parametrize("env_id", env_ids())
+def test_observations_and_types_along_random_episodes(env_id: str) -> None:
+    """Observations lie in their space, the final one too; the scan's carry keeps its types; a next episode starts at time 0."""
+    env, params = make_env(env_id)
+    space = env.observation_space(params)
+
+    def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
+        obs, state = carry
+        action_key, step_key = jax.random.split(key)
+        action = legal_action(env, action_key, state, params)
+        obs, state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
+        inside = space.contains(obs) & space.contains(info["final_observation"]) & env.action_space(params).contains(action)
+        return (obs, state), (inside, reward, terminated, truncated, info["final_observation"], obs, state.time)
+
+    def roll(key: jax.Array) -> Any:
+        reset_key, key = jax.random.split(key)
+        return jax.lax.scan(step, env.reset(reset_key, params), jax.random.split(key, NUM_STEPS))
+
+    _, state = env.reset(jax.random.key(0), params)
+    stepped = jax.eval_shape(env.step, jax.random.key(0), state, legal_action(env, jax.random.key(0), state, params), params)
+    for leaf in jax.tree.leaves((state, stepped)):
+        assert not leaf.weak_type
+    _, (inside, reward, terminated, truncated, final, obs, time) = jax.jit(jax.vmap(roll))(jax.random.split(jax.random.key(0), NUM_ENVS))
+    assert inside.all()
+    assert reward.dtype == jnp.float32
+    assert jnp.isfinite(reward).all()
+    done = terminated | truncated
+    np.testing.assert_array_equal(obs[~done], final[~done])
+    np.testing.assert_array_equal(time[done], 0)
+    assert (time[~done] > 0).all()
+
+
+@struct.dataclass
+class CounterState:
+    time: Any
+
+
+class Counter(Environment):
+    """Counts from -1, which no step ever shows, to `limit` and terminates there; `extra` says what to break."""
+
+    def __init__(self, limit: int = 3, zero: Any = None):
+        self.limit, self.zero = limit, jnp.zeros((), jnp.int32) if zero is None else zero
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams(max_steps_in_episode=5)
+
+    def observation_space(self, params: EnvParams) -> Box:
+        return Box(-1.0, 100.0, (1,))
+
+    def action_space(self, params: EnvParams) -> Any:
+        return Discrete(2)
+
+    def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[Any, Any]:
+        return jnp.full((1,), -1.0), CounterState(self.zero)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: EnvParams) -> Any:
+        state = CounterState(state.time + 1)
+        return jnp.full((1,), state.time, jnp.float32), state, jnp.ones(()), state.time >= self.limit, {}
+
+
+def roll_counter(env: Environment, steps: int) -> tuple[Any, ...]:
+    params = env.default_params
+
+    def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        obs, state, _, terminated, truncated, info = env.step(key, state, jnp.int32(0), params)
+        return state, (obs[0], info["final_observation"][0], terminated, truncated)
+
+    _, state = env.reset(jax.random.key(0), params)
+    return jax.lax.scan(step, state, jax.random.split(jax.random.key(1), steps))[1]
+
+
+def test_termination_resets_and_keeps_the_final_observation() -> None:
+    obs, final, terminated, truncated = roll_counter(Counter(limit=3), 7)
+    assert obs.tolist() == [1, 2, -1, 1, 2, -1, 1]
+    assert final.tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert terminated.tolist() == [False, False, True] * 2 + [False]
+    assert not truncated.any()
+
+
+def test_truncation_resets_and_keeps_the_final_observation() -> None:
+    obs, final, terminated, truncated = roll_counter(Counter(limit=100), 11)
+    assert obs.tolist() == [1, 2, 3, 4, -1, 1, 2, 3, 4, -1, 1]
+    assert final.tolist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1]
+    assert not terminated.any()
+    assert np.flatnonzero(truncated).tolist() == [4, 9]
+
+
+def test_an_end_that_is_both_is_reported_as_both() -> None:
+    _, _, terminated, truncated = roll_counter(Counter(limit=5), 5)
+    assert terminated.tolist() == truncated.tolist() == [False] * 4 + [True]
+
+
+def test_each_episode_starts_from_a_fresh_key() -> None:
+    env, params = make_env("Pendulum-v1", max_steps_in_episode=1)
+    _, state = env.reset(jax.random.key(0), params)
+    starts = set()
+    for key in jax.random.split(jax.random.key(1), 5):
+        obs, state, *_ = env.step(key, state, jnp.zeros(1), params)
+        assert float(jnp.arctan2(obs[1], obs[0])) == pytest.approx(float(state.theta), abs=1e-5)
+        starts.add(float(state.theta))
+    assert len(starts) == 5
+
+
+@pytest.mark.parametrize("zero", [0, np.int32(0), jnp.zeros((), jnp.int32)], ids=["python", "numpy", "jax"])
+@pytest.mark.parametrize("vmapped", [False, True])
+def test_scan_over_a_state_that_starts_with_a_python_int(zero: Any, vmapped: bool) -> None:
+    env = Counter(limit=3, zero=zero)
+    check_environment(env, env.default_params)
+    params = env.default_params
+
+    def roll(key: jax.Array) -> jax.Array:
+        def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+            obs, state, *_ = env.step(key, state, jnp.int32(0), params)
+            return state, obs[0]
+
+        return jax.lax.scan(step, env.reset(key, params)[1], jax.random.split(key, 4))[1]
+
+    for transform in (lambda f: f, jax.jit):
+        obs = transform(jax.vmap(roll))(jax.random.split(jax.random.key(0), 2))[0] if vmapped else transform(roll)(jax.random.key(0))
+        assert obs.tolist() == [1, 2, -1, 1]
+
+
+def broken(**methods: Any) -> Environment:
+    return type("Broken", (Counter,), methods)()
+
+
+def step_with(**changes: Any) -> Any:
+    def step_env(self: Counter, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        parts = dict(zip(("obs", "state", "reward", "terminated", "info"), Counter.step_env(self, key, state, action, params), strict=True))
+        parts.update({name: change(parts[name]) for name, change in changes.items()})
+        return tuple(parts[name] for name in ("obs", "state", "reward", "terminated", "info") if parts[name] is not None)
+
+    return step_env
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ({"step_env": step_with(obs=lambda obs: jnp.zeros(2))}, ["observation", "float32[2]", "float32[1]"]),
+        ({"step_env": step_with(obs=lambda obs: obs.astype(jnp.int32))}, ["observation", "int32[1]", "float32[1]"]),
+        ({"step_env": step_with(obs=lambda obs: {"a": obs})}, ["observation", "structure"]),
+        ({"observation_space": lambda self, params: Box(-1.0, 1.0, (3,))}, ["observation", "observation_space", "(3,)"]),
+        ({"step_env": step_with(reward=lambda reward: jnp.int32(1))}, ["reward", "int32[]", "float32[]"]),
+        ({"step_env": step_with(reward=lambda reward: jnp.ones(1))}, ["reward", "float32[1]"]),
+        ({"step_env": step_with(terminated=lambda done: done.astype(jnp.float32))}, ["terminated", "float32[]", "bool[]"]),
+        ({"step_env": step_with(terminated=lambda done: done[None])}, ["terminated", "bool[1]"]),
+        ({"step_env": step_with(state=lambda state: CounterState(state.time * 1.0))}, ["state.time", "float32[]", "int32[]"]),
+        ({"step_env": step_with(state=lambda state: (state.time,))}, ["state", "structure"]),
+        pytest.param(
+            {"step_env": step_with(state=lambda state: EnvState(state.time))}, ["state", "structure"],
+            marks=pytest.mark.xfail(strict=True, reason="jaxlib compares the structures of two dataclasses as equal"),
+        ),
+        ({"step_env": step_with(info=lambda info: None)}, ["4 values", "(obs, state, reward, terminated, info)"]),
+        ({"is_truncated": lambda self, state, params: jnp.float32(0)}, ["is_truncated", "float32[]"]),
+        ({"action_mask": lambda self, state, params: jnp.ones(3, bool)}, ["action_mask", "bool[3]", "bool[2]"]),
+        ({"action_mask": lambda self, state, params: jnp.ones(2)}, ["action_mask", "float32[2]"]),
+        (
+            {"action_space": lambda self, params: MultiDiscrete((2, 3)), "action_mask": lambda self, state, params: jnp.ones((2, 3), bool)},
+            ["action_mask", "bool[2,3]", "bool[5]"],
+        ),
+        (
+            {"action_space": lambda self, params: Box(-1.0, 1.0, (2,)), "action_mask": lambda self, state, params: jnp.ones(2, bool)},
+            ["action_mask", "Discrete"],
+        ),
+    ],
+)  # fmt: skip
+def test_check_environment_refuses_in_one_line(methods: dict[str, Any], words: list[str]) -> None:
+    env = broken(**methods)
+    with pytest.raises(ConfigError) as caught:
+        check_environment(env, env.default_params)
+    message = str(caught.value)
+    assert message.startswith("environment Broken: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_missing_methods_are_named() -> None:
+    class Empty(Environment):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty must define reset_env"):
+        Empty().reset(jax.random.key(0))
+    with pytest.raises(NotImplementedError, match="Empty cannot be rendered"):
+        Empty().render(None, None)
+
+
+def test_environment_without_time_is_never_truncated() -> None:
+    class Endless(Counter):
+        def reset_env(self, key: jax.Array, params: Any) -> Any:
+            return jnp.zeros(1), jnp.zeros((), jnp.int32)
+
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            return jnp.zeros(1), state + 1, jnp.ones(()), jnp.zeros((), bool), {}
+
+    env = Endless()
+    check_environment(env, env.default_params)
+    assert not roll_counter(env, 10)[3].any()
+
+
+def test_step_compiles_once_when_the_state_starts_with_a_python_int() -> None:
+    """A weakly typed carry would compile a driver's chunk a second time."""
+    env = Counter(limit=3, zero=0)
+    step = jax.jit(env.step)
+    _, state = env.reset(jax.random.key(0))
+    for _ in range(4):
+        _, state, *_ = step(jax.random.key(0), state, jnp.int32(0))
+    assert not state.time.weak_type
+    assert step._cache_size() == 1
+
+
+def test_python_numbers_are_accepted_as_reward_and_flag() -> None:
+    class Plain(Counter):
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            obs, state, *_ = super().step_env(key, state, action, params)
+            return obs, state, 1.0, False, {}
+
+    env = EpisodeStatistics(Plain())
+    check_environment(env, env.default_params)
+    _, state = env.reset(jax.random.key(0))
+    for expected in (1.0, 2.0, 3.0):
+        _, state, reward, terminated, _, info = jax.jit(env.step)(jax.random.key(0), state, jnp.int32(0))
+        assert (float(reward), bool(terminated)) == (1.0, False)
+        assert float(info["episode_return"]) == expected
