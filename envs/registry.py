@@ -107,7 +107,8 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
     Raises:
         ConfigError: as `make_env`, or `env` is neither an id nor an environment.
     """
-    params, constructor = dict(params or {}), {}
+    params = dict(params or {})
+    constructor: dict[str, Any] = {}
     if isinstance(env, str):
         env, params, constructor = _construct(env, params)
     elif isinstance(env, type):

@@ -25,6 +25,8 @@ from rljax.core.environment import Environment, EnvParams, EnvState, check_envir
 from rljax.core.errors import ConfigError, RljaxError, TrainingError
 from rljax.core.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs import env_ids, make_env, register_env
+from rljax.run.checkpoint import Run, load_run
+from rljax.run.fit import fit
 
 __version__ = "0.1.0"
 
@@ -32,7 +34,10 @@ __all__ = [
     # train
     "make_train",
     "make_agent",
+    "fit",
     "evaluate",
+    "load_run",
+    "Run",
     "Agent",
     "TrainResult",
     # configure

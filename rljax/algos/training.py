@@ -34,18 +34,22 @@ def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:
     agent = make_agent(config)
 
     def train(key: jax.Array) -> TrainResult:
-        iterations = jnp.arange(config.num_iterations)
-        names = metric_names(agent)
+        names: list[str] = []
 
         def step(state: Any, iteration: jax.Array) -> tuple[Any, jax.Array]:
             state, metrics = train_iteration(agent, state, iteration)
-            # One stacked vector, not one array per metric: fewer kernels, less to compile.
-            return state, jnp.stack([metrics[name] for name in names])
+            names[:] = sorted(metrics)
+            return state, stack_metrics(metrics)
 
-        state, stacked = jax.lax.scan(step, agent.init(as_key(key)), iterations)
+        state, stacked = jax.lax.scan(step, agent.init(as_key(key)), jnp.arange(config.num_iterations))
         return TrainResult(state, dict(zip(names, stacked.T, strict=True)))
 
     return train
+
+
+def stack_metrics(metrics: Metrics) -> jax.Array:
+    """One vector of all metrics in the order of their names: a loop that stacks each on its own has a kernel for each."""
+    return jnp.stack([metrics[name] for name in sorted(metrics)])
 
 
 def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any, Metrics]:
@@ -74,9 +78,3 @@ def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any
 
     values = jax.lax.cond(due, evaluation, lambda _: jnp.full(3, jnp.nan), state)
     return state, metrics | dict(zip(("eval/return", "eval/length", "eval/count"), values, strict=True))
-
-
-def metric_names(agent: Agent) -> list[str]:
-    """The names that one iteration reports, in a fixed order; traces the iteration, computes nothing."""
-    state = jax.eval_shape(lambda: agent.init(jax.random.key(0)))
-    return sorted(jax.eval_shape(lambda s: train_iteration(agent, s, jnp.zeros((), jnp.int32))[1], state))

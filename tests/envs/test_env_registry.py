@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gymnax
@@ -20,9 +19,8 @@ from rljax.envs import CartPole, GridWorld, env_ids, gymnax_env_ids, make_env, r
 
 
 @pytest.fixture
-def restored_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def restored_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    yield
 
 
 def message_of(call: Any, *args: Any, **kwargs: Any) -> str:
@@ -103,7 +101,7 @@ def test_parameters_keep_the_type_of_their_default() -> None:
 def test_parameters_may_be_traced() -> None:
     def second_velocity(gravity: jax.Array) -> jax.Array:
         env, params = make_env("CartPole-v1", gravity=gravity)
-        obs, state = env.reset(jax.random.key(0), params)
+        _, state = env.reset(jax.random.key(0), params)
         return env.step_env(jax.random.key(0), state, jnp.int32(1), params)[0][3]
 
     traced = jax.jit(jax.vmap(second_velocity))(jnp.array([9.8, 1.0]))
@@ -120,7 +118,9 @@ def test_constructor_arguments_are_given_like_parameters() -> None:
     assert message_of(make_env, "GridWorld-v0", size=1) == "GridWorld-v0: size = 1, expected an integer of at least 2"
     expected = "environment GridWorld-v0: parameter size = '7', expected an integer such as 7"
     assert message_of(make_env, "GridWorld-v0", size="7") == expected
-    assert message_of(make_env, "Reacher-misc", num_joints="a").endswith("parameter num_joints = 'a', expected an integer such as 2")
+    assert message_of(make_env, "Reacher-misc", num_joints="a").endswith(
+        "parameter num_joints = 'a', expected an integer such as 2"
+    )
     assert "did you mean 'size'?" in message_of(make_env, "GridWorld-v0", sizes=4)
     # An environment that exists already has its size.
     assert "no parameter 'size'" in message_of(resolve_env, GridWorld(), {"size": 4})

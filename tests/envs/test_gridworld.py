@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.envs import GridWorld, make_env, optimal_return
+from rljax.envs import make_env, optimal_return
+from rljax.envs.gridworld import GridWorldState
 
 
-def step_table(env: GridWorld, params: Any) -> dict[tuple[int, int], list[tuple[tuple[int, int], float, bool]]]:
+@functools.cache
+def step_table(size: int) -> dict[tuple[int, int], list[tuple[tuple[int, int], float, bool]]]:
     """Where each action leads from each cell, asked of the environment itself."""
-    _, state = env.reset(jax.random.key(0), params)
+    env, params = make_env("GridWorld-v0", size=size)
     cells = jnp.array([(row, column) for row in range(env.size) for column in range(env.size)])
 
     def outcome(cell: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
-        _, after, reward, terminated, _ = env.step_env(
-            jax.random.key(0), state.replace(row=cell[0], column=cell[1]), action, params
-        )
+        state = GridWorldState(cell[0], cell[1], jnp.int32(0))
+        _, after, reward, terminated, _ = env.step_env(jax.random.key(0), state, action, params)
         return after.row, after.column, reward, terminated
 
-    rows, columns, rewards, ends = jax.vmap(jax.vmap(outcome, (None, 0)), (0, None))(cells, jnp.arange(4))
+    rows, columns, rewards, ends = jax.jit(jax.vmap(jax.vmap(outcome, (None, 0)), (0, None)))(cells, jnp.arange(4))
     return {
         tuple(map(int, cell)): [((int(rows[i, a]), int(columns[i, a])), float(rewards[i, a]), bool(ends[i, a])) for a in range(4)]
         for i, cell in enumerate(np.asarray(cells))
@@ -52,18 +53,15 @@ def best_return(table: dict, start: tuple[int, int], limit: int, discount: float
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 @pytest.mark.parametrize("limit", [100, 5])
 def test_optimal_return_equals_search(size: int, discount: float, limit: int) -> None:
-    env, params = make_env("GridWorld-v0", size=size, max_steps_in_episode=limit)
-    table = step_table(env, params)
-    for row in range(size):
-        for column in range(size):
-            if (row, column) != (size - 1, size - 1):
-                expected = best_return(table, (row, column), limit, discount)
-                assert float(optimal_return(row, column, size, params, discount)) == pytest.approx(expected, abs=1e-5)
+    _, params = make_env("GridWorld-v0", size=size, max_steps_in_episode=limit)
+    table = step_table(size)
+    starts = [cell for cell in table if cell != (size - 1, size - 1)]
+    expected = [best_return(table, cell, limit, discount) for cell in starts]
+    np.testing.assert_allclose(optimal_return(*np.transpose(starts), size, params, discount), expected, atol=1e-5)
 
 
 def test_moves_stay_on_the_grid() -> None:
-    env, params = make_env("GridWorld-v0", size=3)
-    table = step_table(env, params)
+    table = step_table(3)
     assert [after for after, _, _ in table[1, 1]] == [(0, 1), (1, 2), (2, 1), (1, 0)]
     assert [after for after, _, _ in table[0, 0]] == [(0, 0), (0, 1), (1, 0), (0, 0)]
     assert table[1, 2][2] == ((2, 2), 1.0, True)
@@ -72,7 +70,7 @@ def test_moves_stay_on_the_grid() -> None:
 
 def test_every_cell_but_the_goal_is_a_start() -> None:
     env, params = make_env("GridWorld-v0")
-    obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(0), 5000), params)
+    obs, state = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), 5000), params)
     counts = np.zeros((7, 7), int)
     np.add.at(counts, (np.asarray(state.row), np.asarray(state.column)), 1)
     assert counts[6, 6] == 0
@@ -86,9 +84,9 @@ def test_an_optimal_walk_gets_the_optimal_return() -> None:
     env, params = make_env("GridWorld-v0")
     _, state = env.reset(jax.random.key(4), params)
     expected = float(optimal_return(state.row, state.column, 7, params))
+    step = jax.jit(env.step_env)
     total, terminated = 0.0, False
     while not terminated:
-        action = jnp.where(state.row < 6, 2, 1)
-        _, state, reward, terminated, _ = env.step_env(jax.random.key(0), state, action, params)
+        _, state, reward, terminated, _ = step(jax.random.key(0), state, 2 if state.row < 6 else 1, params)
         total += float(reward)
     assert total == pytest.approx(expected, abs=1e-5)

@@ -71,8 +71,8 @@ CASES = {
         PendulumState, lambda rng: rng.uniform([-20, -8], [20, 8], (NUM_STATES, 2)), (-math.pi, -1.0), (math.pi, 1.0),
         lambda obs: obs[:1] * 0,
     ),
-    "Acrobot-v1": Case(AcrobotState, draw_acrobot, (-0.1,) * 4, (0.1,) * 4, lambda obs: 1),
-    "MountainCar-v0": Case(MountainCarState, draw_car(0.5), (-0.6, 0.0), (-0.4, 0.0), lambda obs: 1),
+    "Acrobot-v1": Case(AcrobotState, draw_acrobot, (-0.1,) * 4, (0.1,) * 4, lambda _: 1),
+    "MountainCar-v0": Case(MountainCarState, draw_car(0.5), (-0.6, 0.0), (-0.4, 0.0), lambda _: 1),
     "MountainCarContinuous-v0": Case(MountainCarState, draw_car(0.45), (-0.6, 0.0), (-0.4, 0.0), lambda obs: obs[:1] * 0),
 }  # fmt: skip
 LIMITS = {
@@ -166,7 +166,7 @@ def test_spaces_equal_gymnasiums(env_id: str) -> None:
 def test_initial_states_are_uniform_over_gymnasiums_range(env_id: str) -> None:
     case = CASES[env_id]
     env, params = make_env(env_id)
-    obs, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(jax.random.split(jax.random.key(1), 4000), params)
+    _, state = jax.jit(jax.vmap(env.reset, in_axes=(0, None)))(jax.random.split(jax.random.key(1), 4000), params)
     fields = [getattr(state, name) for name in type(state).__dataclass_fields__ if name != "time"]
     ours = np.stack(fields, 1)
     low, high = np.array(case.low), np.array(case.high)

@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 from rljax.envs import make_env
-from rljax.envs.probes import truncation_probe_values
+from rljax.envs.probes import ProbeState, truncation_probe_values
+
+# Compiling takes most of the time here, so XLA need not optimise.
+QUICK = {"xla_backend_optimization_level": 0}
 
 Policy = Callable[[jax.Array, jax.Array, Any], jax.Array]
 
 
-def episode_returns(env_id: str, policy: Policy, steps: int, num_envs: int = 2000, discount: float = 1.0) -> tuple[np.ndarray, ...]:
+def episode_returns(
+    env_id: str, policy: Policy, steps: int, num_envs: int = 2000, discount: float = 1.0
+) -> tuple[np.ndarray, ...]:
     """First observation and return of the first episode of many environments, and its length."""
     env, params = make_env(env_id)
 
@@ -37,10 +42,11 @@ def episode_returns(env_id: str, policy: Policy, steps: int, num_envs: int = 200
         (_, _, total, _, length), _ = jax.lax.scan(step, carry, jax.random.split(key, steps))
         return first_obs, total, length
 
-    return tuple(np.asarray(x) for x in jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), num_envs)))
+    run = jax.jit(lambda: jax.vmap(episode)(jax.random.split(jax.random.key(0), num_envs)), compiler_options=QUICK)
+    return tuple(map(np.asarray, run()))
 
 
-def any_action(key: jax.Array, obs: jax.Array, mask: Any) -> jax.Array:
+def any_action(key: jax.Array, _obs: jax.Array, _mask: Any) -> jax.Array:
     return jax.random.randint(key, (), 0, 2)
 
 
@@ -66,16 +72,16 @@ def test_delayed_reward_is_worth_the_discount() -> None:
 
 
 def test_action_reward_best_is_one_and_uniform_zero() -> None:
-    _, returns, _ = episode_returns("ActionReward-v0", lambda key, obs, mask: (obs[0] > 0).astype(jnp.int32), 2)
+    _, returns, _ = episode_returns("ActionReward-v0", lambda _key, obs, _mask: (obs[0] > 0).astype(jnp.int32), 2)
     np.testing.assert_array_equal(returns, 1)
-    _, returns, _ = episode_returns("ActionReward-v0", lambda key, obs, mask: (obs[0] < 0).astype(jnp.int32), 2)
+    _, returns, _ = episode_returns("ActionReward-v0", lambda _key, obs, _mask: (obs[0] < 0).astype(jnp.int32), 2)
     np.testing.assert_array_equal(returns, -1)
     _, returns, _ = episode_returns("ActionReward-v0", any_action, 2)
     assert abs(returns.mean()) < 0.1
 
 
 def uniform_legal(heads: tuple[int, ...]) -> Policy:
-    def policy(key: jax.Array, obs: jax.Array, mask: jax.Array) -> jax.Array:
+    def policy(key: jax.Array, _obs: jax.Array, mask: jax.Array) -> jax.Array:
         parts = jnp.split(jnp.where(mask, 0.0, -jnp.inf), np.cumsum(heads)[:-1])
         keys = jax.random.split(key, len(heads))
         picks = jnp.stack([jax.random.categorical(k, part) for k, part in zip(keys, parts, strict=True)])
@@ -85,19 +91,19 @@ def uniform_legal(heads: tuple[int, ...]) -> Policy:
 
 
 def test_masked_bandit_best_uniform_and_illegal() -> None:
-    _, returns, lengths = episode_returns("MaskedBandit-v0", lambda key, obs, mask: jnp.argmax(obs[:4]), 6)
+    _, returns, lengths = episode_returns("MaskedBandit-v0", lambda _key, obs, _mask: jnp.argmax(obs[:4]), 6)
     np.testing.assert_array_equal(returns, 4)
     np.testing.assert_array_equal(lengths, 4)
     _, returns, _ = episode_returns("MaskedBandit-v0", uniform_legal((5,)), 6)
     assert returns.mean() == pytest.approx(4 / 3, abs=0.1)
     assert returns.min() >= 0
-    _, returns, _ = episode_returns("MaskedBandit-v0", lambda key, obs, mask: jnp.argmin(mask), 6)
+    _, returns, _ = episode_returns("MaskedBandit-v0", lambda _key, _obs, mask: jnp.argmin(mask), 6)
     np.testing.assert_array_equal(returns, -4)
 
 
 def test_masked_bandits_mask_is_shown_varies_and_forbids_the_last_arm() -> None:
     env, params = make_env("MaskedBandit-v0")
-    obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(0), 500), params)
+    obs, state = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), 500), params)
     mask = np.asarray(jax.vmap(env.action_mask, (0, None))(state, params))
     np.testing.assert_array_equal(mask[:, :4], obs[:, 4:8])
     assert not mask[:, 4].any()
@@ -108,7 +114,7 @@ def test_masked_bandits_mask_is_shown_varies_and_forbids_the_last_arm() -> None:
 
 
 def test_multi_discrete_match_best_uniform_and_mask() -> None:
-    def right(key: jax.Array, obs: jax.Array, mask: jax.Array) -> jax.Array:
+    def right(_key: jax.Array, obs: jax.Array, _mask: jax.Array) -> jax.Array:
         return jnp.stack([jnp.argmax(obs[:3]), jnp.argmax(obs[3:7]), jnp.argmax(obs[7:])])
 
     obs, returns, lengths = episode_returns("MultiDiscreteMatch-v0", right, 2)
@@ -117,18 +123,17 @@ def test_multi_discrete_match_best_uniform_and_mask() -> None:
     assert len(np.unique(obs, axis=0)) == 6
     _, returns, _ = episode_returns("MultiDiscreteMatch-v0", uniform_legal((3, 4, 2)), 2)
     assert returns.mean() == pytest.approx(11 / 18, abs=0.02)
-    _, returns, _ = episode_returns("MultiDiscreteMatch-v0", lambda key, obs, mask: jnp.array([2, 3, 1]), 2)
+    _, returns, _ = episode_returns("MultiDiscreteMatch-v0", lambda *_: jnp.array([2, 3, 1]), 2)
     np.testing.assert_array_equal(returns, 0)
     env, params = make_env("MultiDiscreteMatch-v0")
-    _, state = env.reset(jax.random.key(0), params)
-    assert env.action_mask(state, params).tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
+    assert env.action_mask(ProbeState(jnp.zeros(9), jnp.int32(0)), params).tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
 
 
 def test_box_target_best_and_uniform() -> None:
-    _, returns, lengths = episode_returns("BoxTarget-v0", lambda key, obs, mask: obs, 2)
+    _, returns, lengths = episode_returns("BoxTarget-v0", lambda _key, obs, _mask: obs, 2)
     np.testing.assert_array_equal(returns, 0)
     np.testing.assert_array_equal(lengths, 1)
-    _, returns, _ = episode_returns("BoxTarget-v0", lambda key, obs, mask: jax.random.uniform(key, (2,), minval=-1, maxval=1), 2)
+    _, returns, _ = episode_returns("BoxTarget-v0", lambda key, *_: jax.random.uniform(key, (2,), minval=-1, maxval=1), 2)
     assert returns.mean() == pytest.approx(-(1 / 3 + 0.64 / 3), abs=0.03)
 
 
@@ -136,8 +141,9 @@ def test_truncation_probe_shows_reset_and_final_observations_apart() -> None:
     env, params = make_env("TruncationProbe-v0")
     obs, state = env.reset(jax.random.key(0), params)
     seen = [(obs.tolist(), None, None, None)]
+    step = jax.jit(env.step)
     for key in jax.random.split(jax.random.key(1), 6):
-        obs, state, reward, terminated, truncated, info = env.step(key, state, jnp.int32(0), params)
+        obs, state, reward, terminated, truncated, info = step(key, state, jnp.int32(0), params)
         assert not terminated
         seen.append((obs.tolist(), info["final_observation"].tolist(), float(reward), bool(truncated)))
     assert seen == [

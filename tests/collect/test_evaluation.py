@@ -1,0 +1,163 @@
+"""Evaluation plays whole episodes, one per slot, and sees what training sees but the true rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rljax import PPOConfig, evaluate, make_agent
+from rljax.collect.evaluation import play_episodes
+from rljax.collect.normalizers import RunningStatistics
+from rljax.core.agent import Agent
+from rljax.core.environment import Environment
+from rljax.core.spaces import Box, Discrete
+
+
+@struct.dataclass
+class TwoState:
+    long: jax.Array
+    time: jax.Array
+
+
+class TwoLengths(Environment):
+    """Half of the episodes last 2 steps, half 50; reward 1 per step. The observation says which: 99 or 101."""
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(99.0, 101.0, (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, TwoState]:
+        state = TwoState(jax.random.bernoulli(key), jnp.zeros((), jnp.int32))
+        return self._obs(state), state
+
+    def _obs(self, state: TwoState) -> jax.Array:
+        return jnp.where(state.long, 101.0, 99.0)[None]
+
+    def step_env(self, key: jax.Array, state: TwoState, action: jax.Array, params: Any) -> Any:
+        state = state.replace(time=state.time + 1)
+        return self._obs(state), state, self._reward(state, action), state.time >= jnp.where(state.long, 50, 2), {}
+
+    def _reward(self, state: TwoState, action: jax.Array) -> jax.Array:
+        return jnp.ones(())
+
+
+class Tell(TwoLengths):
+    """One step; reward 1 for telling the kind of episode, else 0."""
+
+    def step_env(self, key: jax.Array, state: TwoState, action: jax.Array, params: Any) -> Any:
+        return self._obs(state), state, jnp.where((action == 1) == state.long, 1.0, 0.0), jnp.asarray(True), {}
+
+
+class Fixed(nn.Module):
+    """A policy whose outputs are a given function of the observation; one parameter, so that there is something to train."""
+
+    outputs: Callable[[jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        bias = self.param("bias", nn.initializers.zeros, ())
+        return self.outputs(obs) + bias, jnp.zeros(obs.shape[:-1])
+
+
+def threshold(obs: jax.Array) -> jax.Array:
+    """Action 1 where the observation is positive."""
+    return jnp.concatenate([-obs, obs], axis=-1)
+
+
+def fixed_agent(env: Any, outputs: Callable[[jax.Array], jax.Array] = threshold, **changes: Any) -> tuple[Agent, Any]:
+    config = PPOConfig(env=env, num_envs=2, num_steps=4, num_minibatches=1, network=Fixed(outputs), **changes)
+    agent = make_agent(config)
+    return agent, agent.init(jax.random.key(0))
+
+
+def test_every_slot_plays_one_whole_episode_so_short_ones_count_no_more() -> None:
+    agent, state = fixed_agent(TwoLengths())
+    results = jax.jit(lambda key: play_episodes(agent, state, key, 400))(jax.random.key(1))
+    returns, lengths = np.asarray(results.returns), np.asarray(results.lengths)
+    assert returns.shape == lengths.shape == (400,)
+    assert set(returns) == {2.0, 50.0}
+    np.testing.assert_array_equal(returns, lengths)
+    # 4 standard deviations; the first 400 episodes to finish would hold one long one in 26.
+    assert abs(np.mean(returns == 50) - 0.5) < 0.1
+
+
+def test_an_episode_that_does_not_end_within_max_steps_is_nan() -> None:
+    agent, state = fixed_agent(TwoLengths())
+    results = play_episodes(agent, state, jax.random.key(1), 32, max_steps=10)
+    returns, lengths = np.asarray(results.returns), np.asarray(results.lengths)
+    assert set(lengths) == {2, 10}
+    np.testing.assert_array_equal(returns[lengths == 2], 2.0)
+    assert np.all(np.isnan(returns[lengths == 10]))
+
+
+def test_an_episode_of_exactly_max_steps_counts() -> None:
+    agent, state = fixed_agent(TwoLengths())
+    returns = np.asarray(evaluate(agent, state, jax.random.key(1), 32, max_steps=50))
+    assert set(returns) == {2.0, 50.0}
+
+
+def test_greedy_takes_the_mode_and_sampling_follows_the_probabilities() -> None:
+    # Right with probability 1 / (1 + exp(-1)) = 0.731, and right is the mode.
+    agent, state = fixed_agent(Tell(), lambda obs: threshold(obs - 100.0) / 2.0)
+    np.testing.assert_array_equal(evaluate(agent, state, jax.random.key(2), 500), 1.0)
+    sampled = evaluate(agent, state, jax.random.key(2), 2000, deterministic=False)
+    assert abs(np.mean(sampled) - 1 / (1 + np.exp(-1))) < 0.04
+
+
+def test_returns_are_of_true_rewards_whatever_training_does_to_them() -> None:
+    agent, state = fixed_agent(TwoLengths(), clip_rewards=0.1, normalize_rewards=True)
+    returns = evaluate(agent, state, jax.random.key(1), 8)
+    assert set(np.asarray(returns)) == {2.0, 50.0}
+
+
+@pytest.mark.parametrize(("mean", "right"), [(100.0, 1.0), (0.0, 0.5)])
+def test_the_policy_sees_observations_normalized_by_the_frozen_statistics_of_training(mean: float, right: float) -> None:
+    agent, state = fixed_agent(Tell(), normalize_observations=True)
+    statistics = RunningStatistics(jnp.full(1, mean), jnp.ones(1), jnp.ones(()))
+    returns = evaluate(agent, state.replace(obs_statistics=statistics), jax.random.key(3), 400)
+    # With mean 0 every observation looks positive, and would not if evaluation went on learning the mean.
+    assert np.mean(returns) == pytest.approx(right, abs=0.0 if right == 1.0 else 0.1)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_illegal_actions_are_never_taken(deterministic: bool) -> None:
+    # MaskedBandit pays -1 for an illegal arm; arm 4 never is legal, and this policy wants nothing else.
+    agent, state = fixed_agent("MaskedBandit-v0", lambda obs: jnp.zeros((*obs.shape[:-1], 5)).at[..., 4].set(50.0))
+    env_returns = np.asarray(evaluate(agent, state, jax.random.key(4), 64, deterministic=deterministic))
+    assert np.all(env_returns >= 0.0)
+    assert np.mean(env_returns) == pytest.approx(4 / 3, abs=0.8)
+
+
+def test_time_limit_and_flattened_observations_hold_in_evaluation_too() -> None:
+    agent, state = fixed_agent(TwoLengths(), time_limit=7, flatten_observations=True)
+    assert set(np.asarray(evaluate(agent, state, jax.random.key(1), 16))) == {2.0, 7.0}
+
+
+def test_evaluation_depends_on_its_key_only_and_takes_old_style_keys() -> None:
+    agent, state = fixed_agent(TwoLengths())
+    run = jax.jit(lambda key: evaluate(agent, state, key, 16))
+    first = run(jax.random.key(5))
+    np.testing.assert_array_equal(first, run(jax.random.key(5)))
+    np.testing.assert_array_equal(first, run(jax.random.PRNGKey(5)))
+    assert not np.array_equal(first, run(jax.random.key(6)))
+
+
+def test_evaluation_of_a_batch_of_agents_under_vmap_equals_one_by_one() -> None:
+    agent, _ = fixed_agent(Tell(), lambda obs: threshold(obs - 100.0) / 2.0)
+    init_keys, keys = jax.random.split(jax.random.key(7), (2, 3))
+
+    def run(init_key: jax.Array, key: jax.Array) -> jax.Array:
+        return evaluate(agent, agent.init(init_key), key, 8, deterministic=False)
+
+    together = jax.jit(jax.vmap(run))(init_keys, keys)
+    single = jax.jit(run)
+    np.testing.assert_array_equal(together, jnp.stack([single(i, k) for i, k in zip(init_keys, keys, strict=True)]))

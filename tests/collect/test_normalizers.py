@@ -1,0 +1,127 @@
+"""Running statistics against numpy over everything seen, and scaled rewards against a plain-Python loop."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize, normalize_rewards, update_statistics
+
+
+def test_statistics_are_those_of_all_batches_together() -> None:
+    rng = np.random.default_rng(0)
+    # Unequal batches from different distributions: a mean of means or of variances would be wrong.
+    batches = [rng.normal(mean, std, (t, 3, 5)).astype(np.float32) for mean, std, t in ((0, 1, 4), (5, 3, 40), (-2, 0.1, 7))]
+    statistics = init_statistics(jnp.zeros(5))
+    for batch in batches:
+        statistics = jax.jit(update_statistics)(statistics, batch)
+    everything = np.concatenate(batches).reshape(-1, 5).astype(np.float64)
+    np.testing.assert_allclose(statistics.mean, everything.mean(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(statistics.var, everything.var(0), rtol=1e-5)
+    assert statistics.count == len(everything)
+
+
+def test_statistics_of_small_deviations_around_a_large_mean_are_exact() -> None:
+    batch = 1000.0 + np.random.default_rng(1).normal(0, 0.1, (64, 8, 1)).astype(np.float32)
+    statistics = init_statistics(jnp.zeros(1))
+    for part in np.split(batch, 8):
+        statistics = update_statistics(statistics, part)
+    np.testing.assert_allclose(statistics.var, batch.astype(np.float64).var((0, 1)), rtol=1e-2)
+
+
+def test_dictionary_observations_with_leaves_of_different_ranks_and_dtypes() -> None:
+    rng = np.random.default_rng(2)
+
+    def batch(t: int) -> dict[str, np.ndarray]:
+        return {
+            "image": rng.integers(0, 256, (t, 3, 4, 4, 2)).astype(np.uint8),
+            "scalar": rng.normal(3, 2, (t, 3)).astype(np.float32),
+            "vector": rng.integers(-5, 5, (t, 3, 6)).astype(np.int32),
+        }
+
+    batches = [batch(5), batch(9)]
+    statistics = init_statistics(jax.tree.map(lambda x: x[0, 0], batches[0]))
+    for part in batches:
+        statistics = update_statistics(statistics, part)
+    assert statistics.count == 14 * 3
+    for name in batches[0]:
+        everything = np.concatenate([part[name] for part in batches]).astype(np.float64)
+        everything = everything.reshape(-1, *everything.shape[2:])
+        np.testing.assert_allclose(statistics.mean[name], everything.mean(0), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(statistics.var[name], everything.var(0), rtol=1e-5)
+    normalized = normalize(statistics, batches[1])
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(normalized))
+    assert jax.tree.map(jnp.shape, normalized) == jax.tree.map(np.shape, batches[1])
+
+
+def test_normalized_data_has_mean_0_and_variance_1() -> None:
+    batch = np.random.default_rng(3).normal(-7, 4, (100, 4, 3)).astype(np.float32)
+    x = np.asarray(normalize(update_statistics(init_statistics(jnp.zeros(3)), batch), batch))
+    np.testing.assert_allclose(x.mean((0, 1)), 0, atol=1e-5)
+    np.testing.assert_allclose(x.std((0, 1)), 1, atol=1e-5)
+
+
+def test_normalized_values_are_clipped_on_both_sides_and_finite_without_variance() -> None:
+    statistics = update_statistics(init_statistics(jnp.zeros(())), jnp.array([1.0, 3.0]))
+    np.testing.assert_allclose(normalize(statistics, jnp.array([-100.0, 1.0, 3.0, 100.0])), [-10, -1, 1, 10], atol=1e-5)
+    np.testing.assert_array_equal(normalize(statistics, jnp.array([-100.0, 100.0]), clip=2.5), [-2.5, 2.5])
+    constant = update_statistics(init_statistics(jnp.zeros(())), jnp.full(16, 5.0))
+    np.testing.assert_array_equal(normalize(constant, jnp.array([5.0, 6.0])), [0.0, 10.0])
+
+
+def test_before_any_data_normalization_changes_nothing() -> None:
+    x = jnp.array([-3.0, 0.0, 2.0])
+    np.testing.assert_allclose(normalize(init_statistics(x), x), x, rtol=1e-6)
+
+
+def test_statistics_have_fixed_types_so_that_a_second_call_does_not_compile() -> None:
+    statistics = init_statistics(jnp.zeros(3))
+    updated = jax.eval_shape(update_statistics, statistics, jnp.zeros((2, 3)))
+    for before, after in zip(jax.tree.leaves(statistics), jax.tree.leaves(updated), strict=True):
+        assert (before.shape, before.dtype, before.weak_type) == (after.shape, after.dtype, after.weak_type)
+
+
+def scaled_rewards_in_plain_python(
+    batches: list[tuple[np.ndarray, np.ndarray]], gamma: float, num_envs: int
+) -> list[list[list[float]]]:
+    """Each reward over the deviation of all discounted returns so far, those of its own batch included."""
+    running, seen, scaled = [0.0] * num_envs, [], []
+    for reward, done in batches:
+        for t in range(len(reward)):
+            for n in range(num_envs):
+                running[n] = gamma * running[n] + float(reward[t, n])
+                seen.append(running[n])
+                if done[t, n]:
+                    running[n] = 0.0
+        mean = sum(seen) / len(seen)
+        deviation = (sum((x - mean) ** 2 for x in seen) / len(seen)) ** 0.5
+        scaled.append([[float(r) / deviation for r in row] for row in reward])
+    return scaled
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
+    rng = np.random.default_rng(4)
+    batches = [(rng.normal(2, 3, (t, 3)).astype(np.float32), rng.random((t, 3)) < 0.2) for t in (6, 6, 25)]
+    statistics = init_reward_statistics(3)
+    expected = scaled_rewards_in_plain_python(batches, 0.9, 3)
+    for (reward, done), want in zip(batches, expected, strict=True):
+        statistics, scaled = jax.jit(normalize_rewards)(statistics, reward, done, 0.9)
+        np.testing.assert_allclose(scaled, want, rtol=1e-4)
+
+
+def test_the_return_so_far_is_carried_over_batches_and_restarts_where_an_episode_ends() -> None:
+    reward, done = jnp.ones((2, 2)), jnp.array([[False, False], [False, True]])
+    statistics, _ = normalize_rewards(init_reward_statistics(2), reward, done, 0.5)
+    np.testing.assert_allclose(statistics.discounted_return, [1.5, 0.0])
+    statistics, _ = normalize_rewards(statistics, jnp.ones((1, 2)), jnp.zeros((1, 2), bool), 0.5)
+    np.testing.assert_allclose(statistics.discounted_return, [1.75, 1.0])
+
+
+@pytest.mark.parametrize("reward", [1.0, -2.0])
+def test_rewards_are_not_centred(reward: float) -> None:
+    done = jnp.arange(20)[:, None] % 5 == 4
+    _, scaled = normalize_rewards(init_reward_statistics(1), jnp.full((20, 1), reward), done, 0.99)
+    assert jnp.all(jnp.sign(scaled) == jnp.sign(reward))
+    assert jnp.all(scaled == scaled[0])
