@@ -53,6 +53,8 @@ class Acrobot(Environment):
     Reward -1 per step and 0 for the one that reaches the line, which terminates.
     """
 
+    reward_threshold = -100.0
+
     @property
     def name(self) -> str:
         return "Acrobot-v1"

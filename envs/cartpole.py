@@ -45,6 +45,8 @@ class CartPoleParams:
 class CartPole(Environment):
     """Observation f32 `[4]`: cart position and velocity, pole angle and angular velocity. Reward 1 per step; 500 at most."""
 
+    reward_threshold = 475.0
+
     @property
     def name(self) -> str:
         return "CartPole-v1"

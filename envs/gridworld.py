@@ -38,6 +38,9 @@ class GridWorld(Environment):
     reaches the goal, which terminates, and `step_reward` for every other; `optimal_return` has the best return.
     """
 
+    # The optimum is a mean of 0.949 over the start cells; one missed start in a hundred costs 0.02.
+    reward_threshold = 0.94
+
     def __init__(self, size: int = 7):
         if isinstance(size, bool) or not isinstance(size, int) or size < 2:
             raise ConfigError(f"GridWorld-v0: size = {size!r}, expected an integer of at least 2")
@@ -58,7 +61,8 @@ class GridWorld(Environment):
         return Discrete(4)
 
     def reset_env(self, key: jax.Array, params: GridWorldParams) -> tuple[jax.Array, GridWorldState]:
-        cell = jax.random.randint(key, (), 0, self.size**2 - 1)
+        # One hash of the key, where randint takes three: a reset is computed at every step.
+        cell = (jax.random.uniform(key) * (self.size**2 - 1)).astype(jnp.int32)
         state = GridWorldState(cell // self.size, cell % self.size, jnp.zeros((), jnp.int32))
         return self._observe(state), state
 

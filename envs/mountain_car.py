@@ -40,6 +40,8 @@ class MountainCarParams:
 class MountainCar(Environment):
     """Observation f32 `[2]`: position and velocity. Actions 0, 1, 2: push left, nothing, push right. Reward -1 per step."""
 
+    reward_threshold = -110.0
+
     @property
     def name(self) -> str:
         return "MountainCar-v0"

@@ -36,6 +36,8 @@ class MountainCarContinuous(Environment):
     Reward -0.1 times the squared action (as given, not clipped, as Gymnasium has it), plus 100 at the goal, which terminates.
     """
 
+    reward_threshold = 90.0
+
     @property
     def name(self) -> str:
         return "MountainCarContinuous-v0"

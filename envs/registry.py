@@ -143,16 +143,24 @@ def _with_float_reward(env: Any, params: Any) -> Any:
 def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The environment, built with those of `params` that its constructor takes, the rest of `params`, and all it takes."""
     factory = _factories.get(env_id) or _gymnax_factory(env_id)
+    arguments: dict[str, Any] = {}
     try:
         takes = _named_arguments(factory) if params else {}
         arguments = {name: _cast(env_id, name, params.pop(name), takes[name]) for name in takes.keys() & params.keys()}
         return factory(**arguments), params, takes
+    except ConfigError:
+        raise
+    except (AssertionError, TypeError, ValueError) as error:
+        if not arguments:
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in sorted(arguments.items()))
+        raise ConfigError(f"environment {env_id} cannot be built with {given}: {error or type(error).__name__}") from error
     except OSError as error:
         raise ConfigError(f"environment {env_id} cannot be built, it needs data that could not be loaded: {error}") from error
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:
-    """The class of gymnax's environment."""
+    """What builds gymnax's environment of this id, with or without the prefix."""
     import gymnax
 
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)

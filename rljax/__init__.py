@@ -1,7 +1,7 @@
 """rljax: reinforcement learning whose whole training run, environments included, is one compiled JAX program.
 
-    config = rljax.PPOConfig(env="CartPole-v1")
-    result = jax.jit(rljax.make_train(config))(jax.random.key(0))
+config = rljax.PPOConfig(env="CartPole-v1")
+result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 """
 
 from rljax.algos.ppo import (

@@ -1,4 +1,5 @@
-"""Proximal policy optimisation (Schulman et al., 2017), with the details of Huang et al., "The 37 implementation details of PPO" (2022).
+"""Proximal policy optimisation (Schulman et al., 2017), with the details of Huang et al.,
+"The 37 implementation details of PPO" (2022).
 
 One iteration is `ppo_collect` then `ppo_update`; both are public, so a user can own the loop:
 
@@ -70,10 +71,13 @@ class PPOConfig(Config):
         batch = self.num_envs * self.num_steps
         if batch % self.num_minibatches:
             raise ConfigError(
-                f"num_minibatches = {self.num_minibatches}: must divide num_envs * num_steps = {self.num_envs} * {self.num_steps} = {batch}"
+                f"num_minibatches = {self.num_minibatches}: must divide num_envs * num_steps = "
+                f"{self.num_envs} * {self.num_steps} = {batch}"
             )
         if self.total_timesteps < batch:
-            raise ConfigError(f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration")
+            raise ConfigError(
+                f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
+            )
 
     @property
     def steps_per_iteration(self) -> int:
@@ -152,8 +156,8 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any) -> None:
     expected = ((3, head.num_outputs), (3,))
     if shapes != expected:
         raise ConfigError(
-            f"network = {type(policy.network).__name__}: expected (outputs [B, {head.num_outputs}], value [B]) for this action space; "
-            f"3 observations gave shapes {shapes}, not {expected}"
+            f"network = {type(policy.network).__name__}: expected (outputs [B, {head.num_outputs}], value [B]) for this action "
+            f"space; 3 observations gave shapes {shapes}, not {expected}"
         )
 
 
@@ -181,13 +185,21 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     key, noise_key, env_key = jax.random.split(state.key, 3)
 
     def policy_outputs(obs: Any) -> jax.Array:
-        return parts.policy.apply(state.params, _seen(state, obs))[0]
+        return policy_and_value(parts, state.params, _seen(state, obs))[0]
 
     env_state, obs, steps, final_obs = rollout_scan(
-        parts.env, parts.env_params, parts.head, policy_outputs, state.env_state, state.obs, noise_key, env_key, parts.config.num_steps
+        parts.env,
+        parts.env_params,
+        parts.head,
+        policy_outputs,
+        state.env_state,
+        state.obs,
+        noise_key,
+        env_key,
+        parts.config.num_steps,
     )
-    outputs, value = parts.policy.apply(state.params, _seen(state, steps.obs))
-    _, next_value = parts.policy.apply(state.params, _seen(state, final_obs))
+    outputs, value = policy_and_value(parts, state.params, _seen(state, steps.obs))
+    _, next_value = policy_and_value(parts, state.params, _seen(state, final_obs))
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
     chex.assert_equal_shape([log_prob, value, next_value, steps.reward])
     return state.replace(key=key, env_state=env_state, obs=obs), Rollout(steps, log_prob, value, next_value)
@@ -250,7 +262,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
         (ratio - 1) - log ratio (Schulman, "Approximating KL divergence", 2020).
     """
     config = parts.config
-    outputs, value = parts.policy.apply(params, batch.obs)
+    outputs, value = policy_and_value(parts, params, batch.obs)
     distribution = parts.head.distribution(outputs, batch.mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
@@ -338,13 +350,22 @@ def _gradient_steps(
 
 
 class _Carry(NamedTuple):
-    """Of the loop over gradient steps. `params` f32 `[number of parameters]`; `sums` of the metrics, f32 `[number of metrics]`, over the `taken` steps so far."""
+    """Of the loop over gradient steps. `params` f32 `[number of parameters]`.
+
+    `sums` of the metrics, f32 `[number of metrics]`, over the `taken` steps so far.
+    """
 
     params: jax.Array
     opt_state: Any
     stopped: jax.Array
     sums: jax.Array
     taken: jax.Array
+
+
+def policy_and_value(parts: PPOParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+    """`(outputs [..., head.num_outputs], value [...])` of normalised observations `[..., *obs_shape]`."""
+    outputs, value = parts.policy.apply(params, obs)
+    return jnp.asarray(outputs), jnp.asarray(value)
 
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
@@ -372,7 +393,7 @@ def make_ppo(config: PPOConfig) -> Agent:
     def act(
         state: PPOState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        outputs, value = parts.policy.apply(state.params, _seen(state, obs))
+        outputs, value = policy_and_value(parts, state.params, _seen(state, obs))
         distribution = parts.head.distribution(outputs, mask)
         action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, value.shape))
         return parts.head.to_env(action), carry

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 import rljax
+from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
-from rljax.core.config import ALGORITHMS, load_config, preset_names
+from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.envs import env_ids, gymnax_env_ids
 from rljax.run.progress import default_progress
@@ -63,9 +64,11 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     )
     if not ended.all():
         print(f"{(~ended).sum()} of {episodes} episodes did not end and are left out")
-    threshold = getattr(rljax.make_env(agent.config.env)[0] if isinstance(agent.config.env, str) else agent.config.env, "reward_threshold", None)
+    threshold = make_evaluation_env(agent.config)[0].reward_threshold
     if threshold is not None and not sample:
-        print(f"solved: the mean is at least {threshold:g}" if mean >= threshold else f"not solved: the mean is below {threshold:g}")
+        print(
+            f"solved: the mean is at least {threshold:g}" if mean >= threshold else f"not solved: the mean is below {threshold:g}"
+        )
 
 
 def list_names(name: str | None) -> None:
@@ -76,7 +79,8 @@ def list_names(name: str | None) -> None:
             print(f"--{field.name.replace('_', '-'):24} {'none' if default is None else default!s:12}  {field.metadata['doc']}")
         return
     if name in preset_names():
-        print((Path(rljax.__file__).parent / "configs").joinpath(f"{name}.toml"))
+        print(dump_config(load_config(name)), end="")
+        return
     if name is not None:
         raise ConfigError(f"unknown name '{name}': {did_you_mean(name, [*ALGORITHMS, *preset_names()])}")
     for title, names in (
@@ -105,7 +109,9 @@ def _merged(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     if not tables:
         return overrides
     base = load_config(name)
-    merged = {key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), rljax.core.config.Mapping)}
+    merged = {
+        key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), Mapping)
+    }
     return {**overrides, **merged}
 
 

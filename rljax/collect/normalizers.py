@@ -65,8 +65,9 @@ def init_reward_statistics(num_envs: int) -> RewardStatistics:
 def normalize_rewards(
     rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
 ) -> tuple[RewardStatistics, jax.Array]:
-    """Divide rewards `[T, N]` by the standard deviation of the discounted return; they are not centred, which would change the task.
+    """Divide rewards `[T, N]` by the standard deviation of the discounted return.
 
+    They are not centred, which would change the task.
     The statistics take in this batch first, so that the very first rewards are scaled too. `done` bool `[T, N]` restarts
     an environment's return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
     """

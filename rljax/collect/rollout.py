@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.agent import Metrics
-from rljax.core.environment import action_mask_of, step_and_reset
+from rljax.core.environment import action_mask_of, step_and_reset, strong
 from rljax.nn.distributions import ActionHead
 
 
@@ -30,14 +30,9 @@ class Steps(NamedTuple):
 
 
 def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: int) -> tuple[Any, Any]:
-    """`(env_state, obs)` of `num_envs` fresh episodes, `[N, ...]`, without weak types (which would make a second call compile)."""
-    obs, env_state = jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), env_params)
-    return strip_weak_types(env_state), strip_weak_types(obs)
-
-
-def strip_weak_types(tree: Any) -> Any:
-    """The same values with the dtypes they have, fixed."""
-    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if hasattr(x, "weak_type") else x, tree)
+    """`(env_state, obs)` of `num_envs` fresh episodes, `[N, ...]`."""
+    obs, env_state = jax.vmap(env.reset_env, (0, None))(jax.random.split(key, num_envs), env_params)
+    return strong(env_state), strong(obs)
 
 
 def rollout_scan(

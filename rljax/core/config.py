@@ -49,7 +49,7 @@ def static(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(leaf, static))
 def algorithm(name: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator: make a `Config` subclass a frozen keyword-only dataclass, a pytree, and known to TOML as `algorithm = name`."""
+    """Make a `Config` subclass a frozen keyword-only dataclass, a pytree, and known to TOML as `algorithm = name`."""
 
     def decorate(cls: type[T]) -> type[T]:
         config_class: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -159,9 +159,8 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
     elif kind is str:
         if not isinstance(value, str) or (metadata.get("choices") and value not in metadata["choices"]):
             raise wrong
-    elif typing.get_origin(kind) is Mapping:
-        if not isinstance(value, Mapping):
-            raise wrong
+    elif typing.get_origin(kind) is Mapping and not isinstance(value, Mapping):
+        raise wrong
     return _frozen(value)
 
 
@@ -204,7 +203,7 @@ def load_config(preset_or_path: str | Path, **overrides: Any) -> Any:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: {error}") from None
     if "algorithm" not in table:
-        raise ConfigError(f'{source}: no \'algorithm\' key, expected for example algorithm = "{min(ALGORITHMS)}"')
+        raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"{min(ALGORITHMS)}\"")
     name = table.pop("algorithm")
     if name not in ALGORITHMS:
         raise ConfigError(f"{source}: algorithm = {name!r}: {did_you_mean(str(name), ALGORITHMS)}")

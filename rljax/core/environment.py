@@ -35,7 +35,12 @@ class Environment:
 
     Subclasses write `reset_env`, `step_env`, `observation_space` and `action_space`, and where they differ from the
     defaults here `default_params`, `is_truncated`, `action_mask`, `render` and `name`.
+
+    Attributes:
+        reward_threshold: the mean return from which the task counts as solved (Gymnasium's where it has one), or None.
     """
+
+    reward_threshold: float | None = None
 
     @property
     def name(self) -> str:
@@ -49,7 +54,9 @@ class Environment:
         """Start an episode: `(obs, state)`."""
         raise NotImplementedError(f"{self.name} must define reset_env(key, params) -> (obs, state)")
 
-    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
         """One transition without auto-reset: `(obs, state, reward f32 [], terminated bool [], info)`."""
         raise NotImplementedError(
             f"{self.name} must define step_env(key, state, action, params) -> (obs, state, reward, terminated, info)"
@@ -77,7 +84,7 @@ class Environment:
 
     def reset(self, key: jax.Array, params: Any = None) -> tuple[Any, Any]:
         """Start an episode: `(obs, state)`. `params` defaults to `default_params`."""
-        return self.reset_env(key, self.default_params if params is None else params)
+        return strong(self.reset_env(key, self.default_params if params is None else params))
 
     def step(
         self, key: jax.Array, state: Any, action: Any, params: Any = None
@@ -101,7 +108,13 @@ def step_and_reset(
     done = terminated | truncated
     reset_obs, reset_state = env.reset_env(key_reset, params)
     obs, next_state = tree_where(done, (reset_obs, reset_state), (final_obs, next_state))
+    obs, next_state = strong((obs, next_state))
     return obs, next_state, reward, terminated, truncated, {**info, "final_observation": final_obs}
+
+
+def strong(tree: Any) -> Any:
+    """The same values with their dtypes fixed: a weak type (of a Python number, say) would compile a second call anew."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
@@ -137,14 +150,18 @@ def check_environment(env: Any, params: Any) -> None:
     _check_same(name, "state", next_state, state)
     _check_space(name, obs, as_space(env.observation_space(params)))
     if reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
-        raise ConfigError(f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]")
+        raise ConfigError(
+            f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]"
+        )
     for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
         if flag.shape != () or flag.dtype != jnp.bool_:
             raise ConfigError(f"environment {name}: the {label} is {_describe(flag)}, expected bool[]")
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, params), state)
     if mask is not None:
         if not isinstance(action_space, (Discrete, MultiDiscrete)):
-            raise ConfigError(f"environment {name}: action_mask needs a Discrete or MultiDiscrete action space, not {action_space}")
+            raise ConfigError(
+                f"environment {name}: action_mask needs a Discrete or MultiDiscrete action space, not {action_space}"
+            )
         if mask.shape != (action_space.flat_dim,) or mask.dtype != jnp.bool_:
             raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected bool[{action_space.flat_dim}]")
 
@@ -154,17 +171,20 @@ def _describe(leaf: Any) -> str:
 
 
 def _check_same(name: str, label: str, stepped: Any, reset: Any) -> None:
-    if jax.tree.structure(stepped) != jax.tree.structure(reset):
-        raise ConfigError(
-            f"environment {name}: step_env returned a {label} of structure {jax.tree.structure(stepped)}, "
-            f"but reset_env {jax.tree.structure(reset)}"
-        )
+    # As text: the structures of two flax dataclasses compare equal whatever their classes.
+    after, before = str(jax.tree.structure(stepped)), str(jax.tree.structure(reset))
+    if after != before:
+        raise ConfigError(f"environment {name}: step_env returned a {label} of structure {after}, but reset_env {before}")
     for (path, after), before in zip(jax.tree.leaves_with_path(stepped), jax.tree.leaves(reset), strict=True):
         if after.shape != before.shape or after.dtype != before.dtype:
             where = label + jax.tree_util.keystr(path)
-            raise ConfigError(f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}")
+            raise ConfigError(
+                f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}"
+            )
 
 
 def _check_space(name: str, obs: Any, space: Any) -> None:
     if isinstance(space, Box) and hasattr(obs, "shape") and tuple(obs.shape) != space.shape:
-        raise ConfigError(f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {space.shape}")
+        raise ConfigError(
+            f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {space.shape}"
+        )

@@ -19,6 +19,7 @@ class Wrapper(Environment):
 
     def __init__(self, env: Any):
         self.env = env
+        self.reward_threshold = getattr(env, "reward_threshold", None)
 
     def inner(self, state: Any) -> Any:
         return state
@@ -34,7 +35,9 @@ class Wrapper(Environment):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         return self.env.reset_env(key, params)
 
-    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
         return self.env.step_env(key, state, action, params)
 
     def is_truncated(self, state: Any, params: Any) -> jax.Array:
@@ -60,7 +63,7 @@ class EpisodeState(NamedTuple):
 
 
 class EpisodeStatistics(Wrapper):
-    """Adds `info["episode_return"]` (f32 []) and `info["episode_length"]` (i32 []): totals of the episode so far, this step included."""
+    """Adds the totals of the episode up to this step: `info["episode_return"]` f32 [], `info["episode_length"]` i32 []."""
 
     def inner(self, state: EpisodeState) -> Any:
         return state.env_state
@@ -73,7 +76,7 @@ class EpisodeStatistics(Wrapper):
         self, key: jax.Array, state: EpisodeState, action: Any, params: Any
     ) -> tuple[Any, EpisodeState, jax.Array, jax.Array, dict[str, Any]]:
         obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
-        totals = EpisodeState(env_state, state.episode_return + reward.astype(jnp.float32), state.episode_length + 1)
+        totals = EpisodeState(env_state, state.episode_return + jnp.asarray(reward, jnp.float32), state.episode_length + 1)
         info = {**info, "episode_return": totals.episode_return, "episode_length": totals.episode_length}
         return obs, totals, reward, terminated, info
 
@@ -114,19 +117,23 @@ class ClipReward(Wrapper):
         super().__init__(env)
         self.limit = limit
 
-    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         return obs, state, jnp.clip(reward, -self.limit, self.limit), terminated, info
 
 
 class FlattenObservation(Wrapper):
-    """Makes every observation one f32 vector: arrays are raveled, dictionaries and tuples concatenated in the order of their leaves."""
+    """Makes every observation one f32 vector: arrays are raveled, the leaves of dictionaries and tuples concatenated in order."""
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
         obs, state = self.env.reset_env(key, params)
         return flatten_observation(obs), state
 
-    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         return flatten_observation(obs), state, reward, terminated, info
 
@@ -147,7 +154,8 @@ def _flat_bounds(space: Any) -> tuple[jax.Array, jax.Array]:
     elif isinstance(space, Tuple):
         parts = [_flat_bounds(part) for part in space.spaces]
     elif isinstance(space, Box):
-        return tuple(jnp.broadcast_to(jnp.asarray(b, jnp.float32), space.shape).ravel() for b in (space.low, space.high))
+        low, high = (jnp.broadcast_to(jnp.asarray(b, jnp.float32), space.shape).ravel() for b in (space.low, space.high))
+        return low, high
     else:
         counts = jnp.atleast_1d(jnp.asarray(space.nvec if hasattr(space, "nvec") else space.n, jnp.float32))
         return jnp.zeros_like(counts), counts - 1.0

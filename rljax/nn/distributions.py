@@ -61,7 +61,8 @@ def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
 
 
 def mask_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Logits whose masked entries (False) get probability exactly 0 and no gradient; with finite numbers, so that 0 log 0 is 0."""
+    """Logits whose masked entries (False) get probability exactly 0 and no gradient."""
+    # The least finite number and not -inf: 0 log 0 is then 0 in the entropy, and so is its gradient.
     return logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
 
 
@@ -113,7 +114,7 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
 
     size = math.prod(space.shape)
 
-    def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
+    def distribution(outputs: jax.Array, _: jax.Array | None) -> Any:
         mean, log_deviation = jnp.split(outputs, 2, axis=-1)
         scale = jnp.exp(jnp.clip(log_deviation, LOG_STD_MIN, LOG_STD_MAX))
         shape = mean.shape[:-1] + space.shape

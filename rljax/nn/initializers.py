@@ -17,7 +17,7 @@ Initializer = Callable[[jax.Array, Sequence[int], Any], jax.Array]
 
 
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
-    """Gram-Schmidt with re-orthogonalisation of tall or square matrices `[..., rows, cols]`, rows >= cols; zero columns stay zero.
+    """Gram-Schmidt with re-orthogonalisation of matrices `[..., rows, cols]`, rows >= cols; zero columns stay zero.
 
     For a matrix of standard normals the result is uniform over the orthonormal frames (it is the Q of the QR
     decomposition whose R has a positive diagonal; Mezzadri, "How to generate random matrices", 2007). The second pass

@@ -99,7 +99,8 @@ def ravel_observation(obs: Any, obs_ndims: tuple[int, ...]) -> jax.Array:
     """One f32 vector per observation: `[..., D]`, leaves (of `obs_ndims` axes each) raveled and concatenated."""
     leaves = jax.tree.leaves(obs)
     flat = [
-        leaf.astype(jnp.float32).reshape((*leaf.shape[: leaf.ndim - ndim], -1)) for leaf, ndim in zip(leaves, obs_ndims, strict=True)
+        leaf.astype(jnp.float32).reshape((*leaf.shape[: leaf.ndim - ndim], -1))
+        for leaf, ndim in zip(leaves, obs_ndims, strict=True)
     ]
     return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
 

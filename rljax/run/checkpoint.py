@@ -1,6 +1,6 @@
 """Checkpoints of the whole state, and run folders.
 
-    runs/NAME/config.toml  metrics.jsonl  checkpoints/step_N/  checkpoints/latest -> step_N
+runs/NAME/config.toml  metrics.jsonl  checkpoints/step_N/  checkpoints/latest -> step_N
 """
 
 from __future__ import annotations

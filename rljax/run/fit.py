@@ -30,7 +30,7 @@ CHUNK_SECONDS = 0.2
 
 
 def fit(
-    config: Config | Agent,
+    config_or_agent: Config | Agent,
     *,
     key: jax.Array | None = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -41,7 +41,7 @@ def fit(
     """Train from the host: the numbers of `make_train`, bit for bit, with a run folder, progress and checks on the way.
 
     Args:
-        config: what to train, or an agent made of it already.
+        config_or_agent: what to train, or an agent made of it already.
         key: random key; `jax.random.key(config.seed)` unless given.
         run_dir: folder to make for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
         progress: how to show progress; None shows nothing.
@@ -55,7 +55,7 @@ def fit(
         ConfigError: the configuration cannot be trained, or `run_dir` exists; nothing was written.
         TrainingError: a loss or parameter became NaN or infinite; says at which step and which metric went first.
     """
-    agent = config if isinstance(config, Agent) else make_agent(config)
+    agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     config = agent.config
     key = jax.random.key(config.seed) if key is None else as_key(key)
     # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
@@ -150,11 +150,13 @@ def _check_finite(rows: np.ndarray, names: list[str], finite: bool, first: int, 
         step = (first + row + 1) * per_iteration
         value = rows[row, names.index(name)]
         raise TrainingError(
-            f"training stopped: {name} became {value} in the iteration that ended at step {step:,} (rewards or observations that are "
-            f"not finite, or too high a learning_rate?){kept}"
+            f"training stopped: {name} became {value} in the iteration that ended at step {step:,} "
+            f"(rewards or observations that are not finite, or too high a learning_rate?){kept}"
         )
     if not finite:
-        raise TrainingError(f"training stopped: parameters are not finite after step {(first + len(rows)) * per_iteration:,}{kept}")
+        raise TrainingError(
+            f"training stopped: parameters are not finite after step {(first + len(rows)) * per_iteration:,}{kept}"
+        )
 
 
 class _Log:

@@ -41,7 +41,8 @@ class Lines:
         self.last_step, self.last_time = step, now
         left = (self.total - step) / steps_per_second if steps_per_second > 0 else math.nan
         print(
-            f"step {step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  return {_number(episode_return)}  {_duration(left)} left",
+            f"step {step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  "
+            f"return {_number(episode_return)}  {_duration(left)} left",
             flush=True,
         )
 

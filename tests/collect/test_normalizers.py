@@ -44,7 +44,7 @@ def test_dictionary_observations_with_leaves_of_different_ranks_and_dtypes() -> 
     batches = [batch(5), batch(9)]
     statistics = init_statistics(jax.tree.map(lambda x: x[0, 0], batches[0]))
     for part in batches:
-        statistics = update_statistics(statistics, part)
+        statistics = jax.jit(update_statistics)(statistics, part)
     assert statistics.count == 14 * 3
     for name in batches[0]:
         everything = np.concatenate([part[name] for part in batches]).astype(np.float64)

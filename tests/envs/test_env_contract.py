@@ -203,7 +203,6 @@ def step_with(**changes: Any) -> Any:
         ({"step_env": step_with(state=lambda state: (state.time,))}, ["state", "structure"]),
         pytest.param(
             {"step_env": step_with(state=lambda state: EnvState(state.time))}, ["state", "structure"],
-            marks=pytest.mark.xfail(strict=True, reason="jaxlib compares the structures of two dataclasses as equal"),
         ),
         ({"step_env": step_with(info=lambda _: None)}, ["4 values", "(obs, state, reward, terminated, info)"]),
         ({"is_truncated": lambda *_: jnp.float32(0)}, ["is_truncated", "float32[]"]),
@@ -253,7 +252,6 @@ def test_environment_without_time_is_never_truncated() -> None:
     assert not roll_counter(env, 10)[3].any()
 
 
-@pytest.mark.xfail(strict=True, reason="Environment.reset and step keep weak types")
 def test_step_compiles_once_when_the_state_starts_with_a_python_int() -> None:
     """A weakly typed carry would compile a driver's chunk a second time."""
     env = Counter(limit=3, zero=0)
@@ -265,7 +263,6 @@ def test_step_compiles_once_when_the_state_starts_with_a_python_int() -> None:
     assert step._cache_size() == 1
 
 
-@pytest.mark.xfail(strict=True, reason="EpisodeStatistics needs an array as reward")
 def test_python_numbers_are_accepted_as_reward_and_flag() -> None:
     class Plain(Counter):
         def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:

@@ -121,6 +121,9 @@ def test_constructor_arguments_are_given_like_parameters() -> None:
     assert message_of(make_env, "Reacher-misc", num_joints="a").endswith(
         "parameter num_joints = 'a', expected an integer such as 2"
     )
+    assert message_of(make_env, "FrozenLake-misc", map_name="9x9").startswith(
+        "environment FrozenLake-misc cannot be built with map_name="
+    )
     assert "did you mean 'size'?" in message_of(make_env, "GridWorld-v0", sizes=4)
     # An environment that exists already has its size.
     assert "no parameter 'size'" in message_of(resolve_env, GridWorld(), {"size": 4})

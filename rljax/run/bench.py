@@ -1,0 +1,182 @@
+"""Benchmarks: compile and run time apart, medians, interleaved with a peer where one is installed.
+
+Every number in the README comes from here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algos.training import make_train
+from rljax.collect.evaluation import evaluate
+from rljax.core.agent import make_agent
+from rljax.core.config import load_config
+
+
+class Timing(NamedTuple):
+    """Seconds: to trace and compile once, and of each run."""
+
+    compile: float
+    runs: list[float]
+
+
+Program = Callable[[jax.Array], Any]
+
+
+def bench_ppo(repeats: int) -> None:
+    """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO, and time to solve `cartpole_ppo`."""
+    # A program read from the cache would count as compiled in no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    _print_startup(repeats)
+    _print_peers(repeats)
+    _print_time_to_solve(repeats)
+
+
+SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo}
+
+
+def hardware() -> str:
+    """One line: processor, cores, accelerator, versions."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    device = jax.devices()[0]
+    accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
+    versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+    return f"{model}, {os.cpu_count()} cores{accelerator}; {versions}; {time.strftime('%Y-%m-%d')}"
+
+
+def time_interleaved(programs: dict[str, Program], repeats: int) -> dict[str, Timing]:
+    """Compile each program, then run them in turn `repeats` times with the same keys, so that a slow spell hits all alike."""
+    compiled, timings = {}, {}
+    for name, program in programs.items():
+        started = time.perf_counter()
+        compiled[name] = jax.jit(program).lower(jax.random.key(0)).compile()
+        timings[name] = Timing(time.perf_counter() - started, [])
+    for seed in range(repeats):
+        for name, run in compiled.items():
+            started = time.perf_counter()
+            jax.block_until_ready(run(jax.random.key(seed)))
+            timings[name].runs.append(time.perf_counter() - started)
+    return timings
+
+
+def rejax_ppo(config: Any) -> Program | None:
+    """rejax's PPO on the same environment, network, batch and epochs, evaluation off; None where rejax is not installed."""
+    if importlib.util.find_spec("rejax") is None:
+        return None
+    import gymnax
+    import rejax
+
+    class FiveValues(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
+        """gymnax 1.x returns terminated and truncated apart; rejax expects one done flag."""
+
+        def step(self, key: Any, state: Any, action: Any, params: Any = None) -> Any:
+            obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+            return obs, state, reward, terminated | truncated, info
+
+    peer = rejax.get_algo("ppo").create(
+        env=FiveValues(),
+        total_timesteps=config.total_timesteps,
+        eval_freq=config.num_iterations * config.steps_per_iteration,
+        skip_initial_evaluation=True,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=config.learning_rate,
+        max_grad_norm=config.max_grad_norm,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_eps=config.clip_eps,
+        vf_coef=config.vf_coef,
+        ent_coef=config.ent_coef,
+        agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
+    )
+    peer = peer.replace(eval_callback=lambda *_: (jnp.zeros(1), jnp.zeros(1)))
+    return lambda key: jax.tree.leaves(peer.train(key))
+
+
+def _print_startup(repeats: int) -> None:
+    imports = median(_seconds([sys.executable, "-c", "import rljax"]) for _ in range(repeats))
+    bare = median(_seconds([sys.executable, "-c", "pass"]) for _ in range(repeats))
+    print(f"import rljax: {imports - bare:.2f} s (median of {repeats}, interpreter start of {bare:.2f} s taken off)")
+    cold, warm = [], []
+    for _ in range(max(1, repeats // 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "rljax.cli.main", "train", "cartpole_ppo", "--total-timesteps", "2048"]
+            cold.append(_seconds(command, folder))
+            warm.append(_seconds(command, folder))
+    print(
+        f"rljax train cartpole_ppo, 2,048 steps: first start {median(cold):.1f} s, second {median(warm):.1f} s with a warm "
+        f"compilation cache, ratio {median(warm) / median(cold):.2f}"
+    )
+
+
+def _seconds(command: list[str], folder: str | None = None) -> float:
+    """Wall time of a process; in `folder`, with a compilation cache of its own there, where one is given."""
+    env = dict(os.environ)
+    if folder is not None:
+        env["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "xla")
+    started = time.perf_counter()
+    subprocess.run(command, check=True, cwd=folder, env=env, stdout=subprocess.DEVNULL, timeout=600)
+    return time.perf_counter() - started
+
+
+def _print_peers(repeats: int) -> None:
+    config = load_config("cartpole_ppo_cleanrl")
+    programs: dict[str, Program] = {"rljax": make_train(config)}
+    peer = rejax_ppo(config)
+    if peer is not None:
+        programs["rejax"] = peer
+    timings = time_interleaved(programs, repeats)
+    print(f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed, evaluation off;")
+    print(f"median [min, max] of {repeats} interleaved runs\n")
+    print("| library | trace + compile, s | run, s | steps/s | speed against rejax |")
+    print("| --- | --- | --- | --- | --- |")
+    base = median(timings["rejax"].runs) if "rejax" in timings else None
+    for name, timing in timings.items():
+        run = median(timing.runs)
+        ratio = f"{base / run:.2f}" if base else "(rejax is not installed)"
+        spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
+        print(f"| {name} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+
+
+def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0) -> None:
+    """Steps until a greedy evaluation of 100 episodes reaches the threshold, and the training time that takes."""
+    config = load_config("cartpole_ppo")
+    seconds_per_step = median(time_interleaved({"rljax": make_train(config)}, repeats)["rljax"].runs) / config.total_timesteps
+    curve_config = config.replace(eval_every=1024, eval_episodes=100)
+    agent = make_agent(curve_config)
+
+    def train(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        result = make_train(curve_config)(key)
+        return result.metrics["eval/return"], jnp.mean(evaluate(agent, result.state, jax.random.fold_in(key, 1)))
+
+    curves, final = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), seeds))
+    reached = np.asarray(curves) >= threshold
+    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, config.total_timesteps)
+    print(
+        f"\ncartpole_ppo, {seeds} seeds: greedy return >= {threshold:g} after a median of {np.median(steps):,.0f} steps "
+        f"({np.median(steps) * seconds_per_step:.2f} s of training), worst seed {steps.max():,} steps "
+        f"({steps.max() * seconds_per_step:.2f} s); {int(reached.any(1).sum())} of {seeds} reached it, "
+        f"{int((np.asarray(final) >= threshold).sum())} of {seeds} hold it after {config.total_timesteps:,} steps "
+        f"({config.total_timesteps * seconds_per_step:.2f} s)"
+    )
