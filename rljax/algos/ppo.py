@@ -320,7 +320,7 @@ def _gradient_steps(
 
     def gradient_step(carry: _Carry, minibatch: Minibatch) -> tuple[_Carry, None]:
         (_, metrics), grads = jax.value_and_grad(lambda p: loss_fn(parts, unravel(p), minibatch), has_aux=True)(carry.params)
-        metrics["train/grad_norm"] = optax.global_norm(grads)
+        metrics["train/grad_norm"] = optax.tree.norm(grads)
         names[:] = sorted(metrics)
         directions, opt_state = optimizer.update(grads, carry.opt_state, carry.params)
         params = carry.params - learning_rate * directions

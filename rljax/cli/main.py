@@ -104,10 +104,14 @@ def _parse(arguments: Sequence[str]) -> tuple[Any, list[str]]:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # tyro draws a box; its first line says what is wrong.
-        lines = [line.strip("│╭╮╰╯─ ") for line in errors.getvalue().splitlines()]
-        text = next((line for line in lines[1:] if line), "bad arguments")
-        raise ConfigError(f"{text.rstrip('.')} (see rljax --help)") from None
+        raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
+
+
+def _first_lines(box: str) -> str:
+    """What tyro's box of a message says, in one line: the text between its title and its first rule."""
+    lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()]
+    said = [line for line in lines[1:] if line]
+    return " ".join(said[:3] if said and said[0].endswith(":") else said[:1]).rstrip(".") or "bad arguments"
 
 
 def _run(command: Any, rest: list[str]) -> None:

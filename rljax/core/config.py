@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+import math
 import tomllib
 import types
 import typing
@@ -137,20 +138,24 @@ def _type_hints(config_class: type[Config]) -> dict[str, Any]:
 def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """The value in its canonical type, or a ConfigError that names the field, the value and what is allowed."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if types.NoneType in options and (value is None or value == "none"):
+    if types.NoneType in options and (value is None or (isinstance(value, str) and value == "none")):
         return None
     kind = next(o for o in options if o is not types.NoneType)
     if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf"):
         return value  # possibly traced or batched: there is no single number to check
     expected = _expected(kind, metadata, optional=types.NoneType in options)
-    wrong = ConfigError(f"{name} = {value!r}: expected {expected}")
+    wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines
     if kind is bool:
         if not isinstance(value, bool):
             raise wrong
     elif kind in (int, float):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise wrong
-        if not np.isfinite(value) or (kind is int and value != int(value)):
+        try:
+            finite = math.isfinite(value)
+        except OverflowError:  # a whole number beyond every float
+            finite = False
+        if not finite or (kind is int and value != int(value)):
             raise wrong
         value = kind(value)
         low, above, high = metadata.get("ge"), metadata.get("gt"), metadata.get("le")

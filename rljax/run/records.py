@@ -22,10 +22,10 @@ def summarize(rows: dict[str, np.ndarray]) -> dict[str, float]:
     summary = {}
     for name, values in rows.items():
         known = np.isfinite(values)
-        if name.endswith("/count"):
-            summary[name] = float(np.sum(values[known]))
-        elif name.startswith("eval/"):
+        if name.startswith("eval/"):
             summary[name] = float(values[known][-1]) if known.any() else math.nan
+        elif name.endswith("/count"):
+            summary[name] = float(np.sum(values))
         elif name.startswith("episode/") and counts is not None:
             total = counts[known].sum()
             summary[name] = float((values[known] * counts[known]).sum() / total) if total else math.nan

@@ -150,7 +150,7 @@ def test_evaluation_is_a_pure_function_of_its_key_the_same_under_vmap() -> None:
     agent, state = fixed_agent(Tell(), lambda obs: threshold(obs - 100.0) / 2.0)
 
     def run(key: jax.Array) -> jax.Array:
-        return evaluate(agent, state, key, 8, deterministic=False)
+        return evaluate(agent, state, key, 32, deterministic=False)
 
     keys = jax.random.split(jax.random.key(5), 3)
     single = jax.jit(run)
@@ -158,4 +158,4 @@ def test_evaluation_is_a_pure_function_of_its_key_the_same_under_vmap() -> None:
     assert len(np.unique(one_by_one, axis=0)) == 3
     np.testing.assert_array_equal(one_by_one[0], single(keys[0]))
     np.testing.assert_array_equal(jax.jit(jax.vmap(run))(keys), one_by_one)
-    assert jax.eval_shape(run, jax.random.PRNGKey(5)).shape == (8,)
+    assert jax.eval_shape(run, jax.random.PRNGKey(5)).shape == (32,)

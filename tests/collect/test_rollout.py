@@ -104,7 +104,7 @@ def test_final_obs_is_where_the_step_led_before_any_reset(rollouts: list[Result]
     ends = {"terminated": 0, "truncated": 0}
     for result in rollouts:
         for _, _, obs, step, final_obs, next_obs in every_step(result):
-            np.testing.assert_array_equal(final_obs, obs + [0, 0, 1])
+            np.testing.assert_array_equal(final_obs, obs + np.array([0, 0, 1]))
             over = final_obs[2] == final_obs[0]
             assert step.terminated == (over and not obs[1])
             assert step.truncated == (over and obs[1])

@@ -1,0 +1,186 @@
+"""The command line, run in the process: exit status, one clear line for bad input, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+import rljax
+from rljax.cli.main import main
+
+TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        main(arguments)
+        status = 0
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Status 2, one line on standard error, no run folder: that line."""
+    before = sorted(Path().rglob("*"))
+    status, _, err = run(capsys, *arguments)
+    assert status == 2, err
+    assert err.count("\n") == 1, err
+    assert err.startswith("rljax: ")
+    assert sorted(Path().rglob("*")) == before
+    return err
+
+
+def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "train", "cartpole_ppo", *TINY, "--seed", "3", "--learning-rate", "1e-3")
+    assert (status, err) == (0, "")
+    assert "not solved: the mean is below 475" in out
+    assert "rljax eval runs/cartpole_ppo" in out
+    assert "step 256/256" in out
+    config = rljax.load_config("runs/cartpole_ppo/config.toml")
+    assert (config.total_timesteps, config.seed, config.learning_rate) == (256, 3, 1e-3)
+    assert config.network["hidden"] == (8,)
+    assert config.num_epochs == rljax.load_config("cartpole_ppo").num_epochs
+    records = [json.loads(line) for line in Path("runs/cartpole_ppo/metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [64, 128, 192, 256]
+    status, out, _ = run(capsys, "eval", "runs/cartpole_ppo", "--episodes", "5", "--sample")
+    assert status == 0
+    assert "sampled return over 5 episodes" in out
+    assert "after 256 steps" in out
+
+
+def test_a_second_run_of_a_preset_gets_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "train", "cartpole_ppo", *TINY)
+    before = Path("runs/cartpole_ppo/metrics.jsonl").read_bytes()
+    status, out, _ = run(capsys, "train", "cartpole_ppo", *TINY)
+    assert status == 0
+    assert "runs/cartpole_ppo-2" in out
+    assert Path("runs/cartpole_ppo/metrics.jsonl").read_bytes() == before
+
+
+def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("keep")
+    assert "run folder mine exists already" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "cartpol_ppo"], "unknown preset 'cartpol_ppo': did you mean 'cartpole_ppo'?"),
+        (["train", "missing.toml"], "missing.toml: cannot read the configuration: No such file"),
+        (
+            ["train", "cartpole_ppo", "--learning-rat", "1"],
+            "unknown field 'learning_rat' of PPOConfig: did you mean 'learning_rate'?",
+        ),
+        (["train", "cartpole_ppo", "--learning-rate", "-1"], "learning_rate = -1: expected a number >= 0"),
+        (["train", "cartpole_ppo", "--learning-rate", "fast"], "learning_rate = 'fast': expected a number"),
+        (["train", "cartpole_ppo", "--learning-rate", "nan"], "learning_rate = nan: expected a number"),
+        (["train", "cartpole_ppo", "--num-envs", "2.5"], "num_envs = 2.5: expected a whole number > 0"),
+        (["train", "cartpole_ppo", "--anneal-lr", "1"], "anneal_lr = 1: expected true or false"),
+        (["train", "cartpole_ppo", "--seed"], "seed = True: expected a whole number >= 0"),
+        (["train", "cartpole_ppo", "--num-minibatches", "3"], "must divide num_envs * num_steps = 4 * 16 = 64"),
+        (["train", "cartpole_ppo", "--total-timesteps", "10"], "total_timesteps = 10: expected at least"),
+        (["train", "cartpole_ppo", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),
+        (["train", "cartpole_ppo", "--env-params.gravty", "1"], "did you mean 'gravity'?"),
+        (["train", "cartpole_ppo", "--network.hiden", "[8]"], "network.hiden"),
+        (["train", "cartpole_ppo", "--network.activation", "tahn"], "did you mean 'tanh'?"),
+        (["train", "cartpole_ppo", "stray"], "unexpected argument 'stray'"),
+        (["train"], "Missing from rljax train: STR A preset"),
+        (["trian", "cartpole_ppo"], "see rljax --help"),
+        ([], "see rljax --help"),
+        (["eval", "nowhere"], "nowhere: no run there"),
+        (["eval", "nowhere", "--episodes", "many"], "many"),
+        (["eval", "nowhere", "--episodes", "0"], "episodes = 0"),
+        (["eval", "nowhere", "--learning-rate", "1"], "unknown option --learning-rate"),
+        (["list", "pppo"], "did you mean 'ppo'?"),
+        (["bench", "pp"], "did you mean 'ppo'?"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert expected in refused(capsys, *arguments)
+
+
+def test_a_toml_syntax_error_names_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.toml").write_text('algorithm = "ppo"\nnum_envs = = 4\n')
+    assert re.search(r"bad\.toml: .*line 2", refused(capsys, "train", "bad.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('env = "CartPole-v1"\n', "no 'algorithm' key"),
+        ('algorithm = "poo"\n', "did you mean 'ppo'?"),
+        ('algorithm = "ppo"\nnum_env = 4\n', "did you mean 'num_envs'?"),
+        ('algorithm = "ppo"\nnum_envs = "four"\n', "num_envs = 'four': expected a whole number > 0"),
+    ],
+)
+def test_a_bad_file_is_named(capsys: pytest.CaptureFixture[str], text: str, expected: str) -> None:
+    Path("bad.toml").write_text(text)
+    line = refused(capsys, "train", "bad.toml")
+    assert "bad.toml" in line
+    assert expected in line
+
+
+def test_a_failed_run_has_status_1_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    # Rewards of Pendulum of up to 1e38 times a step: the value targets overflow in the first iteration.
+    arguments = ("--env-params.gravity", "1e30", "--env-params.max_speed", "1e30", "--normalize-rewards", "false")
+    status, _, err = run(capsys, "train", "pendulum_ppo", "--num-minibatches", "1", "--total-timesteps", "4096", *arguments)
+    assert status == 1, err
+    assert err.count("\n") == 1
+    assert "training stopped: train/" in err
+    assert "step 2,048" in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("locked").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    assert "cannot be made" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "locked/run")
+
+
+def test_a_run_dir_below_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("x")
+    assert "run folder file/run: cannot be made" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "file/run")
+
+
+def test_list_names_everything_and_details(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "list")
+    assert status == 0
+    for name in (
+        "cartpole_ppo",
+        "pendulum_ppo",
+        "gridworld_ppo",
+        "acrobot_ppo",
+        "cartpole_ppo_cleanrl",
+        "GridWorld-v0",
+        "Breakout-MinAtar",
+    ):
+        assert f"  {name}\n" in out
+    _, fields, _ = run(capsys, "list", "ppo")
+    assert "--gae-lambda" in fields
+    assert "trace decay" in fields
+    _, preset, _ = run(capsys, "list", "pendulum_ppo")
+    assert 'env = "Pendulum-v1"' in preset
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    for text in ("rljax train cartpole_ppo", "rljax eval runs/cartpole_ppo", "rljax list", "--learning-rate"):
+        assert text in out
+    status, out, _ = run(capsys, "train", "--help")
+    assert status == 0
+    assert "--run-dir" in out

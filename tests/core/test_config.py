@@ -1,0 +1,344 @@
+"""Configurations: a pytree of the numbers the maths uses, strict about values, and the same after a trip through TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax.core.config
+from rljax import ConfigError, PPOConfig, load_config, preset_names
+from rljax.core.config import dump_config
+
+LEAVES = {
+    "gamma",
+    "clip_rewards",
+    "learning_rate",
+    "adam_eps",
+    "gae_lambda",
+    "clip_eps",
+    "vf_clip_eps",
+    "dual_clip",
+    "vf_coef",
+    "ent_coef",
+    "max_grad_norm",
+    "target_kl",
+}
+
+
+def one_line(error: pytest.ExceptionInfo[ConfigError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# The pytree
+
+
+def test_the_leaves_are_the_numbers_that_the_maths_uses() -> None:
+    config = PPOConfig(clip_rewards=1.0, dual_clip=3.0, target_kl=0.1)
+    leaves = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in jax.tree.leaves_with_path(config)}
+    assert set(leaves) == LEAVES
+    assert all(leaf == getattr(config, name) for name, leaf in leaves.items())
+
+
+def test_none_switches_a_leaf_off_and_is_part_of_the_structure() -> None:
+    on, off = PPOConfig(target_kl=0.1), PPOConfig(target_kl=None)
+    assert len(jax.tree.leaves(off)) == len(jax.tree.leaves(on)) - 1
+    assert jax.tree.structure(on) != jax.tree.structure(off)
+
+
+def test_tree_map_changes_leaves_and_keeps_the_rest() -> None:
+    config = PPOConfig(env="Pendulum-v1", num_envs=8, network={"hidden": [32]})
+    doubled = jax.tree.map(lambda x: 2 * x, config)
+    assert isinstance(doubled, PPOConfig)
+    assert (doubled.learning_rate, doubled.clip_eps) == (2 * config.learning_rate, 2 * config.clip_eps)
+    assert (doubled.env, doubled.num_envs, doubled.network) == (config.env, 8, config.network)
+    assert jax.tree.map(lambda x: x / 2, doubled) == config
+
+
+def test_a_config_is_an_argument_of_jit_that_traces_once_for_all_its_numbers() -> None:
+    traces = []
+
+    @jax.jit
+    def scaled(config: PPOConfig, x: jax.Array) -> jax.Array:
+        traces.append(config.num_envs)
+        return config.learning_rate * x * config.num_envs
+
+    config = PPOConfig(learning_rate=0.5, num_envs=4)
+    assert scaled(config, jnp.ones(())) == 2.0
+    assert scaled(config.replace(learning_rate=0.25, gamma=0.5), jnp.ones(())) == 1.0
+    assert traces == [4]
+    assert scaled(config.replace(num_envs=8), jnp.ones(())) == 4.0
+    assert traces == [4, 8]
+
+
+def test_vmap_over_a_leaf_given_to_replace_or_as_a_batch_of_configs() -> None:
+    rates = jnp.array([0.1, 0.2, 0.3])
+    config = PPOConfig()
+    by_replace = jax.vmap(lambda rate: config.replace(learning_rate=rate).learning_rate * 2)(rates)
+    np.testing.assert_allclose(by_replace, 2 * rates)
+    batch = config.replace(learning_rate=rates)
+    axes = jax.tree.map(lambda leaf: 0 if jnp.ndim(leaf) else None, batch)
+    by_batch = jax.vmap(lambda c: c.learning_rate * 2 + 0 * c.gamma, in_axes=(axes,))(batch)
+    np.testing.assert_allclose(by_batch, 2 * rates)
+
+
+@pytest.mark.parametrize("name", sorted(LEAVES))
+def test_every_leaf_takes_traced_and_batched_numbers(name: str) -> None:
+    value = 3.0 if name == "dual_clip" else 0.5
+    traced = jax.jit(lambda x: getattr(PPOConfig(**{name: x}), name) + 0.0)(value)
+    assert traced == value
+    assert getattr(PPOConfig(**{name: jnp.full(3, value)}), name).shape == (3,)
+    assert getattr(PPOConfig(**{name: np.full(3, value)}), name).shape == (3,)
+
+
+def test_what_fixes_shapes_cannot_be_traced() -> None:
+    with pytest.raises(ConfigError, match=r"num_envs = .*expected a whole number > 0") as error:
+        jax.jit(lambda n: PPOConfig(num_envs=n).gamma)(4)
+    one_line(error)
+
+
+# Values
+
+
+def test_replace_changes_a_copy_and_validates_it() -> None:
+    config = PPOConfig()
+    before = dataclasses.asdict(config)
+    changed = config.replace(num_envs=16, learning_rate=1e-3)
+    assert (changed.num_envs, changed.learning_rate) == (16, 1e-3)
+    assert dataclasses.asdict(config) == before
+    with pytest.raises(ConfigError, match=r"gamma = 1.5: expected a number >= 0 and <= 1"):
+        config.replace(gamma=1.5)
+    with pytest.raises(ConfigError, match="num_minibatches = 7: must divide"):
+        config.replace(num_minibatches=7)
+    with pytest.raises(ConfigError, match="unknown field 'learning_rte' of PPOConfig: did you mean 'learning_rate'") as error:
+        config.replace(learning_rte=1.0)
+    one_line(error)
+
+
+def test_a_config_cannot_be_changed_and_does_not_share_the_callers_tables() -> None:
+    config = PPOConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.gamma = 0.5  # type: ignore[misc]
+    table: dict[str, Any] = {"hidden": [8]}
+    config = PPOConfig(network=table)
+    table["hidden"].append(9)
+    table["shared"] = True
+    assert dict(config.network) == {"hidden": (8,)}
+    assert hash(config) == hash(PPOConfig(network={"hidden": [8]}))
+
+
+WRONG = [
+    ("num_envs", -1, "a whole number > 0"),
+    ("num_envs", 0, "a whole number > 0"),
+    ("num_envs", True, "a whole number > 0"),
+    ("num_envs", 2.5, "a whole number > 0"),
+    ("num_envs", "4", "a whole number > 0"),
+    ("num_envs", None, "a whole number > 0"),
+    ("num_envs", math.nan, "a whole number > 0"),
+    ("num_envs", math.inf, "a whole number > 0"),
+    ("num_envs", [4], "a whole number > 0"),
+    ("num_envs", np.float32(math.inf), "a whole number > 0"),
+    ("seed", -1, "a whole number >= 0"),
+    ("time_limit", 0, 'a whole number > 0 or "none"'),
+    ("time_limit", "never", 'a whole number > 0 or "none"'),
+    ("eval_every", True, 'a whole number > 0 or "none"'),
+    ("gamma", 1.01, "a number >= 0 and <= 1"),
+    ("gamma", -0.01, "a number >= 0 and <= 1"),
+    ("gamma", math.nan, "a number >= 0 and <= 1"),
+    ("gamma", None, "a number >= 0 and <= 1"),
+    ("learning_rate", "1e-3", "a number >= 0"),
+    ("learning_rate", False, "a number >= 0"),
+    ("learning_rate", math.inf, "a number >= 0"),
+    ("clip_eps", 0.0, "a number > 0"),
+    ("adam_eps", 0, "a number > 0"),
+    ("dual_clip", 1.0, 'a number > 1 or "none"'),
+    ("max_grad_norm", 0.0, 'a number > 0 or "none"'),
+    ("target_kl", -0.1, 'a number > 0 or "none"'),
+    ("clip_rewards", [1.0], 'a number > 0 or "none"'),
+    ("anneal_lr", 1, "true or false"),
+    ("anneal_lr", "true", "true or false"),
+    ("normalize_observations", None, "true or false"),
+    ("log_std", "params", "one of 'parameter', 'network'"),
+    ("log_std", 3, "one of 'parameter', 'network'"),
+    ("env_params", 3, "a table of key = value"),
+    ("env_params", None, "a table of key = value"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
+def test_a_bad_value_is_one_line_with_field_value_and_what_is_allowed(name: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PPOConfig(**{name: value})
+    assert one_line(error) == f"{name} = {value!r}: expected {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_envs", 10**400), ("gamma", 10**400), ("num_envs", np.ones((9, 9))), ("num_envs", jnp.ones((9, 9)))],
+    ids=["huge whole number", "huge number", "numpy array", "jax array"],
+)
+def test_even_an_absurd_value_is_one_line(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = ") as error:
+        PPOConfig(**{name: value})
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "canonical"),
+    [
+        ("total_timesteps", 1e5, 100_000),
+        ("num_envs", 8.0, 8),
+        ("num_envs", np.int64(8), 8),
+        ("num_envs", np.float32(8), 8),
+        ("gamma", 1, 1.0),
+        ("gamma", np.float64(0.5), 0.5),
+        ("learning_rate", 0, 0.0),
+        ("target_kl", "none", None),
+        ("time_limit", "none", None),
+    ],
+)
+def test_values_become_their_canonical_type(name: str, value: Any, canonical: Any) -> None:
+    stored = getattr(PPOConfig(**{name: value}), name)
+    assert stored == canonical
+    assert type(stored) is type(canonical)
+
+
+def test_a_budget_below_one_iteration_and_minibatches_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"total_timesteps = 100: expected at least num_envs \* num_steps = 512") as error:
+        PPOConfig(total_timesteps=100)
+    one_line(error)
+    with pytest.raises(ConfigError, match=r"num_minibatches = 3: must divide num_envs \* num_steps = 4 \* 128 = 512") as error:
+        PPOConfig(num_minibatches=3)
+    one_line(error)
+
+
+def test_the_budget_is_floored_to_whole_iterations() -> None:
+    config = PPOConfig(num_envs=4, num_steps=16, total_timesteps=1000)
+    assert config.steps_per_iteration == 64
+    assert config.num_iterations == 15
+    assert config.replace(total_timesteps=64).num_iterations == 1
+
+
+# TOML
+
+
+def saved(folder: Path, text: str, name: str = "config.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig(),
+        PPOConfig(
+            env="GridWorld-v0",
+            env_params={"size": 7, "nested": {"list": [1, 2.5, "x"]}},
+            network={"hidden": [32, 16], "activation": "relu", "shared": True},
+            vf_clip_eps=None,
+            max_grad_norm=None,
+            target_kl=0.015,
+            dual_clip=3.0,
+            clip_rewards=1.0,
+            eval_every=10_000,
+            anneal_lr=False,
+            learning_rate=3e-4,
+        ),
+    ],
+)
+def test_a_config_is_equal_after_a_trip_through_toml(tmp_path: Path, config: PPOConfig) -> None:
+    loaded = load_config(saved(tmp_path, dump_config(config)))
+    assert loaded == config
+    assert hash(loaded) == hash(config)
+    assert jax.tree.structure(loaded) == jax.tree.structure(config)
+    assert dump_config(loaded) == dump_config(config)
+
+
+def test_every_field_is_written_out() -> None:
+    text = dump_config(PPOConfig(time_limit=None))
+    assert text.startswith('algorithm = "ppo"\n')
+    assert all(f"\n{f.name} = " in text or f"[{f.name}]" in text for f in dataclasses.fields(PPOConfig))
+    assert 'time_limit = "none"' in text
+
+
+def test_f32_numbers_are_written_with_the_digits_they_have(tmp_path: Path) -> None:
+    config = PPOConfig(learning_rate=jnp.float32(3e-4), gamma=jnp.float32(0.99))  # type: ignore[arg-type]
+    text = dump_config(config)
+    assert "learning_rate = 0.0003\n" in text
+    assert "gamma = 0.99\n" in text
+    loaded = load_config(saved(tmp_path, text))
+    assert np.float32(loaded.learning_rate) == np.float32(3e-4)
+
+
+def test_overrides_change_fields_of_the_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, 'algorithm = "ppo"\nnum_envs = 16\ngamma = 0.9\ntarget_kl = 0.1\n')
+    config = load_config(path, gamma=0.8, target_kl=None, network={"hidden": [8]})
+    assert config == PPOConfig(num_envs=16, gamma=0.8, target_kl=None, network={"hidden": [8]})
+    assert load_config(str(path)).gamma == 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('algorithm = "ppo"\ngamma = \n', r"line 2, column 9"),
+        ('algorithm = "ppo"\nnetwork = { hidden = [8 }\n', r"line 2, column"),
+        ("gamma = 0.9\n", r"no 'algorithm' key, expected for example algorithm = \"ppo\""),
+        ('algorithm = "pppo"\n', "algorithm = 'pppo': did you mean 'ppo'"),
+        ("algorithm = 3\n", "algorithm = 3: expected one of: ppo"),
+        ('algorithm = "ppo"\nlearning_rat = 0.1\n', "unknown field 'learning_rat' of PPOConfig: did you mean 'learning_rate'"),
+        ('algorithm = "ppo"\n[learning_rate]\nx = 1\n', "learning_rate = .*: expected a number >= 0"),
+        ('algorithm = "ppo"\nnum_envs = -4\n', "num_envs = -4: expected a whole number > 0"),
+        ('algorithm = "ppo"\ngamma = nan\n', "gamma = nan: expected a number"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = saved(tmp_path, text)
+    with pytest.raises(ConfigError, match=message) as error:
+        load_config(path)
+    assert one_line(error).startswith(f"{path}: ")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing.toml: cannot read the configuration: No such file"):
+        load_config(tmp_path / "missing.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not a UTF-8 text file"):
+        load_config(binary)
+
+
+def test_a_bad_override_is_one_line(tmp_path: Path) -> None:
+    path = saved(tmp_path, 'algorithm = "ppo"\n')
+    with pytest.raises(ConfigError, match="unknown field 'gama' of PPOConfig: did you mean 'gamma'") as error:
+        load_config(path, gama=0.9)
+    one_line(error)
+    with pytest.raises(ConfigError, match="gamma = 2: expected") as error:
+        load_config(path, gamma=2)
+    one_line(error)
+
+
+def test_presets_are_loaded_by_name_and_an_unknown_one_names_the_closest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, 'algorithm = "ppo"\nnum_envs = 32\n', "tiny_ppo.toml")
+    saved(tmp_path, 'algorithm = "ppo"\n', "other.toml")
+    saved(tmp_path, "not a preset", "notes.txt")
+    monkeypatch.setattr(rljax.core.config.importlib.resources, "files", lambda _: tmp_path)
+    assert preset_names() == ["other", "tiny_ppo"]
+    assert load_config("tiny_ppo", gamma=0.9) == PPOConfig(num_envs=32, gamma=0.9)
+    with pytest.raises(ConfigError, match=r"unknown preset 'tiny_pp': did you mean 'tiny_ppo'\?") as error:
+        load_config("tiny_pp")
+    one_line(error)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_that_ships_is_valid_and_round_trips(tmp_path: Path, name: str) -> None:
+    config = load_config(name)
+    assert load_config(saved(tmp_path, dump_config(config))) == config

@@ -1,0 +1,124 @@
+"""Orthogonal initialisation: orthonormal, uniformly distributed, and safe to vmap on a machine with few cores."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.nn.initializers import orthogonal, orthogonal_kernels, orthonormal_columns
+from rljax.nn.networks import ActorCritic
+
+
+def assert_orthonormal(kernel: Any, gain: float = 1.0) -> None:
+    """The shorter side's vectors are orthonormal, times the gain."""
+    q = np.asarray(kernel, np.float64) / gain
+    gram = q.T @ q if q.shape[0] >= q.shape[1] else q @ q.T
+    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-5)
+
+
+SHAPES = [(7, 3), (3, 7), (5, 5), (6, 1), (1, 6), (256, 256), (4, 512)]
+CONVOLUTION = (3, 3, 4, 16)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[tuple[int, ...], jax.Array]:
+    """A kernel of each shape at gain 1, and a convolution's at gain 2; one program, since compiling takes longest."""
+    draw = jax.jit(lambda key: [orthogonal()(key, s) for s in SHAPES] + [orthogonal(2.0)(key, CONVOLUTION)])
+    return dict(zip([*SHAPES, CONVOLUTION], draw(jax.random.key(0)), strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_are_orthonormal(kernels: dict[tuple[int, ...], jax.Array], shape: tuple[int, int]) -> None:
+    assert kernels[shape].shape == shape
+    assert kernels[shape].dtype == jnp.float32
+    assert_orthonormal(kernels[shape])
+
+
+def test_kernels_of_convolutions_are_orthogonal_over_all_their_inputs(kernels: dict[tuple[int, ...], jax.Array]) -> None:
+    assert kernels[CONVOLUTION].shape == CONVOLUTION
+    assert_orthonormal(kernels[CONVOLUTION].reshape(36, 16), 2.0)
+
+
+def test_re_orthogonalisation_holds_for_ill_conditioned_matrices() -> None:
+    # Columns that nearly agree: one pass of Gram-Schmidt loses orthogonality in proportion to the condition number, 1e4 here.
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(20, 1)) + 1e-4 * rng.normal(size=(20, 8))
+    assert_orthonormal(orthonormal_columns(jnp.asarray(matrix, jnp.float32)))
+
+
+def test_frames_are_those_of_qr_with_a_positive_diagonal() -> None:
+    matrix = np.random.default_rng(1).normal(size=(9, 4))
+    q, r = np.linalg.qr(matrix)
+    np.testing.assert_allclose(orthonormal_columns(jnp.asarray(matrix, jnp.float32)), q * np.sign(np.diag(r)), atol=1e-5)
+
+
+def test_columns_of_zeros_stay_zero() -> None:
+    matrix = jnp.asarray(np.random.default_rng(2).normal(size=(6, 4)), jnp.float32).at[:, 2].set(0.0)
+    q = orthonormal_columns(matrix)
+    np.testing.assert_array_equal(q[:, 2], 0.0)
+    assert_orthonormal(q[:, np.array([0, 1, 3])])
+
+
+def test_kernels_drawn_together_have_their_own_shapes_gains_and_values() -> None:
+    shapes, gains = [(4, 64), (64, 64), (64, 64), (64, 2), (64, 1)], [2**0.5, 2**0.5, 1.0, 0.01, 1.0]
+    kernels = jax.jit(lambda key: orthogonal_kernels(key, shapes, gains))(jax.random.key(3))
+    assert [k.shape for k in kernels] == shapes
+    for kernel, gain in zip(kernels, gains, strict=True):
+        assert_orthonormal(kernel, gain)
+    assert not np.allclose(kernels[1] / gains[1], kernels[2], atol=0.01)
+
+
+def test_entries_are_centred_with_variance_one_over_the_longer_side() -> None:
+    shapes = [(8, 8), (8, 3), (3, 8)]
+    draw = jax.jit(jax.vmap(lambda key: orthogonal_kernels(key, shapes, [1.0] * 3)))
+    for kernels in draw(jax.random.split(jax.random.key(4), 2000)):
+        x = np.asarray(kernels)
+        # Every entry of a frame drawn uniformly has mean 0, variance 1/n and fourth moment 3 / (n (n + 2)), n = 8.
+        np.testing.assert_allclose(x.mean(0), 0.0, atol=5 * (8 * 2000) ** -0.5)
+        np.testing.assert_allclose((x**2).mean(0), 1 / 8, rtol=0.2)
+        np.testing.assert_allclose((x**4).mean(), 3 / 80, rtol=0.05)
+
+
+def test_actor_critic_starts_with_the_gains_of_ppo() -> None:
+    params = jax.jit(ActorCritic(num_outputs=3, hidden=(16, 8)).init)(jax.random.key(5), jnp.zeros(4))["params"]
+    gains = {"actor_0": 2**0.5, "actor_1": 2**0.5, "critic_0": 2**0.5, "critic_1": 2**0.5, "policy_head": 0.01, "value_head": 1.0}
+    assert set(params) == set(gains)
+    for name, gain in gains.items():
+        assert_orthonormal(params[name]["kernel"], gain)
+        np.testing.assert_array_equal(params[name]["bias"], 0.0)
+    assert not np.allclose(params["actor_0"]["kernel"], params["critic_0"]["kernel"], atol=0.01)
+
+
+def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
+    # LAPACK's QR deadlocks here within a few calls; a hang cannot be interrupted from inside, so a process of its own.
+    program = (
+        "import jax, jax.numpy as jnp\n"
+        "from rljax.nn.networks import ActorCritic\n"
+        "init = jax.jit(jax.vmap(ActorCritic(num_outputs=2, hidden=(64, 64)).init, (0, None)))\n"
+        "for i in range(100):\n"
+        "    params = init(jax.random.split(jax.random.key(i), 64), jnp.zeros(4))\n"
+        "    jax.block_until_ready(params)\n"
+        "print('done')\n"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert process.stdout.strip() == "done", process.stderr
+
+
+def custom_calls(program: str) -> list[str]:
+    """What a program calls outside XLA."""
+    return re.findall(r'custom_call_target="([^"]*)"|custom_call @(\w+)', program)
+
+
+def test_initialisation_calls_nothing_outside_xla_and_so_no_lapack() -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    by_jax = jax.jit(jax.vmap(lambda key: jax.nn.initializers.orthogonal()(key, (4, 4)))).lower(keys)
+    assert any("lapack" in "".join(names) for names in custom_calls(by_jax.as_text()))  # so that the search is known to find it
+    ours = jax.jit(jax.vmap(lambda key: ActorCritic(num_outputs=2, hidden=(64, 64)).init(key, jnp.zeros(4)))).lower(keys)
+    assert custom_calls(ours.as_text()) == custom_calls(ours.compile().as_text()) == []

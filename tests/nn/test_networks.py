@@ -1,0 +1,182 @@
+"""Networks: what the config's table builds, and one clear line for what it cannot build."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import Environment, PPOConfig
+from rljax.algos.ppo import ppo_parts
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Box, Dict, Discrete
+from rljax.nn.networks import ACTIVATIONS, ActorCritic, Policy, make_network, ravel_observation
+
+
+def random_variables(network: nn.Module, obs: Any) -> Any:
+    """Variables of the right shapes, drawn by numpy: compiling a real initialisation takes longer than everything else here."""
+    rng = np.random.default_rng(7)
+    shapes = jax.eval_shape(network.init, jax.random.key(0), obs)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), shapes)
+
+
+def mlp(layers: list[Any], x: np.ndarray, activation: Any) -> np.ndarray:
+    """A multilayer perceptron in numpy."""
+    for layer in layers[:-1]:
+        x = activation(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
+    return x @ np.asarray(layers[-1]["kernel"]) + np.asarray(layers[-1]["bias"])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_actor_critic_is_two_perceptrons_or_one_with_two_heads(shared: bool) -> None:
+    network = ActorCritic(num_outputs=3, hidden=(8, 6), shared=shared)
+    obs = np.random.default_rng(0).normal(size=(5, 2, 4)).astype(np.float32)
+    variables = random_variables(network, obs)
+    params = variables["params"]
+    assert set(params) == {"policy_head", "value_head"} | (
+        {"torso_0", "torso_1"} if shared else {"actor_0", "actor_1", "critic_0", "critic_1"}
+    )
+    outputs, value = network.apply(variables, obs)
+    actor, critic = ("torso", "torso") if shared else ("actor", "critic")
+    np.testing.assert_allclose(
+        outputs, mlp([params[f"{actor}_0"], params[f"{actor}_1"], params["policy_head"]], obs, np.tanh), rtol=1e-4, atol=1e-5
+    )
+    expected = mlp([params[f"{critic}_0"], params[f"{critic}_1"], params["value_head"]], obs, np.tanh)[..., 0]
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_value_trains_the_policys_torso_only_where_it_is_shared() -> None:
+    for shared in (False, True):
+        network = ActorCritic(num_outputs=2, hidden=(4,), shared=shared)
+        variables = random_variables(network, jnp.ones(3))
+        grads = jax.grad(lambda v, net=network: net.apply(v, jnp.ones(3))[1])(variables)["params"]
+        assert jnp.any(grads["torso_0" if shared else "actor_0"]["kernel"] != 0) == shared
+
+
+def test_the_table_sets_sizes_and_activation() -> None:
+    network: Any = make_network({"hidden": (5, 3), "activation": "relu", "shared": True}, 2, (1,))
+    assert (network.hidden, network.activation, network.shared, network.num_outputs) == ((5, 3), "relu", True, 2)
+    defaults: Any = make_network({}, 2, (1,))
+    assert (defaults.hidden, defaults.activation, defaults.shared) == ((64, 64), "tanh", False)
+
+
+def test_the_activation_is_the_one_named() -> None:
+    obs = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    variables = random_variables(ActorCritic(num_outputs=2, hidden=(8,)), obs)
+    params = variables["params"]
+    for name in ("relu", "silu", "elu"):
+        outputs, _ = ActorCritic(num_outputs=2, hidden=(8,), activation=name).apply(variables, obs)
+        np.testing.assert_allclose(
+            outputs, mlp([params["actor_0"], params["policy_head"]], obs, ACTIVATIONS[name]), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"hiden": [64]}, "network.hiden: unknown key, did you mean 'hidden'?"),
+        ({"type": "mlpp"}, "network.type = 'mlpp': did you mean 'mlp'?"),
+        ({"activation": "tan"}, "network.activation = 'tan': did you mean 'tanh'?"),
+        ({"activation": 3}, "network.activation = '3': expected one of: elu, "),
+        ({"hidden": 64}, "network.hidden = 64: expected a list of layer sizes"),
+        ({"hidden": [64, 0]}, "network.hidden = (64, 0): expected a list of layer sizes"),
+        ({"hidden": [64, -1]}, "network.hidden = (64, -1): expected a list of layer sizes"),
+        ({"hidden": [64, 2.5]}, "network.hidden = (64, 2.5): expected a list of layer sizes"),
+        ({"hidden": [True]}, "network.hidden = (True,): expected a list of layer sizes"),
+        ({"hidden": "64"}, "network.hidden = '64': expected a list of layer sizes"),
+        ({"shared": "yes"}, "network.shared = 'yes': expected true or false"),
+        ("mlp", "network = 'mlp': expected a table such as { hidden = [64, 64] }"),
+        (nn.Dense, "expected a table such as { hidden = [64, 64] }, or a flax.linen Module"),
+    ],
+)
+def test_a_bad_table_is_one_line_with_key_value_and_what_is_allowed(table: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ppo_parts(PPOConfig(env="ConstantReward-v0", network=table))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class Linear(nn.Module):
+    """A user's network; `fault` chooses what is wrong with it."""
+
+    num_outputs: int
+    fault: str = "nothing"
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> Any:
+        outputs, value = nn.Dense(self.num_outputs)(obs), nn.Dense(1)(obs)
+        if self.fault == "value has an axis too many":
+            return outputs, value
+        if self.fault == "no value":
+            return outputs
+        if self.fault == "a dictionary":
+            return {"outputs": outputs, "value": value[..., 0]}
+        if self.fault == "no batch axis":
+            return outputs[0], value[0, 0]
+        return outputs, value[..., 0]
+
+
+def test_a_users_flax_module_is_used_as_it_is() -> None:
+    module = Linear(2)
+    parts = ppo_parts(PPOConfig(env="ActionReward-v0", network=module))
+    assert parts.policy.network is module or parts.policy.network == module
+    variables = random_variables(parts.policy, jnp.zeros(1))
+    outputs, value = parts.policy.apply(variables, jnp.ones((7, 1)))
+    assert outputs.shape == (7, 2)
+    assert value.shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("num_outputs", "fault"),
+    [(3, "nothing"), (2, "value has an axis too many"), (2, "no value"), (2, "a dictionary"), (2, "no batch axis")],
+)
+def test_a_users_module_of_the_wrong_shape_is_one_line(num_outputs: int, fault: str) -> None:
+    with pytest.raises(ConfigError, match=r"network = Linear: expected \(outputs \[B, 2\], value \[B\]\)") as error:
+        ppo_parts(PPOConfig(env="ActionReward-v0", network=Linear(num_outputs, fault)))
+    assert "\n" not in str(error.value)
+
+
+def test_free_log_stds_follow_the_means_and_start_at_zero() -> None:
+    policy = Policy(ActorCritic(num_outputs=2, hidden=(4,)), num_log_std=2)
+    np.testing.assert_array_equal(jax.jit(policy.init)(jax.random.key(0), jnp.zeros(3))["params"]["log_std"], 0.0)
+    variables = random_variables(policy, jnp.zeros(3))
+    outputs, _ = policy.apply(variables, jnp.ones((6, 3)))
+    means, _ = policy.network.apply({"params": variables["params"]["network"]}, jnp.ones((6, 3)))
+    np.testing.assert_array_equal(outputs[:, :2], means)
+    np.testing.assert_array_equal(outputs[:, 2:], np.tile(variables["params"]["log_std"], (6, 1)))
+
+
+def test_dictionary_observations_are_raveled_in_tree_order() -> None:
+    obs = {"b": jnp.arange(2 * 5).reshape(5, 2), "a": jnp.arange(5.0), "c": jnp.ones((5, 2, 3), jnp.uint8)}
+    flat = ravel_observation(obs, (0, 1, 2))
+    assert flat.dtype == jnp.float32
+    assert flat.shape == (5, 1 + 2 + 6)
+    np.testing.assert_array_equal(flat[3], [3, 6, 7, 1, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(ravel_observation(jax.tree.map(lambda x: x[3], obs), (0, 1, 2)), flat[3])
+
+
+def test_an_environment_with_dictionary_observations_gets_a_network() -> None:
+    class Pair(Environment):
+        def observation_space(self, params: Any) -> Dict:
+            return Dict({"image": Box(0, 1, (2, 2)), "level": Box(0, 1, ())})
+
+        def action_space(self, params: Any) -> Discrete:
+            return Discrete(3)
+
+        def reset_env(self, key: jax.Array, params: Any) -> Any:
+            return {"image": jnp.zeros((2, 2)), "level": jnp.zeros(())}, jnp.zeros((), jnp.int32)
+
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            return {"image": jnp.ones((2, 2)), "level": jnp.ones(())}, state, jnp.zeros(()), jnp.asarray(True), {}
+
+    parts = ppo_parts(PPOConfig(env=Pair(), network={"hidden": [4]}))
+    obs = {"image": jnp.zeros((2, 2)), "level": jnp.zeros(())}
+    variables = random_variables(parts.policy, obs)
+    assert variables["params"]["network"]["actor_0"]["kernel"].shape == (5, 4)
+    batch = jax.tree.map(lambda x: jnp.stack([x] * 6), obs)
+    outputs, value = parts.policy.apply(variables, batch)
+    assert (outputs.shape, value.shape) == ((6, 3), (6,))

@@ -1,0 +1,66 @@
+"""The wheel: everything in it, usable and typed from another directory; imports that stay light."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_wheel_has_environments_presets_and_type_marker_and_works_elsewhere(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(REPO)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    sources = [p.relative_to(REPO) for p in (REPO / "rljax").rglob("*.py")]
+    sources += [
+        Path("rljax") / p.relative_to(REPO) for folder in ("envs", "configs") for p in (REPO / folder).glob("*.[pt][yo]*")
+    ]
+    assert len([p for p in sources if p.suffix == ".toml"]) >= 5
+    for path in [*sources, Path("rljax/py.typed")]:
+        assert path.as_posix() in names
+    assert not [n for n in names if n.startswith(("tests", "envs", "configs", "build"))]
+    # Unpacked and first on the path: what runs is the wheel's content, not this checkout.
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import rljax, rljax.envs; print(rljax.__file__, rljax.envs.__file__); print(rljax.load_config('cartpole_ppo').env)"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    files, preset_env = done.stdout.splitlines()
+    assert all(f.startswith(str(tmp_path / "site")) for f in files.split())
+    assert preset_env == "CartPole-v1"
+
+
+def test_import_leaves_heavy_and_optional_packages_alone() -> None:
+    heavy = {"gymnax", "distrax", "orbax", "matplotlib", "seaborn", "tyro", "rejax"}
+    code = f"import sys, rljax; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_package_is_listed_for_the_wheel() -> None:
+    import tomllib
+
+    listed = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(p.parent.relative_to(REPO).parts) for p in (REPO / "rljax").rglob("__init__.py")} | {
+        "rljax.envs",
+        "rljax.configs",
+    }
+    assert sorted(found) == sorted(listed)
+
+
+def test_requirements_have_lower_bounds() -> None:
+    import tomllib
+
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    extras = [r for group in project["optional-dependencies"].values() for r in group]
+    for requirement in project["dependencies"] + extras:
+        assert ">=" in requirement, requirement

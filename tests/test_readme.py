@@ -1,0 +1,55 @@
+"""The README is true: every block of code in it runs, pasted as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljax.cli.main import main
+
+TEXT = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
+PYTHON = [block for language, block in BLOCKS if language == "python"]
+COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if language == "bash" for line in block.splitlines()]
+
+
+def test_every_block_is_python_or_bash() -> None:
+    assert {language for language, _ in BLOCKS} == {"python", "bash"}
+    assert len(PYTHON) >= 4
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
+def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-i", "-q"], input=block + "\n", cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Error" not in done.stderr, done.stderr
+    if "greedy return" in block:
+        assert float(done.stdout.split()[-1]) >= 475
+    if "class Walk" in block:
+        assert float(done.stdout.split()[-1]) > -0.8  # 3 to 8 steps away, 0.1 each
+
+
+def test_the_two_main_commands_come_first() -> None:
+    assert COMMANDS[:2] == ["pip install -e . && rljax train cartpole_ppo", 'pip install -e ".[test]" && pytest']
+
+
+def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_config.toml").write_text('algorithm = "ppo"\nnum_envs = 2\nnum_steps = 32\n')
+    commands = [command.split("&&")[-1].strip() for command in COMMANDS]
+    commands = [command for command in commands if command.startswith("rljax ") and "bench" not in command]
+    assert len(commands) >= 6
+    for command in commands:
+        arguments = shlex.split(command)[1:]
+        if arguments[0] == "train":
+            arguments += ["--total-timesteps", "512"]
+        main(arguments)
+        assert capsys.readouterr().out, command
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["cartpole_ppo", "cartpole_ppo-2", "mine"]
