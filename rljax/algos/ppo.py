@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from flax.core import FrozenDict
-from jax.flatten_util import ravel_pytree
 
 from rljax.collect.environments import make_training_env
+from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
     RewardStatistics,
     RunningStatistics,
@@ -37,7 +37,6 @@ from rljax.collect.returns import gae
 from rljax.collect.rollout import Steps, episode_metrics, initial_environments, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
-from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
 from rljax.nn.distributions import ActionHead, action_head
@@ -142,8 +141,8 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
     env, env_params = make_training_env(config)
     head = action_head(env.action_space(env_params), config.log_std)
     obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    obs_ndims = tuple(leaf.ndim for leaf in jax.tree.leaves(obs))
-    policy = Policy(make_network(config.network, head.num_outputs, obs_ndims), head.num_log_std)
+    obs_ndims = tuple(x.ndim for x in jax.tree.leaves(obs))
+    policy = Policy(make_network(config.network, head.num_outputs), obs_ndims, head.num_log_std)
     _check_policy(policy, head, obs)
     return PPOParts(config, env, env_params, policy, head)
 
@@ -165,11 +164,11 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
     """The state before the first iteration."""
     params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
     env_state, obs = initial_environments(parts.env, parts.env_params, env_key, parts.config.num_envs)
+    params = parts.policy.init(params_key, obs)
     first_obs = jax.tree.map(lambda x: x[0], obs)
-    params = parts.policy.init(params_key, first_obs)
     return PPOState(
         params=params,
-        opt_state=_optimizer(parts.config).init(ravel_pytree(params)[0]),
+        opt_state=init_optimizer(_optimizer(parts.config), params),
         obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
         reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
         env_state=env_state,
@@ -229,8 +228,18 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
-    params, opt_state, metrics = _gradient_steps(
-        parts, loss_fn or ppo_loss, state.params, state.opt_state, batch, learning_rate, shuffle_key
+    target_kl = config.target_kl
+    params, opt_state, metrics = minibatch_steps(
+        lambda params, minibatch: (loss_fn or ppo_loss)(parts, params, minibatch),
+        _optimizer(config),
+        state.params,
+        state.opt_state,
+        batch,
+        shuffle_key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=learning_rate,
+        stop=None if target_kl is None else lambda metrics: metrics["train/approx_kl"] > target_kl,
     )
     metrics |= {
         "train/value": jnp.mean(rollout.value),
@@ -300,77 +309,15 @@ def annealed(config: PPOConfig, iteration: jax.Array) -> jax.Array:
 
 
 def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
-    """Everything but the learning rate, which `_gradient_steps` applies: it is counted in iterations, not in gradient steps."""
+    """Everything but the learning rate, which `ppo_update` anneals by iterations, not by gradient steps."""
     clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
     return optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
-
-
-def _gradient_steps(
-    parts: PPOParts, loss_fn: LossFn, params: Any, opt_state: Any, batch: Minibatch, learning_rate: jax.Array, key: jax.Array
-) -> tuple[Any, Any, Metrics]:
-    """`num_epochs * num_minibatches` gradient steps; `batch` arrays are `[T * N, ...]`.
-
-    Parameters and optimiser state are one flat vector throughout: the optimiser is then a few kernels instead of a few per layer.
-    """
-    config, optimizer = parts.config, _optimizer(parts.config)
-    size = batch.advantage.shape[0]
-    flat_params, unravel = ravel_pytree(params)
-
-    names: list[str] = []
-
-    def gradient_step(carry: _Carry, minibatch: Minibatch) -> tuple[_Carry, None]:
-        (_, metrics), grads = jax.value_and_grad(lambda p: loss_fn(parts, unravel(p), minibatch), has_aux=True)(carry.params)
-        metrics["train/grad_norm"] = optax.tree.norm(grads)
-        names[:] = sorted(metrics)
-        directions, opt_state = optimizer.update(grads, carry.opt_state, carry.params)
-        params = carry.params - learning_rate * directions
-        taken, stopped = jnp.ones(()), carry.stopped
-        if config.target_kl is not None:
-            stopped = stopped | (metrics["train/approx_kl"] > config.target_kl)
-            params, opt_state = tree_where(stopped, (carry.params, carry.opt_state), (params, opt_state))
-            taken = 1.0 - stopped
-        # One vector of sums rather than a stack per metric: each would be a kernel more in every gradient step.
-        sums = carry.sums + taken * jnp.stack([metrics[name] for name in names])
-        return _Carry(params, opt_state, stopped, sums, carry.taken + taken), None
-
-    def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, None]:
-        if order is None:
-            return gradient_step(carry, batch)
-        shuffled = jax.tree.map(lambda x: x[order].reshape((config.num_minibatches, -1, *x.shape[1:])), batch)
-        return jax.lax.scan(gradient_step, carry, shuffled)
-
-    num_metrics = len(jax.eval_shape(lambda p: loss_fn(parts, p, batch)[1], params)) + 1
-    carry = _Carry(flat_params, opt_state, jnp.zeros((), bool), jnp.zeros(num_metrics), jnp.zeros(()))
-    orders = None if config.num_minibatches == 1 else permutations(key, config.num_epochs, size)
-    carry, _ = jax.lax.scan(epoch, carry, orders, config.num_epochs)
-    means = dict(zip(names, carry.sums / jnp.maximum(carry.taken, 1.0), strict=True))
-    if config.target_kl is not None:
-        means["train/updates"] = carry.taken
-    return unravel(carry.params), carry.opt_state, means
-
-
-class _Carry(NamedTuple):
-    """Of the loop over gradient steps. `params` f32 `[number of parameters]`.
-
-    `sums` of the metrics, f32 `[number of metrics]`, over the `taken` steps so far.
-    """
-
-    params: jax.Array
-    opt_state: Any
-    stopped: jax.Array
-    sums: jax.Array
-    taken: jax.Array
 
 
 def policy_and_value(parts: PPOParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
     """`(outputs [..., head.num_outputs], value [...])` of normalised observations `[..., *obs_shape]`."""
     outputs, value = parts.policy.apply(params, obs)
     return jnp.asarray(outputs), jnp.asarray(value)
-
-
-def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
-    """`count` independent random orders of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
-    return jnp.argsort(jax.random.bits(key, (count, size)), axis=-1)
 
 
 def _seen(state: PPOState, obs: Any) -> Any:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.collect.evaluation import play_episodes
-from rljax.core.agent import Agent, Metrics, make_agent
+from rljax.core.agent import Agent, Metrics, make_agent, stack_metrics
 from rljax.core.config import Config
 from rljax.core.keys import as_key
 
@@ -45,11 +45,6 @@ def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:
         return TrainResult(state, dict(zip(names, stacked.T, strict=True)))
 
     return train
-
-
-def stack_metrics(metrics: Metrics) -> jax.Array:
-    """One vector of all metrics in the order of their names: a loop that stacks each on its own has a kernel for each."""
-    return jnp.stack([metrics[name] for name in sorted(metrics)])
 
 
 def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any, Metrics]:

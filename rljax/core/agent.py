@@ -6,11 +6,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from rljax.core.config import Config
 
 Metrics = dict[str, jax.Array]
 """Flat dictionary of f32 scalars, one iteration's; stacked over iterations by make_train."""
+
+
+def stack_metrics(metrics: Metrics) -> jax.Array:
+    """One vector of all metrics in the order of their names: a loop that stacks each on its own has a kernel for each."""
+    return jnp.stack([metrics[name] for name in sorted(metrics)])
 
 
 class Act(Protocol):

@@ -28,26 +28,24 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class ActorCritic(nn.Module):
     """A multilayer perceptron for the policy and one for the value, or one torso for both.
 
-    Observations of any shape (or dictionaries of arrays) are raveled: `obs [..., *obs_shape] -> (outputs [..., num_outputs],
-    value [...])`. The last layers start at gain .01 (policy) and 1 (value), so that the first policy is nearly uniform.
+    Observations of any shape (or dictionaries of arrays) are raveled: `obs [B, *obs_shape] -> (outputs [B, num_outputs],
+    value [B])`. The last layers start at gain .01 (policy) and 1 (value), so that the first policy is nearly uniform.
 
     Attributes:
         num_outputs: length of the policy output, from the action space.
-        obs_ndims: number of axes of one observation, per leaf in tree order.
         hidden: sizes of the hidden layers.
         activation: a name in `ACTIVATIONS`.
         shared: one torso for both heads instead of two.
     """
 
     num_outputs: int
-    obs_ndims: tuple[int, ...] = (1,)
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     shared: bool = False
 
     @nn.compact
     def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
-        x = ravel_observation(obs, self.obs_ndims)
+        x = ravel_observation(obs)
         dense = self._dense_layers(x.shape[-1])
 
         def torso(name: str) -> jax.Array:
@@ -80,32 +78,39 @@ class ActorCritic(nn.Module):
 class Policy(nn.Module):
     """Any actor-critic `network` plus, where the action head has them, free log standard deviations after the means.
 
-    `obs [...] -> (outputs [..., head outputs], value f32 [...])`, ready for `ActionHead.distribution`.
+    `obs [..., *obs_shape] -> (outputs [..., head outputs], value f32 [...])`, ready for `ActionHead.distribution`. The network
+    always sees one batch axis, whatever axes come first here.
+
+    Attributes:
+        network: `obs [B, *obs_shape] -> (outputs [B, num_outputs], value [B])`.
+        obs_ndims: number of axes of one observation, per leaf in tree order.
+        num_log_std: number of free log standard deviations.
     """
 
     network: nn.Module
+    obs_ndims: tuple[int, ...] = (1,)
     num_log_std: int = 0
 
     @nn.compact
     def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
-        outputs, value = self.network(obs)
+        leaves, structure = jax.tree.flatten(obs)
+        batch = leaves[0].shape[: leaves[0].ndim - self.obs_ndims[0]]
+        leaves = [x.reshape((-1, *x.shape[x.ndim - ndim :])) for x, ndim in zip(leaves, self.obs_ndims, strict=True)]
+        outputs, value = self.network(jax.tree.unflatten(structure, leaves))
+        outputs, value = outputs.reshape((*batch, -1)), value.reshape(batch)
         if self.num_log_std:
             log_std = self.param("log_std", nn.initializers.zeros, (self.num_log_std,))
             outputs = jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
         return outputs, value
 
 
-def ravel_observation(obs: Any, obs_ndims: tuple[int, ...]) -> jax.Array:
-    """One f32 vector per observation: `[..., D]`, leaves (of `obs_ndims` axes each) raveled and concatenated."""
-    leaves = jax.tree.leaves(obs)
-    flat = [
-        leaf.astype(jnp.float32).reshape((*leaf.shape[: leaf.ndim - ndim], -1))
-        for leaf, ndim in zip(leaves, obs_ndims, strict=True)
-    ]
+def ravel_observation(obs: Any) -> jax.Array:
+    """One f32 vector per observation: leaves `[B, ...]` raveled and concatenated in order, `[B, D]`."""
+    flat = [leaf.astype(jnp.float32).reshape((leaf.shape[0], -1)) for leaf in jax.tree.leaves(obs)]
     return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
 
 
-def make_network(spec: Any, num_outputs: int, obs_ndims: tuple[int, ...]) -> nn.Module:
+def make_network(spec: Any, num_outputs: int) -> nn.Module:
     """The network that a config's `network` field describes: a table such as `{ hidden = [64, 64] }`, or a flax module as it is.
 
     Raises:
@@ -130,4 +135,4 @@ def make_network(spec: Any, num_outputs: int, obs_ndims: tuple[int, ...]) -> nn.
         raise ConfigError(f"network.activation = {name!r}: {did_you_mean(name, ACTIVATIONS)}")
     if not isinstance(table.get("shared", False), bool):
         raise ConfigError(f"network.shared = {table['shared']!r}: expected true or false")
-    return ActorCritic(num_outputs=num_outputs, obs_ndims=obs_ndims, **table)
+    return ActorCritic(num_outputs=num_outputs, **table)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.training import TrainResult, stack_metrics, train_iteration
-from rljax.core.agent import Agent, make_agent
+from rljax.algos.training import TrainResult, train_iteration
+from rljax.core.agent import Agent, make_agent, stack_metrics
 from rljax.core.config import Config
 from rljax.core.errors import TrainingError
 from rljax.core.keys import as_key

@@ -27,7 +27,8 @@ from rljax import (
     ppo_parts,
     ppo_update,
 )
-from rljax.algos.ppo import annealed, permutations
+from rljax.algos.ppo import annealed
+from rljax.collect.minibatches import permutations
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = PPOConfig(
@@ -294,6 +295,24 @@ def test_target_kl_stops_the_remaining_updates_inside_jit_and_under_vmap(tiny: A
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5, atol=1e-6), single.params, after.params)
     # The metrics are those of the step that was taken: the very first, with ratio 1.
     assert abs(single_metrics["train/approx_kl"]) < 1e-6
+
+
+def test_a_stop_lasts_to_the_end_of_the_iteration_and_the_step_that_went_too_far_is_not_taken(tiny: Any) -> None:
+    _, _, collected, rollout = tiny
+    numbered = rollout._replace(steps=rollout.steps._replace(action=jnp.arange(32).reshape(8, 4)))
+
+    def too_far_with_transition_0(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
+        loss, _ = linear_loss(parts, params, batch)
+        return loss, {"train/approx_kl": jnp.any(batch.action == 0).astype(jnp.float32)}
+
+    parts = ppo_parts(TINY.replace(num_minibatches=4, num_epochs=2, target_kl=0.5))
+
+    def updates(key: jax.Array) -> jax.Array:
+        return ppo_update(parts, collected.replace(key=key), numbered, too_far_with_transition_0)[1]["train/updates"]
+
+    # The minibatch with transition 0 comes anywhere in the first epoch: those before it are taken, and nothing after it.
+    taken = jax.jit(jax.vmap(updates))(jax.random.split(jax.random.key(0), 64))
+    np.testing.assert_array_equal(np.unique(taken), [0, 1, 2, 3])
 
 
 def linear_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import PPOConfig, TrainResult, evaluate, make_agent, make_train
+from rljax.algos.training import train_iteration
 from rljax.envs.probes import ActionReward
 
 CONFIG = PPOConfig(
@@ -213,9 +214,12 @@ def test_no_key_is_used_twice(env: str) -> None:
     agent = make_agent(config)
 
     @jax.jit
-    def run(key: jax.Array, eval_key: jax.Array) -> Any:
-        result = make_train(config)(key)
-        state, _ = agent.step(result.state)  # the key that the run leaves behind is good for going on
-        return state, evaluate(agent, state, eval_key, 4, deterministic=False)
+    def run(key: jax.Array, eval_key: jax.Array, sample_key: jax.Array) -> Any:
+        # Iterations one after the other: from one of a scan to the next the checker does not look.
+        state = agent.init(key)
+        for iteration in range(2):
+            state, _ = train_iteration(agent, state, jnp.asarray(iteration))
+        greedy, sampled = evaluate(agent, state, eval_key, 4), evaluate(agent, state, sample_key, 4, deterministic=False)
+        return state, greedy, sampled, make_train(config)(state.key)
 
-    run.trace(*jax.random.split(jax.random.key(0)))  # the checker works on what is traced
+    run.trace(*jax.random.split(jax.random.key(0), 3))  # the checker works on what is traced

@@ -23,6 +23,7 @@ from rljax.core.spaces import Box, Discrete
 @struct.dataclass
 class TwoState:
     long: jax.Array
+    pay: jax.Array
     time: jax.Array
 
 
@@ -36,7 +37,8 @@ class TwoLengths(Environment):
         return Discrete(2)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, TwoState]:
-        state = TwoState(jax.random.bernoulli(key), jnp.zeros((), jnp.int32))
+        long_key, pay_key = jax.random.split(key)
+        state = TwoState(jax.random.bernoulli(long_key), jax.random.uniform(pay_key), jnp.zeros((), jnp.int32))
         return self._obs(state), state
 
     def _obs(self, state: TwoState) -> jax.Array:
@@ -48,6 +50,13 @@ class TwoLengths(Environment):
 
     def _reward(self, state: TwoState, action: jax.Array) -> jax.Array:
         return jnp.ones(())
+
+
+class TwoPays(TwoLengths):
+    """The reward per step is drawn as an episode begins, so no two episodes have one return."""
+
+    def _reward(self, state: TwoState, action: jax.Array) -> jax.Array:
+        return state.pay
 
 
 class Tell(TwoLengths):
@@ -88,6 +97,17 @@ def test_every_slot_plays_one_whole_episode_so_short_ones_count_no_more() -> Non
     np.testing.assert_array_equal(returns, lengths)
     # 4 standard deviations; the first 400 episodes to finish would hold one long one in 26.
     assert abs(np.mean(returns == 50) - 0.5) < 0.1
+
+
+def test_a_slots_result_stays_that_of_its_first_episode_while_others_go_on() -> None:
+    agent, state = fixed_agent(TwoPays())
+    key = jax.random.key(8)
+    early, late = jax.jit(lambda key: tuple(play_episodes(agent, state, key, 32, max_steps=n) for n in (2, 50)))(key)
+    short = np.isfinite(np.asarray(early.returns))
+    assert 4 < short.sum() < 28
+    np.testing.assert_array_equal(late.returns[short], early.returns[short])
+    np.testing.assert_array_equal(late.lengths, np.where(short, 2, 50))
+    assert len(np.unique(late.returns)) == 32
 
 
 def test_an_episode_that_does_not_end_within_max_steps_is_nan() -> None:
