@@ -47,23 +47,29 @@ from rljax.nn.networks import Policy, make_network
 class PPOConfig(Config):
     """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
 
-    num_steps: int = static(128, "steps per environment in one rollout", gt=0)
-    num_epochs: int = static(4, "passes over each rollout", gt=0)
-    num_minibatches: int = static(4, "minibatches per pass; must divide num_envs * num_steps", gt=0)
-    network: Any = static(FrozenDict(), "{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module")
-    log_std: str = static("parameter", "where a Gaussian policy's log_std comes from", choices=("parameter", "network"))
-    learning_rate: float = leaf(2.5e-4, "Adam step size", ge=0)
-    anneal_lr: bool = static(True, "lower the learning rate linearly, to 0 after the last iteration")
-    adam_eps: float = leaf(1e-5, "Adam epsilon", gt=0)
-    gae_lambda: float = leaf(0.95, "trace decay of the advantages", ge=0, le=1)
-    clip_eps: float = leaf(0.2, "how far the probability ratio may move", gt=0)
-    vf_clip_eps: float | None = leaf(0.2, "how far a value may move in one update; none: as far as it likes", gt=0)
-    dual_clip: float | None = leaf(None, "lower bound c > 1 on the objective of bad actions, in advantages", gt=1)
-    vf_coef: float = leaf(0.5, "weight of the value loss", ge=0)
-    ent_coef: float = leaf(0.01, "weight of the entropy bonus", ge=0)
-    max_grad_norm: float | None = leaf(0.5, "clip the global gradient norm", gt=0)
-    normalize_advantages: bool = static(True, "standardise the advantages of each minibatch")
-    target_kl: float | None = leaf(None, "skip the rest of an iteration's updates once the policy has moved this far", gt=0)
+    num_steps: int = static(default=128, doc="steps per environment in one rollout", gt=0)
+    num_epochs: int = static(default=4, doc="passes over each rollout", gt=0)
+    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
+    network: Any = static(
+        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module"
+    )
+    log_std: str = static(
+        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
+    )
+    learning_rate: float = leaf(default=2.5e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
+    gae_lambda: float = leaf(default=0.95, doc="trace decay of the advantages", ge=0, le=1)
+    clip_eps: float = leaf(default=0.2, doc="how far the probability ratio may move", gt=0)
+    vf_clip_eps: float | None = leaf(default=0.2, doc="how far a value may move in one update; none: as far as it likes", gt=0)
+    dual_clip: float | None = leaf(default=None, doc="lower bound c > 1 on the objective of bad actions, in advantages", gt=1)
+    vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
+    ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
+    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
+    normalize_advantages: bool = static(default=True, doc="standardise the advantages of each minibatch")
+    target_kl: float | None = leaf(
+        default=None, doc="skip the rest of an iteration's updates once the policy has moved this far", gt=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,8 +99,7 @@ class PPOParts(NamedTuple):
     head: ActionHead
 
 
-@struct.dataclass
-class PPOState:
+class PPOState(struct.PyTreeNode):
     """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
 
     params: Any
@@ -305,7 +310,8 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
 def annealed(config: PPOConfig, iteration: jax.Array) -> jax.Array:
     """The learning rate of an iteration: the whole rate in the first, exactly 0 after the last."""
     rate = jnp.asarray(config.learning_rate, jnp.float32)
-    return rate * (1.0 - iteration / config.num_iterations) if config.anneal_lr else rate
+    # The difference first: compiled, 1 - n / n may be 1e-8.
+    return rate * (config.num_iterations - iteration) / config.num_iterations if config.anneal_lr else rate
 
 
 def _optimizer(config: PPOConfig) -> optax.GradientTransformation:

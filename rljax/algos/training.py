@@ -18,7 +18,7 @@ class TrainResult(NamedTuple):
     """What training returns: the final state, and metrics with a leading axis of iterations, each f32 `[num_iterations]`."""
 
     state: Any
-    metrics: Metrics
+    metrics: dict[str, Any]
 
 
 def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:

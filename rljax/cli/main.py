@@ -98,9 +98,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Any, list[str]]:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(  # type: ignore[call-overload]
-                Command, args=list(arguments), prog="rljax", description=DESCRIPTION, return_unknown_args=True
-            )
+            return tyro.cli(Command, args=list(arguments), prog="rljax", description=DESCRIPTION, return_unknown_args=True)
     except SystemExit as stop:
         if not stop.code:
             raise

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 
-class RunningStatistics(NamedTuple):
+class RunningStatistics(struct.PyTreeNode):
     """Mean and variance of everything seen so far, of the structure of one observation; `count` is f32 []."""
 
     mean: Any

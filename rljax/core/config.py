@@ -29,15 +29,15 @@ ALGORITHMS: dict[str, type[Config]] = {}
 """Configuration class by algorithm name, filled by `algorithm`."""
 
 
-def leaf(default: float | None, doc: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
+def leaf(*, default: float | None, doc: str, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
     """A field that is a leaf of the pytree: a number that the maths uses, which may be traced, with its allowed range."""
     return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le})
 
 
 def static(
+    *,
     default: Any,
     doc: str,
-    *,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -82,21 +82,25 @@ class Config:
 
     algorithm: ClassVar[str]
 
-    env: Any = static("CartPole-v1", "environment id, or an Environment object")
-    env_params: Mapping[str, Any] = static(FrozenDict(), "parameters of the environment to change")
-    total_timesteps: int = static(500_000, "budget of environment steps, floored to whole iterations", gt=0)
-    seed: int = static(0, "the key that `fit` and the command line start from; make_train takes its key as an argument", ge=0)
-    num_envs: int = static(4, "environments stepped in parallel", gt=0)
-    gamma: float = leaf(0.99, "discount per step", ge=0, le=1)
+    env: Any = static(default="CartPole-v1", doc="environment id, or an Environment object")
+    env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
+    total_timesteps: int = static(default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0)
+    seed: int = static(
+        default=0, doc="the key that `fit` and the command line start from; make_train takes its key as an argument", ge=0
+    )
+    num_envs: int = static(default=4, doc="environments stepped in parallel", gt=0)
+    gamma: float = leaf(default=0.99, doc="discount per step", ge=0, le=1)
 
-    time_limit: int | None = static(None, "truncate episodes after this many steps", gt=0)
-    clip_rewards: float | None = leaf(None, "clip rewards to [-x, x] for training", gt=0)
-    flatten_observations: bool = static(False, "make every observation one vector")
-    normalize_observations: bool = static(False, "standardise observations by running statistics, clipped to [-10, 10]")
-    normalize_rewards: bool = static(False, "divide rewards by the running deviation of the discounted return")
+    time_limit: int | None = static(default=None, doc="truncate episodes after this many steps", gt=0)
+    clip_rewards: float | None = leaf(default=None, doc="clip rewards to [-x, x] for training", gt=0)
+    flatten_observations: bool = static(default=False, doc="make every observation one vector")
+    normalize_observations: bool = static(
+        default=False, doc="standardise observations by running statistics, clipped to [-10, 10]"
+    )
+    normalize_rewards: bool = static(default=False, doc="divide rewards by the running deviation of the discounted return")
 
-    eval_every: int | None = static(None, "evaluate each time this many environment steps have been taken", gt=0)
-    eval_episodes: int = static(32, "episodes per evaluation during training", gt=0)
+    eval_every: int | None = static(default=None, doc="evaluate each time this many environment steps have been taken", gt=0)
+    eval_episodes: int = static(default=32, doc="episodes per evaluation during training", gt=0)
 
     def __post_init__(self) -> None:
         hints = _type_hints(type(self))

@@ -34,7 +34,7 @@ def mlp(layers: list[Any], x: np.ndarray, activation: Any) -> np.ndarray:
 @pytest.mark.parametrize("shared", [False, True])
 def test_actor_critic_is_two_perceptrons_or_one_with_two_heads(shared: bool) -> None:
     network = ActorCritic(num_outputs=3, hidden=(8, 6), shared=shared)
-    obs = np.random.default_rng(0).normal(size=(5, 2, 4)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     variables = random_variables(network, obs)
     params = variables["params"]
     assert set(params) == {"policy_head", "value_head"} | (
@@ -52,8 +52,8 @@ def test_actor_critic_is_two_perceptrons_or_one_with_two_heads(shared: bool) -> 
 def test_the_value_trains_the_policys_torso_only_where_it_is_shared() -> None:
     for shared in (False, True):
         network = ActorCritic(num_outputs=2, hidden=(4,), shared=shared)
-        variables = random_variables(network, jnp.ones(3))
-        grads = jax.grad(lambda v, net=network: net.apply(v, jnp.ones(3))[1])(variables)["params"]
+        variables = random_variables(network, jnp.ones((1, 3)))
+        grads = jax.grad(lambda v, net=network: net.apply(v, jnp.ones((1, 3)))[1][0])(variables)["params"]
         assert jnp.any(grads["torso_0" if shared else "actor_0"]["kernel"] != 0) == shared
 
 
