@@ -87,7 +87,7 @@ def list_names(name: str | None) -> None:
         ("presets (rljax train PRESET)", preset_names()),
         ("algorithms (rljax list ALGORITHM shows its fields)", sorted(ALGORITHMS)),
         ("environments", env_ids()),
-        ("gymnax environments", gymnax_env_ids()),
+        ("environments of gymnax", [name for name in gymnax_env_ids() if name not in env_ids()]),
     ):
         print(title)
         for entry in names:

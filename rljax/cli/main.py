@@ -20,7 +20,7 @@ DESCRIPTION = """Reinforcement learning in one compiled JAX program.
 
   rljax train cartpole_ppo                              train a preset; makes runs/cartpole_ppo
   rljax train cartpole_ppo --learning-rate 1e-3         change any field of its configuration
-  rljax train cartpole_ppo --network.hidden [128,128]   also inside tables
+  rljax train cartpole_ppo --network.hidden "[128,128]" also inside tables
   rljax train my_config.toml --run-dir runs/mine        train your own file, into a folder of your choice
   rljax eval runs/cartpole_ppo                          play 100 episodes with the trained agent
   rljax list                                            presets, environments, algorithms and their fields

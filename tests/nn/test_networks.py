@@ -150,6 +150,25 @@ def test_free_log_stds_follow_the_means_and_start_at_zero() -> None:
     np.testing.assert_array_equal(outputs[:, 2:], np.tile(variables["params"]["log_std"], (6, 1)))
 
 
+@pytest.mark.parametrize("axes", [(), (5,), (2, 3)])
+def test_a_network_sees_one_batch_axis_whatever_axes_come_first(axes: tuple[int, ...]) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Looks(nn.Module):
+        @nn.compact
+        def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+            seen.append(obs.shape)
+            total = jnp.sum(obs, (1, 2))
+            return jnp.stack([total, -total], -1), 2.0 * total
+
+    obs = np.random.default_rng(3).normal(size=(*axes, 4, 3)).astype(np.float32)
+    outputs, value = Policy(Looks(), obs_ndims=(2,)).apply({}, obs)
+    assert seen == [(int(np.prod(axes)), 4, 3)]
+    np.testing.assert_allclose(value, 2 * obs.sum((-1, -2)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs[..., 1], -obs.sum((-1, -2)), rtol=1e-4, atol=1e-5)
+    assert outputs.shape == (*axes, 2)
+
+
 def test_dictionary_observations_are_raveled_in_tree_order() -> None:
     obs = {"b": jnp.arange(2 * 5).reshape(5, 2), "a": jnp.arange(5.0), "c": jnp.ones((5, 2, 3), jnp.uint8)}
     flat = ravel_observation(obs)
