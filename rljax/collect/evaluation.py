@@ -11,7 +11,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.rollout import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of, step_and_reset
-from rljax.core.keys import as_key
+from rljax.core.keys import as_key, draw
 
 MAX_EVALUATION_STEPS = 27_000
 """Steps after which an evaluation gives up on episodes that do not end (the cap of Atari evaluations, in frames / 4)."""
@@ -73,7 +73,7 @@ def play_episodes(
         act_key, env_key = jax.random.split(jax.random.fold_in(loop_key, time))
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action, _ = agent.act(state, obs, None, act_key, deterministic, mask)
-        keys = jax.random.split(env_key, (num_episodes, 2))
+        keys = draw(jax.random.split, env_key, (num_episodes, 2))
         obs, env_state, _, terminated, truncated, info = jax.vmap(
             lambda k, s, a: step_and_reset(env, k[0], k[1], s, a, env_params)
         )(keys, env_state, action)

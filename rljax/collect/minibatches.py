@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.environment import tree_where
+from rljax.core.keys import draw
 
 
 class _Carry(NamedTuple):
@@ -93,4 +94,4 @@ def minibatch_steps(
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
     """`count` independent random orders of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
-    return jnp.argsort(jax.random.bits(key, (count, size)), axis=-1)
+    return jnp.argsort(draw(jax.random.bits, key, (count, size)), axis=-1)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax.core.agent import Metrics
 from rljax.core.environment import action_mask_of, step_and_reset, strong
+from rljax.core.keys import draw
 from rljax.nn.distributions import ActionHead
 
 
@@ -67,7 +68,7 @@ def rollout_scan(
     """
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     noise = head.noise(noise_key, (num_steps, num_envs))
-    env_keys = jax.random.split(env_key, (num_steps, num_envs, 2))
+    env_keys = draw(jax.random.split, env_key, (num_steps, num_envs, 2))
 
     def step_env(keys: jax.Array, state: Any, action: jax.Array) -> Any:
         return step_and_reset(env, keys[0], keys[1], state, action, env_params)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+
+
+def draw(sampler: Callable[[jax.Array, tuple[int]], jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`sampler(key, shape)`, drawn as one flat array: XLA compiles the counters of a flat draw several times faster."""
+    return sampler(key, (math.prod(shape),)).reshape(shape)
 
 
 def as_key(key: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
 from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -73,7 +74,7 @@ def _categorical_head(n: int) -> ActionHead:
         num_outputs=n,
         num_log_std=0,
         distribution=lambda outputs, mask: distrax.Categorical(logits=mask_logits(outputs, mask)),
-        noise=lambda key, shape: jax.random.gumbel(key, (*shape, n)),
+        noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, n)),
         sample=_gumbel_max,
         to_env=_identity,
     )
@@ -103,7 +104,7 @@ def _multi_categorical_head(nvec: tuple[int, ...]) -> ActionHead:
         num_outputs=total,
         num_log_std=0,
         distribution=distribution,
-        noise=lambda key, shape: jax.random.gumbel(key, (*shape, heads, widest)),
+        noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
         sample=_gumbel_max,
         to_env=_identity,
     )
@@ -125,7 +126,7 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
         num_outputs=size if log_std == "parameter" else 2 * size,
         num_log_std=size if log_std == "parameter" else 0,
         distribution=distribution,
-        noise=lambda key, shape: jax.random.normal(key, shape + space.shape),
+        noise=lambda key, shape: draw(jax.random.normal, key, shape + space.shape),
         sample=lambda d, noise: d.distribution.loc + d.distribution.scale * noise,
         to_env=lambda action: jnp.clip(action, space.low, space.high).astype(space.dtype),
     )

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.core.keys import draw
+
 Initializer = Callable[[jax.Array, Sequence[int], Any], jax.Array]
 
 
@@ -48,7 +50,7 @@ def orthogonal_kernels(key: jax.Array, shapes: Sequence[tuple[int, int]], gains:
     tall = [(max(shape), min(shape)) for shape in shapes]
     rows, cols = max(r for r, _ in tall), max(c for _, c in tall)
     inside = jnp.stack([(jnp.arange(rows) < r)[:, None] & (jnp.arange(cols) < c) for r, c in tall])
-    frames = orthonormal_columns(jnp.where(inside, jax.random.normal(key, inside.shape), 0.0))
+    frames = orthonormal_columns(jnp.where(inside, draw(jax.random.normal, key, inside.shape), 0.0))
     kernels = []
     for frame, (r, c), shape, gain in zip(frames, tall, shapes, gains, strict=True):
         q = gain * frame[:r, :c]
