@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -147,7 +148,9 @@ def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]
     try:
         takes = _named_arguments(factory) if params else {}
         arguments = {name: _cast(env_id, name, params.pop(name), takes[name]) for name in takes.keys() & params.keys()}
-        return factory(**arguments), params, takes
+        # Also inside a trace: a constructor may look at the arrays it makes (gymnax's FourRooms does).
+        with jax.ensure_compile_time_eval():
+            return factory(**arguments), params, takes
     except ConfigError:
         raise
     except (AssertionError, TypeError, ValueError) as error:
@@ -161,12 +164,15 @@ def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]
 
 def _gymnax_factory(env_id: str) -> EnvFactory:
     """What builds gymnax's environment of this id, with or without the prefix."""
+    if env_id.startswith(OBJECT_PREFIX):
+        name = env_id.removeprefix(OBJECT_PREFIX)
+        raise ConfigError(f"the environment was given as an object of class {name}: give it again, load_run(path, env=...)")
     import gymnax
 
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)
     if gymnax_id not in gymnax.registered_envs:
         forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
-        known = forced if env_id.startswith(GYMNAX_PREFIX) else [*_factories, *gymnax.registered_envs]
+        known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *gymnax.registered_envs}
         raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}")
     return functools.partial(_make_gymnax, gymnax_id)
 
@@ -180,7 +186,8 @@ def _make_gymnax(gymnax_id: str, **arguments: Any) -> Any:
 def _named_arguments(factory: EnvFactory) -> dict[str, Any]:
     """The arguments that can be given by name, and their defaults (`inspect.Parameter.empty` where there is none)."""
     if isinstance(factory, functools.partial) and factory.func is _make_gymnax:
-        factory = type(factory())
+        with jax.ensure_compile_time_eval():
+            factory = type(factory())
     try:
         signature = inspect.signature(factory)
     except ValueError:

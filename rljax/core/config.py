@@ -261,4 +261,6 @@ def _plain(value: Any) -> Any:
         return float(str(np.asarray(value))) if jnp.issubdtype(value.dtype, jnp.floating) else np.asarray(value).item()
     if isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, (jax.Array, np.ndarray)):
+        raise ConfigError(f"a configuration with a batch of values (shape {value.shape}) cannot be written: one file is one run")
     return getattr(value, "name", None) or type(value).__name__

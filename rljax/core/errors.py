@@ -9,6 +9,9 @@ from collections.abc import Iterable
 class RljaxError(Exception):
     """Base of the errors that rljax raises on purpose; the message is one line that says what to do."""
 
+    def __init__(self, message: object):
+        super().__init__(" ".join(str(message).split()))
+
 
 class ConfigError(RljaxError, ValueError):
     """A value that the user gave cannot be used: the message names the field, the value and what is allowed."""

@@ -58,6 +58,22 @@ def test_preset_solves_its_task(
 
 
 @pytest.mark.slow
+def test_cartpole_is_first_solved_within_30k_steps_by_every_seed() -> None:
+    """Steps and not seconds: at the speed that `rljax bench ppo` prints, 30,000 steps are about 0.6 s of training."""
+    config = rljax.load_config("cartpole_ppo", eval_every=1_000, eval_episodes=100)
+    curves = np.asarray(
+        jax.jit(jax.vmap(lambda key: rljax.make_train(config)(key).metrics["eval/return"]))(
+            jax.random.split(jax.random.key(config.seed), SEEDS)
+        )
+    )
+    reached = curves >= 475.0
+    steps = (reached.argmax(axis=1) + 1) * config.steps_per_iteration
+    assert reached.any(axis=1).all()
+    assert np.median(steps) <= 17_000
+    assert steps.max() <= 30_000
+
+
+@pytest.mark.slow
 def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     """Every greedy move of every seed shortens the way: right or down, never against the wall."""
     config = rljax.load_config("gridworld_ppo")
