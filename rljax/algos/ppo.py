@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from flax.core import FrozenDict
+from flax.errors import FlaxError
 
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -83,6 +84,8 @@ class PPOConfig(Config):
             raise ConfigError(
                 f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
             )
+        if self.num_iterations >= 2**31:
+            raise ConfigError(f"total_timesteps = {self.total_timesteps}: expected fewer than 2**31 iterations of {batch} steps")
 
     @property
     def steps_per_iteration(self) -> int:
@@ -155,12 +158,18 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
 def _check_policy(policy: Policy, head: ActionHead, obs: Any) -> None:
     """One line for a user's network that puts out the wrong shapes."""
     zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
-    result = jax.eval_shape(lambda x: policy.network.init_with_output(jax.random.key(0), x)[0], zeros)
+    name = type(policy.network).__name__
+    try:
+        result, variables = jax.eval_shape(lambda x: policy.network.init_with_output(jax.random.key(0), x), zeros)
+    except (TypeError, ValueError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    if set(variables) - {"params"}:
+        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
     shapes = jax.tree.map(lambda x: x.shape, result)
     expected = ((3, head.num_outputs), (3,))
     if shapes != expected:
         raise ConfigError(
-            f"network = {type(policy.network).__name__}: expected (outputs [B, {head.num_outputs}], value [B]) for this action "
+            f"network = {name}: expected (outputs [B, {head.num_outputs}], value [B]) for this action "
             f"space; 3 observations gave shapes {shapes}, not {expected}"
         )
 
@@ -308,10 +317,11 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
 
 
 def annealed(config: PPOConfig, iteration: jax.Array) -> jax.Array:
-    """The learning rate of an iteration: the whole rate in the first, exactly 0 after the last."""
+    """The learning rate of an iteration: the whole rate in the first, exactly 0 from the last on."""
     rate = jnp.asarray(config.learning_rate, jnp.float32)
-    # The difference first: compiled, 1 - n / n may be 1e-8.
-    return rate * (config.num_iterations - iteration) / config.num_iterations if config.anneal_lr else rate
+    # The difference first: compiled, 1 - n / n may be 1e-8. Not below 0, for who goes on after the last iteration.
+    left = jnp.maximum(config.num_iterations - iteration, 0)
+    return rate * left / config.num_iterations if config.anneal_lr else rate
 
 
 def _optimizer(config: PPOConfig) -> optax.GradientTransformation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, Metrics, make_agent, stack_metrics
 from rljax.core.config import Config
+from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
 
 
@@ -57,9 +59,7 @@ def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any
     state, metrics = agent.step(state)
     if config.eval_every is None:
         return state, metrics
-    # A crossing test: num_envs * num_steps need not divide eval_every.
-    taken = (iteration + 1) * config.steps_per_iteration
-    due = taken // config.eval_every > (taken - config.steps_per_iteration) // config.eval_every
+    due = evaluation_due(config.eval_every, config.steps_per_iteration, iteration)
 
     def evaluation(state: Any) -> jax.Array:
         key = jax.random.fold_in(state.eval_key, iteration)
@@ -73,3 +73,21 @@ def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any
 
     values = jax.lax.cond(due, evaluation, lambda _: jnp.full(3, jnp.nan), state)
     return state, metrics | dict(zip(("eval/return", "eval/length", "eval/count"), values, strict=True))
+
+
+def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:
+    """Whether an iteration (counted from 0) crosses a multiple of `eval_every` steps, bool []; neither need divide the other.
+
+    That is so where (iteration + 1) * steps mod eval_every < steps, which is worked out without the product: it would
+    overflow an i32 after 2^31 steps.
+
+    Raises:
+        ConfigError: the two are large and have hardly a common divisor.
+    """
+    common = math.gcd(eval_every, steps_per_iteration)
+    every, steps = eval_every // common, steps_per_iteration // common
+    if steps >= every:
+        return jnp.asarray(True)
+    if every * steps >= 2**31:
+        raise ConfigError(f"eval_every = {eval_every}: expected a multiple of num_envs * num_steps = {steps_per_iteration}")
+    return (iteration + 1) % every * steps % every < steps

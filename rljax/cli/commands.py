@@ -35,7 +35,7 @@ def train(name: str, run_dir: str | None, overrides: dict[str, Any]) -> None:
     _report(agent, result.state, jax.random.key(config.seed + 1), 100)
     print("next:")
     print(f"  rljax eval {folder} --sample")
-    print(f"  rljax train {name} --seed {config.seed + 1}")
+    print(f"  rljax train {folder}/config.toml --seed {config.seed + 1} --run-dir {folder}-seed{config.seed + 1}")
     print("  rljax list")
 
 

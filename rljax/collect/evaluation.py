@@ -11,6 +11,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.rollout import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of, step_and_reset
+from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
 
 MAX_EVALUATION_STEPS = 27_000
@@ -59,6 +60,8 @@ def play_episodes(
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> EpisodeResults:
     """`evaluate` with lengths too."""
+    if num_episodes < 1:
+        raise ConfigError(f"num_episodes = {num_episodes}: expected a whole number > 0")
     env, env_params = make_evaluation_env(agent.config)
     reset_key, loop_key = jax.random.split(as_key(key))
     env_state, obs = initial_environments(env, env_params, reset_key, num_episodes)

@@ -64,11 +64,11 @@ def init_reward_statistics(num_envs: int) -> RewardStatistics:
 
 
 def normalize_rewards(
-    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
+    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array, clip: float = 10.0
 ) -> tuple[RewardStatistics, jax.Array]:
     """Divide rewards `[T, N]` by the standard deviation of the discounted return.
 
-    They are not centred, which would change the task.
+    They are not centred, which would change the task; they are clipped to `[-clip, clip]`, for returns that hardly ever vary.
     The statistics take in this batch first, so that the very first rewards are scaled too. `done` bool `[T, N]` restarts
     an environment's return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
     """
@@ -80,4 +80,4 @@ def normalize_rewards(
 
     last, returns = jax.lax.scan(accumulate, rewards.discounted_return, (reward, done))
     statistics = update_statistics(rewards.statistics, returns)
-    return RewardStatistics(statistics, last), reward / jnp.sqrt(statistics.var + 1e-8)
+    return RewardStatistics(statistics, last), jnp.clip(reward / jnp.sqrt(statistics.var + 1e-8), -clip, clip)

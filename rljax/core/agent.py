@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.config import Config
+from rljax.core.errors import ConfigError
 
 Metrics = dict[str, jax.Array]
 """Flat dictionary of f32 scalars, one iteration's; stacked over iterations by make_train."""
@@ -23,7 +24,7 @@ class Act(Protocol):
     """`act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`.
 
     `obs` may have any leading batch dimensions, and `mask` (bool, from the environment's `action_mask`) the same ones.
-    `carry` is None for feed-forward policies, and None starts an episode of any policy.
+    Without it every action counts as legal. `carry` is None for feed-forward policies, and None starts an episode of any policy.
     """
 
     def __call__(
@@ -60,4 +61,6 @@ def make_agent(config: Config) -> Agent:
     Raises:
         ConfigError: the configuration does not fit the environment or the network.
     """
+    if type(config) not in _MAKERS:
+        raise ConfigError(f"{config!r} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
     return _MAKERS[type(config)](config)

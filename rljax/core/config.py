@@ -6,6 +6,7 @@ Floats that the maths uses are leaves, so they may be traced and swept with vmap
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.resources
 import math
 import tomllib
@@ -24,6 +25,9 @@ from flax.core import FrozenDict
 from rljax.core.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
+
+OBJECT_PREFIX = "object:"
+"""How the name of an environment or network that was given as an object is written to TOML; it is no id."""
 
 ALGORITHMS: dict[str, type[Config]] = {}
 """Configuration class by algorithm name, filled by `algorithm`."""
@@ -55,6 +59,14 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
     def decorate(cls: type[T]) -> type[T]:
         config_class: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         config_class.algorithm = name
+        checked_init = config_class.__init__
+
+        @functools.wraps(checked_init)
+        def init(self: Any, **values: Any) -> None:
+            _check_known(values, config_class)
+            checked_init(self, **values)
+
+        config_class.__init__ = init
         leaves = [f.name for f in dataclasses.fields(config_class) if f.metadata.get("leaf")]
         statics = [f.name for f in dataclasses.fields(config_class) if not f.metadata.get("leaf")]
 
@@ -86,7 +98,10 @@ class Config:
     env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
     total_timesteps: int = static(default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0)
     seed: int = static(
-        default=0, doc="the key that `fit` and the command line start from; make_train takes its key as an argument", ge=0
+        default=0,
+        doc="the key that `fit` and the command line start from; make_train takes its key as an argument",
+        ge=0,
+        le=2**32 - 1,
     )
     num_envs: int = static(default=4, doc="environments stepped in parallel", gt=0)
     gamma: float = leaf(default=0.99, doc="discount per step", ge=0, le=1)
@@ -146,7 +161,9 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
         return None
     kind = next(o for o in options if o is not types.NoneType)
     if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf"):
-        return value  # possibly traced or batched: there is no single number to check
+        if isinstance(value, jax.core.Tracer) or value.ndim:
+            return value  # traced or batched: there is no single number to check
+        value = _plain(value)
     expected = _expected(kind, metadata, optional=types.NoneType in options)
     wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines
     if kind is bool:
@@ -214,7 +231,7 @@ def load_config(preset_or_path: str | Path, **overrides: Any) -> Any:
     if "algorithm" not in table:
         raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"{min(ALGORITHMS)}\"")
     name = table.pop("algorithm")
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise ConfigError(f"{source}: algorithm = {name!r}: {did_you_mean(str(name), ALGORITHMS)}")
     config_class = ALGORITHMS[name]
     try:
@@ -263,4 +280,4 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (jax.Array, np.ndarray)):
         raise ConfigError(f"a configuration with a batch of values (shape {value.shape}) cannot be written: one file is one run")
-    return getattr(value, "name", None) or type(value).__name__
+    return f"{OBJECT_PREFIX}{type(value).__qualname__}"

@@ -6,6 +6,7 @@ Any gymnax environment meets the contract too, so code here asks for attributes 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
+from rljax.core.spaces import Box, Discrete, MultiDiscrete, Space, as_space
 
 
 @struct.dataclass
@@ -136,27 +137,31 @@ def check_environment(env: Any, params: Any) -> None:
     """
     name = env.name
     key = jax.eval_shape(lambda: jax.random.key(0))
-    obs, state = jax.eval_shape(env.reset_env, key, params)
-    action_space = as_space(env.action_space(params))
+    obs, state = _traced_tuple(name, "reset_env", ("obs", "state"), env.reset_env, key, params)
+    obs_space = _space(name, "observation_space", env.observation_space, params)
+    action_space = _space(name, "action_space", env.action_space, params)
     action = jax.eval_shape(action_space.sample, key)
-    stepped = jax.eval_shape(env.step_env, key, state, action, params)
-    if len(stepped) != 5:
-        raise ConfigError(
-            f"environment {name}: step_env returned {len(stepped)} values, expected 5: (obs, state, reward, terminated, info)"
-        )
-    next_obs, next_state, reward, terminated, _ = stepped
-    truncated = jax.eval_shape(env.is_truncated, state, params)
+    stepped = ("obs", "state", "reward", "terminated", "info")
+    next_obs, next_state, reward, terminated, info = _traced_tuple(
+        name, "step_env", stepped, env.step_env, key, state, action, params
+    )
     _check_same(name, "observation", next_obs, obs)
     _check_same(name, "state", next_state, state)
-    _check_space(name, obs, as_space(env.observation_space(params)))
-    if reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
+    if isinstance(obs_space, Box) and hasattr(obs, "shape") and tuple(obs.shape) != obs_space.shape:
+        raise ConfigError(
+            f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {obs_space.shape}"
+        )
+    if not hasattr(reward, "shape") or reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
         raise ConfigError(
             f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]"
         )
+    truncated = _traced(name, "is_truncated", env.is_truncated, state, params)
     for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
-        if flag.shape != () or flag.dtype != jnp.bool_:
+        if not hasattr(flag, "shape") or flag.shape != () or flag.dtype != jnp.bool_:
             raise ConfigError(f"environment {name}: the {label} is {_describe(flag)}, expected bool[]")
-    mask = jax.eval_shape(lambda s: action_mask_of(env, s, params), state)
+    if not isinstance(info, Mapping):
+        raise ConfigError(f"environment {name}: step_env returned an info {_describe(info)}, expected a dictionary, such as {{}}")
+    mask = _traced(name, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None:
         if not isinstance(action_space, (Discrete, MultiDiscrete)):
             raise ConfigError(
@@ -164,6 +169,40 @@ def check_environment(env: Any, params: Any) -> None:
             )
         if mask.shape != (action_space.flat_dim,) or mask.dtype != jnp.bool_:
             raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected bool[{action_space.flat_dim}]")
+
+
+def _traced(name: str, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The shapes of what a function of the environment returns; whatever it raises becomes one line, with the cause kept."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except ConfigError:
+        raise
+    except NotImplementedError as error:
+        raise ConfigError(f"environment {name}: {error}") from error
+    except jax.errors.ConcretizationTypeError as error:
+        raise ConfigError(
+            f"environment {name}: {label} looks at a traced value with Python's if, while, bool() or int(); use jnp.where"
+        ) from error
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(f"environment {name}: {label} raised {type(error).__name__}: {first}") from error
+
+
+def _traced_tuple(name: str, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any) -> Any:
+    result = _traced(name, label, function, *arguments)
+    expected = f"expected {len(parts)}: ({', '.join(parts)})"
+    if not isinstance(result, (tuple, list)):
+        raise ConfigError(f"environment {name}: {label} returned {_describe(result)}, {expected}")
+    if len(result) != len(parts):
+        raise ConfigError(f"environment {name}: {label} returned {len(result)} values, {expected}")
+    return result
+
+
+def _space(name: str, label: str, function: Callable[[Any], Any], params: Any) -> Space:
+    try:
+        return as_space(function(params))
+    except (TypeError, NotImplementedError) as error:
+        raise ConfigError(f"environment {name}: {label}: {error}") from error
 
 
 def _describe(leaf: Any) -> str:
@@ -181,10 +220,3 @@ def _check_same(name: str, label: str, stepped: Any, reset: Any) -> None:
             raise ConfigError(
                 f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}"
             )
-
-
-def _check_space(name: str, obs: Any, space: Any) -> None:
-    if isinstance(space, Box) and hasattr(obs, "shape") and tuple(obs.shape) != space.shape:
-        raise ConfigError(
-            f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {space.shape}"
-        )

@@ -29,7 +29,8 @@ class ActionHead(NamedTuple):
         distribution: `(outputs [..., num_outputs], mask [..., flat_dim] or None) -> distrax.Distribution` over `[...]` actions.
         noise: `(key, batch shape) -> noise`, what `sample` needs to draw one action for each place of the batch.
         sample: `(distribution, noise) -> action`.
-        to_env: `action -> action` as the environment takes it (a Gaussian's is clipped to the bounds).
+        to_env: `action -> action` as the environment takes it. A Gaussian's is clipped to the bounds and not scaled to them: the
+            first policy has mean 0 and standard deviation 1, so bounds far from [-1, 1] want an environment that scales.
     """
 
     num_outputs: int

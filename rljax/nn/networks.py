@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.nn.initializers import orthogonal_kernels
 
@@ -118,6 +119,9 @@ def make_network(spec: Any, num_outputs: int) -> nn.Module:
     """
     if isinstance(spec, nn.Module):
         return spec
+    if isinstance(spec, str) and spec.startswith(OBJECT_PREFIX):
+        name = spec.removeprefix(OBJECT_PREFIX)
+        raise ConfigError(f"the network was given as an object of class {name}: give it again, load_run(path, network=...)")
     if not isinstance(spec, Mapping):
         raise ConfigError(f"network = {spec!r}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
     table = {"type": "mlp", **spec}

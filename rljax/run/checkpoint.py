@@ -99,7 +99,7 @@ def load_run(path: str | os.PathLike[str], **overrides: Any) -> Run:
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             saved = checkpointer.restore(latest.resolve(), jax.eval_shape(_without_keys, example))
-    except (ValueError, KeyError, FileNotFoundError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"{latest}: cannot be read as the state of this configuration: {reason}") from None
     state = jax.tree.map(lambda e, x: jax.random.wrap_key_data(x) if _is_key(e) else x, example, saved)

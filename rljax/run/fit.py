@@ -142,7 +142,9 @@ def _check_finite(rows: np.ndarray, names: list[str], finite: bool, first: int, 
     if folder is not None:
         latest = folder / "checkpoints" / "latest"
         kept = f"; the last good checkpoint is {latest.resolve()}" if latest.exists() else "; there was no checkpoint before it"
-    columns = [i for i, name in enumerate(names) if name.startswith("train/")]
+    # The values are made before the losses, and the losses before all that is derived from them.
+    order = ["train/value", "train/loss", *names]
+    columns = [names.index(name) for name in dict.fromkeys(order) if name.startswith("train/") and name in names]
     bad = ~np.isfinite(rows[:, columns])
     if bad.any():
         row = int(np.argmax(bad.any(axis=1)))
@@ -180,21 +182,28 @@ class _Log:
         self.rows.append(rows)
         if self.file is None and self.callback is None:
             return False
-        stop = False
         self.pending = np.concatenate([self.pending, rows])
-        while True:
+        while len(self.pending):
             length = min(self.window, self.config.num_iterations - self.written)
-            if length == 0 or length > len(self.pending):
-                return stop
-            window, self.pending = self.pending[:length], self.pending[length:]
-            self.written += length
-            step = self.written * self.config.steps_per_iteration
-            summary = summarize({name: window[:, i] for i, name in enumerate(self.names)})
-            summary["perf/steps_per_second"] = steps_per_second
-            if self.file is not None:
-                self.file.write({"step": step, **summary})
-            if self.callback is not None:
-                stop = bool(self.callback(step, summary)) or stop
+            if length > len(self.pending):
+                break
+            if self._record(length, steps_per_second):
+                # What the chunk holds beyond the record that stopped the run is part of the state: record it too.
+                while len(self.pending):
+                    self._record(min(self.window, len(self.pending)), steps_per_second, call=False)
+                return True
+        return False
+
+    def _record(self, length: int, steps_per_second: float, call: bool = True) -> bool:
+        """Sum up the next `length` iterations; whether the callback asked to stop."""
+        window, self.pending = self.pending[:length], self.pending[length:]
+        self.written += length
+        step = self.written * self.config.steps_per_iteration
+        summary = summarize({name: window[:, i] for i, name in enumerate(self.names)})
+        summary["perf/steps_per_second"] = steps_per_second
+        if self.file is not None:
+            self.file.write({"step": step, **summary})
+        return call and self.callback is not None and bool(self.callback(step, summary))
 
     def close(self) -> None:
         if self.file is not None:

@@ -146,7 +146,7 @@ WRONG = [
     ("num_envs", math.inf, "a whole number > 0"),
     ("num_envs", [4], "a whole number > 0"),
     ("num_envs", np.float32(math.inf), "a whole number > 0"),
-    ("seed", -1, "a whole number >= 0"),
+    ("seed", -1, "a whole number >= 0 and <= 4294967295"),
     ("time_limit", 0, 'a whole number > 0 or "none"'),
     ("time_limit", "never", 'a whole number > 0 or "none"'),
     ("eval_every", True, 'a whole number > 0 or "none"'),

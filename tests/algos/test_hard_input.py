@@ -1,0 +1,135 @@
+"""Input that once broke a run: each is trained through, or refused in one clear line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algos.ppo import annealed
+from rljax.algos.training import evaluation_due
+
+TINY = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 32, "network": {"hidden": [8]}}
+
+
+def test_an_environment_whose_constructor_looks_at_arrays_is_evaluated_inside_a_trace() -> None:
+    config = rljax.PPOConfig(env="FourRooms-misc", time_limit=5, eval_every=16, eval_episodes=2, **TINY)
+    rates = jnp.array([1e-3, 2e-3])
+    train = jax.jit(jax.vmap(lambda rate: rljax.make_train(config.replace(learning_rate=rate))(jax.random.key(0))))
+    metrics = train(rates).metrics
+    assert np.isfinite(metrics["eval/return"]).all()
+    assert metrics["train/loss"].shape == (2, 2)
+
+
+def test_the_learning_rate_stays_at_zero_after_the_last_iteration() -> None:
+    config = rljax.PPOConfig(**TINY)
+    assert [float(annealed(config, jnp.int32(i))) for i in (2, 3, 100)] == [0.0, 0.0, 0.0]
+
+
+def test_constant_rewards_are_normalised_to_something_finite() -> None:
+    config = rljax.PPOConfig(env="ConstantReward-v0", normalize_rewards=True, **TINY)
+    metrics = jax.jit(rljax.make_train(config))(jax.random.key(0)).metrics
+    assert np.max(metrics["train/value_loss"]) < 100.0  # rewards of at most 10, not of 10,000
+
+
+@pytest.mark.parametrize(("every", "steps"), [(500, 64), (64, 64), (1000, 384), (7, 64), (65, 64), (1_000_000, 512)])
+def test_evaluation_is_due_at_each_crossing_also_beyond_two_to_the_31_steps(every: int, steps: int) -> None:
+    late = 2**31 // steps
+    for iteration in [*range(200), *range(late, late + 200)]:
+        crossed = (iteration + 1) * steps // every > iteration * steps // every
+        assert bool(evaluation_due(every, steps, jnp.int32(iteration))) == crossed
+
+
+class Line(rljax.Environment):
+    """A correct environment; the tests below each replace one function of it by a wrong one."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros(1), jnp.int32(0)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return jnp.zeros(1), state + 1, 1.0, state > 5, {}
+
+    def observation_space(self, params: Any) -> Any:
+        return rljax.Box(-1.0, 1.0, (1,))
+
+    def action_space(self, params: Any) -> Any:
+        return rljax.Discrete(2)
+
+
+def python_if(self: Any, key: Any, state: Any, action: Any, params: Any) -> Any:
+    return jnp.zeros(1), state, 1.0 if state > 5 else 0.0, state > 5, {}
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("reset_env", lambda self, key, params: jnp.zeros(1), "reset_env returned float32[1], expected 2: (obs, state)"),
+    ("reset_env", lambda self, key, params: (jnp.zeros(1), 0, {}), "reset_env returned 3 values, expected 2"),
+    ("step_env", lambda self, *_: None, "step_env returned None, expected 5"),
+    ("step_env", lambda self, k, s, a, p: (jnp.zeros(1), s, None, s > 5, {}), "a reward None, expected a float scalar"),
+    ("step_env", lambda self, k, s, a, p: (jnp.zeros(1), s, 1.0, s > 5, None), "an info None, expected a dictionary"),
+    ("step_env", python_if, "step_env looks at a traced value with Python's if"),
+    ("step_env", lambda self, *_: 1 / 0, "step_env raised ZeroDivisionError"),
+    ("action_space", lambda self, params: 2, "action_space: 2 is not a space"),
+    ("observation_space", rljax.Environment.observation_space, "must define observation_space"),
+    ("step_env", rljax.Environment.step_env, "must define step_env"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "expected"), WRONG)
+def test_a_wrong_environment_is_one_line(name: str, function: Any, expected: str) -> None:
+    broken = type("Broken", (Line,), {name: function})()
+    with pytest.raises(rljax.ConfigError) as error:
+        rljax.make_agent(rljax.PPOConfig(env=broken, **TINY))
+    assert str(error.value).startswith("environment Broken: ")
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class Normed(nn.Module):
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> Any:
+        x = nn.BatchNorm(use_running_average=True)(obs)
+        return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
+
+
+class Convolution(nn.Module):
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> Any:
+        x = nn.Conv(4, (3, 3), padding="VALID")(obs[:, None, None, :][:, 0, 0, :, None][:, 5])
+        return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
+
+
+@pytest.mark.parametrize(("network", "expected"), [(Normed(), "expected parameters only"), (Convolution(), "cannot be applied")])
+def test_a_network_that_cannot_be_trained_is_one_line(network: nn.Module, expected: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=expected) as error:
+        rljax.make_agent(rljax.PPOConfig(**{**TINY, "network": network}))
+    assert "\n" not in str(error.value)
+
+
+def test_names_instead_of_configurations_and_bad_numbers_are_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match="is not a configuration: expected for example"):
+        rljax.make_agent("cartpole_ppo")  # type: ignore[arg-type]
+    with pytest.raises(rljax.ConfigError, match="did you mean 'learning_rate'"):
+        rljax.PPOConfig(learnin_rate=1.0)  # type: ignore[call-arg]
+    with pytest.raises(rljax.ConfigError, match="learning_rate = "):
+        rljax.PPOConfig(learning_rate=jnp.float32(-1.0))  # type: ignore[arg-type]
+    with pytest.raises(rljax.ConfigError, match="seed = 4294967296"):
+        rljax.PPOConfig(seed=2**32)
+    with pytest.raises(rljax.ConfigError, match="expected fewer than"):
+        rljax.PPOConfig(total_timesteps=10**13)
+    agent = rljax.make_agent(rljax.PPOConfig(**TINY))
+    with pytest.raises(rljax.ConfigError, match="num_episodes = 0"):
+        rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), num_episodes=0)
+
+
+def test_an_environment_given_as_an_object_is_never_loaded_as_another(tmp_path: Any) -> None:
+    """A changed CartPole is still named CartPole-v1, but is not what that id builds."""
+    cartpole = type("Changed", (rljax.make_env("CartPole-v1")[0].__class__,), {})()
+    rljax.fit(rljax.PPOConfig(env=cartpole, **TINY), run_dir=tmp_path / "run")
+    with pytest.raises(rljax.ConfigError, match=r"object of class Changed: give it again, load_run\(path, env=\.\.\.\)"):
+        rljax.load_run(tmp_path / "run")
+    assert rljax.load_run(tmp_path / "run", env=cartpole).step == 32
