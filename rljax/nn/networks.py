@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.wrappers import flatten_observation
 from rljax.nn.initializers import orthogonal_kernels
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -107,8 +108,7 @@ class Policy(nn.Module):
 
 def ravel_observation(obs: Any) -> jax.Array:
     """One f32 vector per observation: leaves `[B, ...]` raveled and concatenated in order, `[B, D]`."""
-    flat = [leaf.astype(jnp.float32).reshape((leaf.shape[0], -1)) for leaf in jax.tree.leaves(obs)]
-    return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
+    return jax.vmap(flatten_observation)(obs)
 
 
 def make_network(spec: Any, num_outputs: int) -> nn.Module:
