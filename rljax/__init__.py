@@ -22,11 +22,12 @@ from rljax.collect.returns import gae
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
-from rljax.core.errors import ConfigError, RljaxError, TrainingError
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs import env_ids, make_env, register_env
-from rljax.run.checkpoint import Run, load_run
 from rljax.run.fit import fit
+from rljax.run.folder import Run, load_run
+from rljax.run.loggers import Logger, RunStart
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,8 @@ __all__ = [
     "Run",
     "Agent",
     "TrainResult",
+    "Logger",
+    "RunStart",
     # configure
     "Config",
     "PPOConfig",
@@ -71,5 +74,7 @@ __all__ = [
     "RljaxError",
     "ConfigError",
     "TrainingError",
+    "TrainingInterrupted",
+    "RljaxWarning",
     "__version__",
 ]

@@ -307,7 +307,6 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     entropy = jnp.mean(distribution.entropy())
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     return loss, {
-        "train/loss": loss,
         "train/policy_loss": policy_loss,
         "train/value_loss": value_loss,
         "train/entropy": entropy,

@@ -253,10 +253,13 @@ def dump_config(config: Config) -> str:
 
     TOML has no null, so None is written as "none". Objects (an environment, a network module) are written by name.
     """
-    table: dict[str, Any] = {"algorithm": config.algorithm}
-    for f in dataclasses.fields(config):
-        table[f.name] = _plain(getattr(config, f.name))
-    return tomli_w.dumps(table)
+    return tomli_w.dumps(config_table(config))
+
+
+def config_table(config: Config) -> dict[str, Any]:
+    """The algorithm and every field of a configuration as plain values, as TOML and JSON hold them."""
+    fields = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return {"algorithm": config.algorithm, **fields}
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RljaxError(Exception):
@@ -19,6 +20,24 @@ class ConfigError(RljaxError, ValueError):
 
 class TrainingError(RljaxError, RuntimeError):
     """A run cannot go on (NaN in a loss, say): the message names the step, what went wrong and what was kept."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or a signal to terminate, reached `fit`: it finished its chunk and saved it.
+
+    Attributes:
+        result: the `TrainResult` so far.
+        signum: the signal.
+    """
+
+    def __init__(self, message: str, result: Any, signum: int):
+        super().__init__(message)
+        self.result = result
+        self.signum = signum
+
+
+class RljaxWarning(UserWarning):
+    """Something was not done as asked, or was mended, and the run goes on."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

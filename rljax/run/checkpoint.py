@@ -1,115 +1,281 @@
-"""Checkpoints of the whole state, and run folders.
+"""Checkpoints: a whole state as named arrays, written aside, checked by sums when read, with `latest` and `best` links.
 
-runs/NAME/config.toml  metrics.jsonl  checkpoints/step_N/  checkpoints/latest -> step_N
+checkpoints/step_N/{meta.json, state/}   checkpoints/latest -> step_N   checkpoints/best -> step_M
+
+A folder called step_N is whole: it got that name, by a rename, after all of it was written.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import json
+import logging
 import os
 import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rljax.core.agent import make_agent
-from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError
 
-CONFIG_FILE = "config.toml"
-METRICS_FILE = "metrics.jsonl"
+META_FILE = "meta.json"
+STATE_FOLDER = "state"
+CHECKPOINTS = "checkpoints"
 
 
-class Run(NamedTuple):
-    """A run read back from its folder: its configuration, the agent's whole state and the environment steps taken."""
-
-    config: Any
-    state: Any
-    step: int
+class CheckpointError(ConfigError):
+    """A checkpoint is damaged or does not fit; the message says which and how."""
 
 
-def create_run_dir(path: str | os.PathLike[str], config: Config) -> Path:
-    """Make the folder of a new run, with the configuration frozen in it.
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds: the state's leaves by name, rows not yet summed up in a record (or None), and what meta.json says."""
 
-    Raises:
-        ConfigError: there is something at `path` already (nothing is touched), or it cannot be made.
-    """
-    folder = Path(path)
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"run folder {folder} exists already: choose another with --run-dir, or delete it first")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"run folder {folder}: cannot be made: {error.strerror}") from None
-    return folder
+    arrays: dict[str, np.ndarray]
+    pending: np.ndarray | None
+    meta: dict[str, Any]
 
 
-def save_checkpoint(run_dir: Path, state: Any, step: int) -> Path:
-    """Write the state to `checkpoints/step_<step>`, aside and then renamed, and point `latest` at it; older ones are removed.
+def named_arrays(state: Any) -> dict[str, np.ndarray]:
+    """A copy of a state's leaves on the host, by name (`params/params/network/actor_0/kernel`); keys as the integers they hold."""
+    # A copy and not a view: the buffers are donated to the next chunk while this one is being written.
+    return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in _named_leaves(state)}
+
+
+def state_from(arrays: Mapping[str, np.ndarray], example: Any, key_impl: str, source: object) -> Any:
+    """The state with the structure of `example` (arrays or their shapes, keys of `key_impl`) from named arrays.
 
     Raises:
-        RljaxError: it cannot be written; the checkpoint before it is untouched.
+        CheckpointError: they do not fit; names the first leaf that differs.
     """
-    import orbax.checkpoint as ocp
+    leaves = []
+    for name, expected in _named_leaves(example):
+        if name not in arrays:
+            raise CheckpointError(f"{source}: does not fit this configuration: {name} is not in it")
+        x = arrays[name]
+        here = jax.eval_shape(jax.random.key_data, expected) if _is_key(expected) else expected
+        if x.shape != here.shape or x.dtype != here.dtype:
+            raise CheckpointError(
+                f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
+            )
+        leaves.append(jax.random.wrap_key_data(x, impl=key_impl) if _is_key(expected) else jnp.asarray(x))
+    names = [name for name, _ in _named_leaves(example)]
+    unknown = next((name for name in arrays if name not in set(names)), None)
+    if unknown is not None:
+        raise CheckpointError(f"{source}: does not fit this configuration: it has {unknown}, which is not in the state here")
+    return jax.tree.unflatten(jax.tree.structure(example), leaves)
 
-    folder = (run_dir / "checkpoints").resolve()
+
+def write_checkpoint(
+    folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], pending: np.ndarray | None = None
+) -> Path:
+    """Write `folder/step_<step>`: aside first, then renamed, so that it is there whole or not at all.
+
+    Raises:
+        RljaxError: it cannot be written (a full disk, say); what was there before is untouched.
+    """
     target = folder / f"step_{step}"
     aside = folder / f".writing_step_{step}"
+    tree: dict[str, Any] = {"arrays": {name: x for name, x in arrays.items() if x.size}}
+    if pending is not None and pending.size:
+        tree["pending"] = pending
     try:
-        shutil.rmtree(aside, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(aside, _without_keys(state))
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        with _checkpointer() as checkpointer:
+            checkpointer.save((aside / STATE_FOLDER).resolve(), tree)
+        text = json.dumps({
+            "format": 1,
+            "step": step,
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **meta,
+            "arrays": {name: [list(x.shape), str(x.dtype)] for name, x in arrays.items()},
+            "files": _sums(aside),
+        })  # fmt: skip
+        (aside / META_FILE).write_text(text + "\n", encoding="utf-8")
+        if target.exists():
+            _remove(target)
         aside.rename(target)
-        link = folder / ".latest"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.name)
-        link.rename(folder / "latest")
-        for old in folder.glob("step_*"):
-            if old != target:
-                shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise RljaxError(f"checkpoint {target}: cannot be written: {error.strerror or error}") from None
+    except Exception as error:  # orbax raises a full disk as several types
+        shutil.rmtree(aside, ignore_errors=True)
+        raise RljaxError(f"checkpoint {target}: cannot be written: {_reason(error)}; the ones before it are untouched") from error
     return target
 
 
-def load_run(path: str | os.PathLike[str], **overrides: Any) -> Run:
-    """Read a run folder: `Run(config, state, step)` of its latest checkpoint.
-
-    `overrides` replace fields of its configuration: an environment or network that was given as an object is written to
-    the folder by name only, so give it again here (`env=MyEnv()`).
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint after comparing every file of it with the size and the CRC-32 noted when it was written.
 
     Raises:
-        ConfigError: no run or no checkpoint there, or the checkpoint does not fit the configuration.
+        CheckpointError: it is damaged; says which file.
     """
-    folder = Path(path)
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
-    config = load_config(folder / CONFIG_FILE, **overrides)
-    latest = folder / "checkpoints" / "latest"
-    if not latest.exists():
-        raise ConfigError(f"{folder}: no checkpoint there yet (no checkpoints/latest)")
+    meta = read_meta(path)
+    for name, (size, crc) in meta["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
+        if file.stat().st_size != size or _crc(file) != crc:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not as it was written")
+    try:
+        with _checkpointer() as checkpointer:
+            tree = checkpointer.restore((path / STATE_FOLDER).resolve())
+    except Exception as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
+    # Arrays without elements are not written; their shapes are noted.
+    empty = {name: np.zeros(shape, dtype) for name, (shape, dtype) in meta["arrays"].items() if 0 in shape}
+    arrays = {**tree["arrays"], **empty}
+    return Checkpoint({name: np.asarray(arrays[name]) for name in meta["arrays"]}, tree.get("pending"), meta)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself: step, time, scores and so on.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it was written by a version that this one cannot read.
+    """
+    try:
+        meta = json.loads((path / META_FILE).read_text(encoding="utf-8"))
+        step, version = meta["step"], meta["format"]
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} cannot be read") from None
+    if version != 1:
+        raise CheckpointError(f"checkpoint {path} has format {version}: this version of rljax reads format 1")
+    if path.resolve().name != f"step_{step}":
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} says step {step}")
+    return meta
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, whole or damaged, the newest first."""
+    names = [p.name.removeprefix("step_") for p in folder.glob("step_*")]
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+
+
+def link(folder: Path, name: str, step: int) -> None:
+    """Point `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
+    aside = folder / f".{name}"
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(f"step_{step}")
+    aside.rename(folder / name)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run in a thread, one at a time, keeps the newest few and the best, and moves the links."""
+
+    def __init__(self, folder: Path, keep: int | None, best_step: int | None):
+        self.folder, self.keep, self.best_step = folder, keep, best_step
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="rljax-checkpoint")
+        self.writing: Future[None] | None = None
+        for junk in [*folder.glob(".writing_*"), *folder.glob(".removing_*")]:
+            shutil.rmtree(junk, ignore_errors=True)
+
+    @property
+    def busy(self) -> bool:
+        return self.writing is not None and not self.writing.done()
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any], pending: np.ndarray, best: bool) -> None:
+        """Copy the state to the host and start writing it. An error of the write before this one is raised here."""
+        self.wait()
+        self.writing = self.thread.submit(self._write, step, named_arrays(state), dict(meta), pending.copy(), best)
+
+    def wait(self) -> None:
+        """Return when nothing is being written.
+
+        Raises:
+            RljaxError: the last checkpoint could not be written.
+        """
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self.thread.shutdown()
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any], pending: np.ndarray, best: bool) -> None:
+        write_checkpoint(self.folder, step, arrays, meta, pending)
+        try:
+            link(self.folder, "latest", step)
+            if best:
+                self.best_step = step
+                link(self.folder, "best", step)
+            if self.keep is not None:
+                # Only older ones: what lies ahead of this step is left from before a fall-back, and is written anew in time.
+                older = [s for s in checkpoint_steps(self.folder) if s < step and s != self.best_step]
+                for old in older[self.keep - 1 :]:
+                    _remove(self.folder / f"step_{old}")
+        except OSError as error:
+            raise RljaxError(f"checkpoints in {self.folder}: {_reason(error)}") from error
+
+
+def _remove(path: Path) -> None:
+    """Renamed first, so that a kill leaves no half of it under its name."""
+    doomed = path.with_name(f".removing_{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _checkpointer() -> Iterator[Any]:
     import orbax.checkpoint as ocp
 
-    agent = make_agent(config)
-    example = jax.eval_shape(lambda: agent.init(jax.random.key(0)))
+    # Orbax logs an error with its traceback besides raising it; what is raised becomes our one line.
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            saved = checkpointer.restore(latest.resolve(), jax.eval_shape(_without_keys, example))
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"{latest}: cannot be read as the state of this configuration: {reason}") from None
-    state = jax.tree.map(lambda e, x: jax.random.wrap_key_data(x) if _is_key(e) else x, example, saved)
-    return Run(config, state, int(latest.resolve().name.removeprefix("step_")))
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            yield checkpointer
+    finally:
+        logger.setLevel(level)
+
+
+def _sums(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and CRC-32 of every file under a folder, by its relative name."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): (p.stat().st_size, _crc(p)) for p in files}
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
 
 def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _without_keys(state: Any) -> Any:
-    """The state with typed keys as the integers they hold."""
-    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+def describe(x: Any) -> str:
+    """Dtype and shape of an array: `float32[4, 64]`."""
+    return f"{x.dtype}{list(x.shape)}"
+
+
+def _reason(error: BaseException) -> str:
+    """The shortest true account of an error: the system's words where it has some."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    text = str(error).strip() or type(error).__name__
+    full_disk = os.strerror(28)
+    return full_disk if full_disk in text else text.splitlines()[0]

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 MAX_RECORDS = 1000
-"""Default number of records in a run: enough for any curve, and a bound on the file."""
+"""Number of records in a run: enough for any curve, and a bound on the file."""
+
+MAX_VALUES = 4_000_000
+"""Number of values in all records: bounds the file of a run of thousands of seeds, which then has fewer records."""
+
+MIN_RECORDS = 50
 
 
-def summarize(rows: dict[str, np.ndarray]) -> dict[str, float]:
-    """One value per metric for a window of iterations, each `[window]`.
+def window_of(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
+    """Iterations that go into one record."""
+    records = min(MAX_RECORDS, max(MIN_RECORDS, MAX_VALUES // (num_seeds * num_metrics)))
+    return -(-num_iterations // records)
+
+
+def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One value per metric and seed, f64 `[S]`, for a window of iterations, each metric `[window, S]`.
 
     Episode means are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged.
     """
@@ -23,15 +36,32 @@ def summarize(rows: dict[str, np.ndarray]) -> dict[str, float]:
     for name, values in rows.items():
         known = np.isfinite(values)
         if name.startswith("eval/"):
-            summary[name] = float(values[known][-1]) if known.any() else math.nan
+            summary[name] = last_known(values)
         elif name.endswith("/count"):
-            summary[name] = float(np.sum(values))
+            summary[name] = np.sum(values, 0, dtype=np.float64)
         elif name.startswith("episode/") and counts is not None:
-            total = counts[known].sum()
-            summary[name] = float((values[known] * counts[known]).sum() / total) if total else math.nan
+            weights = np.where(known, counts, 0.0).astype(np.float64)
+            total = weights.sum(0)
+            mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
+            summary[name] = np.where(total > 0, mean, math.nan)
         else:
-            summary[name] = float(np.mean(values))
+            summary[name] = np.mean(values, 0, dtype=np.float64)
     return summary
+
+
+def last_known(values: np.ndarray) -> np.ndarray:
+    """The last finite value of each column of `[window, S]`, f64 `[S]`; NaN where there is none."""
+    known = np.isfinite(values)
+    last = len(values) - 1 - np.argmax(known[::-1], axis=0)
+    return np.where(known.any(0), values[last, np.arange(values.shape[1])], math.nan).astype(np.float64)
+
+
+def over_seeds(name: str, values: np.ndarray) -> float:
+    """A metric's value for all seeds `[S]` together: the mean of those that are known; counts add up."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return math.nan if len(values) > 1 else float(values[0])
+    return float(known.sum() if name.endswith("/count") else known.mean())
 
 
 class JsonLines:
@@ -41,9 +71,71 @@ class JsonLines:
         self.file = path.open("a", encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
-        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        self.file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self.file.write(json.dumps(_without_nan(record), allow_nan=False) + "\n")
         self.file.flush()
 
     def close(self) -> None:
         self.file.close()
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    return [_without_nan(v) for v in value] if isinstance(value, list) else value
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Take back what a metrics file says of later steps, and a line that a kill cut off: those iterations run again."""
+    kept = 0
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                whole = line.endswith(b"\n") and json.loads(line)["step"] <= step
+            except (ValueError, KeyError, TypeError):
+                whole = False
+            if not whole:
+                break
+            kept += len(line)
+    os.truncate(path, kept)
+
+
+class Records:
+    """Turns the metrics of iterations into records, one for each full window.
+
+    Rows wait in `pending` until their window is full; a checkpoint takes those with it.
+
+    Args:
+        names: of the metrics, in the order of the rows' last axis.
+        window: iterations in a record.
+        first, last: iterations at which the run goes on, rows in `pending` not counted, and ends.
+        emit: called with (iterations done by then, metric -> `[S]`) for each record; true: stop the run.
+        pending: `[iterations, S, metrics]`.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        window: int,
+        first: int,
+        last: int,
+        pending: np.ndarray,
+        emit: Callable[[int, dict[str, np.ndarray]], bool],
+    ):
+        self.names, self.window, self.written, self.last, self.pending, self.emit = names, window, first, last, pending, emit
+
+    def add(self, rows: np.ndarray) -> bool:
+        """Take in rows `[iterations, S, metrics]`; whether one of the records asked to stop."""
+        self.pending = np.concatenate([self.pending, rows])
+        stop = False
+        while len(self.pending):
+            length = min(self.window, self.last - self.written)
+            if length > len(self.pending):
+                break
+            window, self.pending = self.pending[:length], self.pending[length:]
+            self.written += length
+            stop |= self.emit(self.written, summarize({name: window[:, :, i] for i, name in enumerate(self.names)}))
+        return stop

@@ -23,7 +23,7 @@ def test_an_environment_whose_constructor_looks_at_arrays_is_evaluated_inside_a_
     train = jax.jit(jax.vmap(lambda rate: rljax.make_train(config.replace(learning_rate=rate))(jax.random.key(0))))
     metrics = train(rates).metrics
     assert np.isfinite(metrics["eval/return"]).all()
-    assert metrics["train/loss"].shape == (2, 2)
+    assert metrics["train/policy_loss"].shape == (2, 2)
 
 
 def test_the_learning_rate_stays_at_zero_after_the_last_iteration() -> None:

@@ -90,12 +90,12 @@ def test_two_keys_give_two_runs(singles: list[TrainResult]) -> None:
 def test_training_changes_the_parameters_every_iteration_and_counts_them(singles: list[TrainResult]) -> None:
     assert singles[0].state.iteration == CONFIG.num_iterations == 6
     assert np.all(singles[0].metrics["train/grad_norm"] > 0)
-    assert len(np.unique(singles[0].metrics["train/loss"])) == 6
+    assert len(np.unique(singles[0].metrics["train/value_loss"])) == 6
 
 
 def test_metrics_are_one_f32_number_per_iteration(singles: list[TrainResult]) -> None:
     metrics = singles[0].metrics
-    assert {"episode/return", "episode/length", "episode/count", "train/loss", "train/value", "train/grad_norm"} <= set(metrics)
+    assert {"episode/return", "episode/length", "episode/count", "train/policy_loss", "train/value", "train/grad_norm"} <= set(metrics)
     assert list(metrics) == sorted(metrics)
     for name, value in metrics.items():
         assert (value.shape, value.dtype, value.weak_type) == ((6,), jnp.float32, False), name

@@ -115,7 +115,10 @@ def test_run_folder_has_frozen_config_metrics_and_a_checkpoint_that_reads_back(
 
 def test_records_carry_environment_steps_and_null_for_nan(tmp_path: Path, reference: rljax.TrainResult) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
-    records = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    first, *records = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    assert first["step"] == 0
+    assert first["hyperparameters"]["learning_rate"] == 1e-3
+    assert first["hyperparameters"]["network"] == {"hidden": [16]}
     assert [r["step"] for r in records] == [64 * (i + 1) for i in range(23)]
     for i, record in enumerate(records):
         assert record["perf/steps_per_second"] > 0
@@ -203,6 +206,6 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
     text = (tmp_path / "a" / "config.toml").read_text()
     (tmp_path / "a" / "config.toml").write_text(text.replace("hidden = [\n    16,\n]", "hidden = [32]"))
-    with pytest.raises(rljax.ConfigError, match="cannot be read as the state of this configuration") as error:
+    with pytest.raises(rljax.ConfigError, match=r"params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here") as error:
         rljax.load_run(tmp_path / "a")
     assert "\n" not in str(error.value)

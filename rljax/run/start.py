@@ -1,0 +1,231 @@
+"""How a run begins: anew, where an interrupted one stopped, or as a fork of a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import OBJECT_PREFIX, Config, config_table
+from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.run.checkpoint import CHECKPOINTS, describe, named_arrays, state_from
+from rljax.run.folder import (
+    RunInfo,
+    initial_keys,
+    initial_state,
+    load_checkpoint,
+    read_config,
+    read_info,
+    replace_config,
+    split_path,
+    state_of,
+)
+
+BUDGET = "total_timesteps"
+"""The one field of a run's configuration that resuming it may change."""
+
+ENVIRONMENT_FIELDS = ("env_state", "obs")
+"""Fields of a state that hold episodes under way: kept together or started anew together."""
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes:
+        agent: what trains.
+        state: the whole state, on the device; with a leading axis `[seeds]` where `info.seeds` is not None.
+        info: what run.json says, or will say.
+        iteration: iterations behind it, of `info.step_offset + iteration * steps_per_iteration` environment steps.
+        pending: rows not yet in a record, `[iterations, S, metrics]`, or None.
+        meta: scores so far; see `Scores`.
+        extended: the budget was changed.
+    """
+
+    agent: Agent
+    state: Any
+    info: RunInfo
+    iteration: int
+    pending: np.ndarray | None
+    meta: dict[str, Any]
+    extended: bool = False
+
+    @property
+    def last_iteration(self) -> int:
+        """Iterations behind it at the end of the budget, which is never exceeded."""
+        config = self.agent.config
+        return int((config.total_timesteps - self.info.step_offset) // config.steps_per_iteration)
+
+
+def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
+    """The first iteration of a new run. `key` None: that of `config.seed`, or those of `seed .. seed + seeds - 1`."""
+    config = agent.config
+    if seeds is not None:
+        if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 2**32 - config.seed:
+            raise ConfigError(f"seeds = {seeds!r}: expected a whole number from 1 (seed + seeds at most 2**32)")
+    if key is None:
+        keys = initial_keys(config.seed, seeds)
+    else:
+        keys = key if seeds is None else jax.random.split(key, seeds)
+    state = jax.jit(lambda keys: initial_state(agent, keys, seeds))(keys)
+    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
+    return Start(agent, state, info, iteration=0, pending=None, meta={})
+
+
+def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None, seeds: int | None) -> Start:
+    """Where the latest whole checkpoint of a run is.
+
+    Args:
+        folder: the run's.
+        given: an agent of the configuration that the user holds; only its budget may differ from the frozen one, and the
+            objects in it (an environment, a network) stand for what the folder knows by name only.
+        total_timesteps: another budget; None: as `given`, or as the run has it.
+        seeds: must be those of the run, or None.
+    """
+    frozen = read_config(folder)
+    config, agent = frozen, None
+    if given is not None:
+        config = _with_objects(frozen, given.config)
+        config = config.replace(**{BUDGET: given.config.total_timesteps})
+        if config == given.config:
+            agent = given
+    if total_timesteps is not None and total_timesteps != config.total_timesteps:
+        config, agent = config.replace(**{BUDGET: total_timesteps}), None
+    info = read_info(folder)
+    if seeds is not None and seeds != info.seeds:
+        raise ConfigError(f"seeds = {seeds}: run {folder} has {info.seeds or 'a single one'}")
+    agent = agent or make_agent(config)
+    saved = load_checkpoint(folder)
+    start = Start(
+        agent=agent,
+        state=state_of(agent, info, saved, folder),
+        info=info,
+        iteration=saved.meta["iteration"],
+        pending=saved.pending,
+        meta=saved.meta,
+        extended=config.total_timesteps != frozen.total_timesteps,
+    )
+    if start.last_iteration < start.iteration:
+        raise ConfigError(
+            f"total_timesteps = {config.total_timesteps}: run {folder} has taken {saved.meta['step']} steps already"
+        )
+    if start.extended:
+        replace_config(folder, config)
+    return start
+
+
+def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) -> Start:
+    """A new run of `agent` that begins with what fits it of a checkpoint; the count of steps goes on.
+
+    All of the parameters must fit. Any other part of the state is taken over whole, or else made anew with a warning that
+    names it: environments under way where their number or the environment changed, the optimiser where it changed. With
+    another `seed` the random keys are that seed's.
+
+    Args:
+        path: a checkpoint, or a run's folder for its latest.
+        agent: of the new configuration.
+        seeds: must be those of the run, or None.
+
+    Raises:
+        ConfigError: the network cannot take the weights (names the first parameter that differs), or the budget is spent.
+    """
+    folder, name = split_path(path)
+    saved_config, info, saved = read_config(folder), read_info(folder), load_checkpoint(folder, name)
+    config, step = agent.config, saved.meta["step"]
+    source = folder / CHECKPOINTS / f"step_{step}"
+    if seeds is not None and seeds != info.seeds:
+        raise ConfigError(f"seeds = {seeds}: checkpoint {source} has {info.seeds or 'a single one'}")
+    iteration = step // config.steps_per_iteration
+    if config.steps_per_iteration == saved_config.steps_per_iteration:
+        iteration = saved.meta["iteration"]
+    step_offset = step - iteration * config.steps_per_iteration
+    keys = initial_keys(config.seed, info.seeds, info.key_impl)
+    fresh = jax.jit(lambda keys: initial_state(agent, keys, info.seeds))(keys)
+    state, anew = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source)
+    if anew:
+        warnings.warn(f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2)
+    state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
+    forked_from = {"checkpoint": str(source), "step": step}
+    start = Start(
+        agent=agent,
+        state=state,
+        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from),
+        iteration=iteration,
+        pending=None,
+        meta={},
+    )
+    if start.last_iteration <= iteration:
+        raise ConfigError(
+            f"total_timesteps = {config.total_timesteps}: the checkpoint is at step {step} already, and steps go on from there: "
+            f"expected at least {step + config.steps_per_iteration}"
+        )
+    return start
+
+
+def _take_over(
+    fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path
+) -> tuple[Any, list[str]]:
+    """`(state, fields made anew)`: each field of the fresh state replaced by the saved one where all of it fits."""
+    saved: dict[str, dict[str, np.ndarray]] = {}
+    for name, x in arrays.items():
+        saved.setdefault(name.partition("/")[0], {})[name] = x
+    fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if getattr(fresh, name) is not None}
+    here = {name: named_arrays({name: value}) for name, value in fields.items()}
+
+    misfit = _first_difference(saved.get("params", {}), here["params"])
+    if misfit is not None:
+        name, there_is, here_is = misfit
+        raise ConfigError(f"the network of this configuration cannot take the weights of {source}: {name} is {there_is} there "
+                          f"and {here_is} here")  # fmt: skip
+
+    anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
+    there, now = config_table(old), config_table(new)
+    if (there["env"], there["env_params"]) != (now["env"], now["env_params"]):
+        anew |= set(ENVIRONMENT_FIELDS)
+    if anew & set(ENVIRONMENT_FIELDS):
+        anew |= set(ENVIRONMENT_FIELDS)
+    taken = {
+        name: state_from(saved[name], {name: value}, key_impl, source)[name]
+        for name, value in fields.items()
+        if name not in anew and not (old.seed != new.seed and name in ("key", "eval_key"))
+    }
+    return fresh.replace(**taken), sorted(anew & set(fields))
+
+
+def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:
+    """The first name, in order, whose arrays differ in shape or dtype: `(name, there, here)`."""
+    for name in [*here, *there]:
+        a, b = (describe(side[name]) if name in side else "missing" for side in (there, here))
+        if a != b:
+            return name, a, b
+    return None
+
+
+def _with_objects(frozen: Config, given: Config) -> Config:
+    """The frozen configuration, with the objects of the given one where the folder has their names; warns of other differences."""
+    if type(frozen) is not type(given):
+        raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
+    there, here = config_table(frozen), config_table(given)
+    objects = {
+        name: getattr(given, name)
+        for name, value in there.items()
+        if isinstance(value, str) and value.startswith(OBJECT_PREFIX) and here[name] == value
+    }
+    refused = [name for name in there if there[name] != here[name] and name != BUDGET]
+    warn_refused(refused)
+    return frozen.replace(**objects)
+
+
+def warn_refused(names: list[str]) -> None:
+    """Say that changes to a resumed run are not made."""
+    if names:
+        warnings.warn(
+            f"{', '.join(names)}: refused, a resumed run keeps its configuration (only {BUDGET} may change; fork it to change more)",
+            RljaxWarning,
+            stacklevel=2,
+        )
