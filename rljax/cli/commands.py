@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,35 +17,159 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
 from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, TrainingInterrupted, did_you_mean
 from rljax.envs import env_ids, gymnax_env_ids
+from rljax.run.checkpoint import CHECKPOINTS, read_meta
+from rljax.run.folder import Run, check_free, read_config, read_info, split_path
 from rljax.run.progress import default_progress
+from rljax.run.start import BUDGET, warn_refused
+
+if TYPE_CHECKING:
+    from rljax.cli.main import Eval, Export, Plot, Record, Train, Saved
 
 
-def train(name: str, run_dir: str | None, overrides: dict[str, Any]) -> None:
+def train(options: Train, overrides: dict[str, Any]) -> None:
     """`rljax train`: train into a run folder, evaluate greedily, say whether it solved the task and what to do next."""
-    config = load_config(name, **_merged(name, overrides))
-    agent = rljax.make_agent(config)
-    folder = run_dir or _free_folder(Path("runs") / Path(name).stem)
-    print(f"training {config.algorithm} on {config.env} into {folder}", flush=True)
+    for name in ("resume", "fork"):
+        if getattr(options, name) is not None and options.config is not None:
+            raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
+    if options.resume is not None:
+        agent, folder, how = _resumed(options, overrides)
+    else:
+        agent, folder, how = _new(options, overrides)
+    config = agent.config
+    limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     started = time.perf_counter()
-    result = rljax.fit(agent, run_dir=folder, progress=default_progress())
-    steps = config.num_iterations * config.steps_per_iteration
-    print(f"trained {steps:,} steps in {time.perf_counter() - started:.1f} s, compiling included; evaluating ...", flush=True)
-    _report(agent, result.state, jax.random.key(config.seed + 1), 100)
+    try:
+        result = rljax.fit(agent, progress=default_progress(), loggers=options.log, **limits, **how)
+    except TrainingInterrupted as stop:
+        raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {folder}", stop.result, stop.signum) from None
+    step = read_meta(folder / CHECKPOINTS / "latest")["step"]
+    if not result.metrics["episode/return"].size:
+        print(f"{folder} is complete at step {step:,}; to train on: rljax train --resume {folder} --total-timesteps {2 * step}")
+        return
+    print(f"trained to step {step:,} in {time.perf_counter() - started:.1f} s, compiling included", flush=True)
+    if step + config.steps_per_iteration <= config.total_timesteps:
+        print(f"stopped after {options.max_minutes:g} minutes; to go on: rljax train --resume {folder}")
+        return
+    info = read_info(folder)
+    print("evaluating ...", flush=True)
+    if info.seeds is None:
+        _report(agent, result.state, jax.random.key(config.seed + 1), 100)
+    else:
+        _report_seeds(agent, result.state, jax.random.key(config.seed + info.seeds), 100)
     print("next:")
-    print(f"  rljax eval {folder} --sample")
-    print(f"  rljax train {folder}/config.toml --seed {config.seed + 1} --run-dir {folder}-seed{config.seed + 1}")
-    print("  rljax list")
+    print(f"  rljax show {folder}")
+    print(f"  rljax plot {folder}")
+    print(f"  rljax record {folder} --out agent.gif")
+    print(f"  rljax train --resume {folder} --total-timesteps {2 * config.total_timesteps}")
 
 
-def evaluate_run(path: str, episodes: int, seed: int, sample: bool) -> None:
+def _new(options: Train, overrides: dict[str, Any]) -> tuple[Agent, Path, dict[str, Any]]:
+    """`(agent, folder, arguments of fit)` of a run that starts anew or as a fork."""
+    if options.fork is not None:
+        parent, _ = split_path(options.fork)
+        config = read_config(parent, **_merged(lambda: read_config(parent), overrides))
+        folder = Path(options.run_dir or _free_folder(parent.with_name(f"{parent.resolve().name}-fork")))
+    elif options.config is not None:
+        name = options.config
+        config = load_config(name, **_merged(lambda: load_config(name), overrides))
+        folder = Path(options.run_dir or _free_folder(Path("runs") / Path(name).stem))
+    else:
+        raise ConfigError("nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT")
+    agent = rljax.make_agent(config)
+    check_free(folder)
+    seeds = "" if options.seeds is None else f", {options.seeds} seeds"
+    source = "" if options.fork is None else f" from {options.fork}"
+    print(f"training {config.algorithm} on {config.env}{seeds}{source} into {folder}", flush=True)
+    return agent, folder, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
+
+
+def _resumed(options: Train, overrides: dict[str, Any]) -> tuple[Agent, Path, dict[str, Any]]:
+    """`(agent, folder, arguments of fit)` of a run that goes on. Changes other than of its budget are refused with a warning."""
+    if options.fork is not None or options.run_dir is not None:
+        raise ConfigError("--resume goes on in the run's own folder: give neither --fork nor --run-dir with it")
+    folder, _ = split_path(options.resume or "")
+    warn_refused([name for name in overrides if name != BUDGET])
+    budget = {name: value for name, value in overrides.items() if name == BUDGET}
+    agent = rljax.make_agent(read_config(folder, **budget))
+    print(f"resuming {folder}: {agent.config.algorithm} on {agent.config.env}", flush=True)
+    return agent, folder, {"resume": options.resume, "seeds": options.seeds}
+
+
+def evaluate_run(options: Eval) -> None:
     """`rljax eval`: whole episodes of a trained agent."""
-    if episodes < 1:
-        raise ConfigError(f"episodes = {episodes}: expected a whole number > 0")
-    run = rljax.load_run(path)
-    print(f"{path}: {run.config.algorithm} after {run.step:,} steps")
-    _report(rljax.make_agent(run.config), run.state, jax.random.key(seed), episodes, sample)
+    if options.episodes < 1:
+        raise ConfigError(f"episodes = {options.episodes}: expected a whole number > 0")
+    run, seed = _load(options)
+    print(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
+    _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
+
+
+def record_run(options: Record) -> None:
+    """`rljax record`: a GIF or an MP4 of whole episodes."""
+    from rljax.run.record import record
+
+    run, seed = _load(options)
+    recorded = record(
+        rljax.make_agent(run.config),
+        run.state,
+        options.out,
+        episodes=options.episodes,
+        max_steps=options.max_steps,
+        key=jax.random.key(options.seed),
+        deterministic=not options.sample,
+        fps=options.fps,
+    )
+    print(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
+
+
+def export_run(options: Export) -> None:
+    """`rljax export`: the policy as files that run without rljax."""
+    from rljax.run.export import export_policy
+
+    run, seed = _load(options)
+    exported = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
+    print(f"{options.out}: policy of {run.config.algorithm}{seed} after {run.step:,} steps; {exported}")
+
+
+def plot_runs(options: Plot) -> None:
+    """`rljax plot`: learning curves."""
+    from rljax.run.plot import plot
+
+    plot(options.runs, options.out, metric=options.metric)
+    print(options.out)
+
+
+def show_run(path: str) -> None:
+    """`rljax show`: a run in the terminal."""
+    from rljax.run.show import show
+
+    show(path)
+
+
+def _load(options: Saved) -> tuple[Run, str]:
+    """The run that a command means, one seed of it, and how to call that seed."""
+    text = options.seed_index
+    index = int(text) if text.isdigit() else text
+    run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=index)
+    several = read_info(split_path(options.run)[0]).seeds is not None
+    return run, f" (seed {text})" if several else ""
+
+
+def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:
+    """Greedy returns of every seed, and how many reach the threshold."""
+    play = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes).returns))
+    returns = np.asarray(play(states))
+    if not np.isfinite(returns).any(1).all():
+        print(f"some seeds ended none of {episodes} episodes")
+        return
+    means = np.nanmean(returns, 1)
+    print(f"greedy return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, best {means.max():.1f}")
+    print("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
+    threshold = make_evaluation_env(agent.config)[0].reward_threshold
+    if threshold is not None:
+        print(f"solved by {(means >= threshold).sum()} of {len(means)} seeds: a mean of at least {threshold:g}")
 
 
 def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: bool = False) -> None:
@@ -103,12 +227,12 @@ def bench(suite: str, repeats: int) -> None:
     SUITES[suite](repeats)
 
 
-def _merged(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+def _merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Overrides of single keys of a table (`--network.hidden`) leave the table's other keys as the file has them."""
     tables = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     if not tables:
         return overrides
-    base = load_config(name)
+    base = load()
     merged = {
         key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), Mapping)
     }

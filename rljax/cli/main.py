@@ -8,13 +8,14 @@ import io
 import os
 import sys
 import tomllib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted
 
 DESCRIPTION = """Reinforcement learning in one compiled JAX program.
 
@@ -22,7 +23,15 @@ DESCRIPTION = """Reinforcement learning in one compiled JAX program.
   rljax train cartpole_ppo --learning-rate 1e-3         change any field of its configuration
   rljax train cartpole_ppo --network.hidden "[128,128]" also inside tables
   rljax train my_config.toml --run-dir runs/mine        train your own file, into a folder of your choice
+  rljax train cartpole_ppo --seeds 8                    8 seeds in one program
+  rljax train --resume runs/mine                        go on after Ctrl-C, a kill or --max-minutes, bit for bit
+  rljax train --resume runs/mine --total-timesteps 1e6  train a run for longer
+  rljax train --fork runs/mine --learning-rate 1e-4     a new run from a checkpoint, with anything changed
   rljax eval runs/cartpole_ppo                          play 100 episodes with the trained agent
+  rljax show runs/cartpole_ppo                          configuration, figures, checkpoints, learning curve
+  rljax plot runs/*                                     learning curves with confidence bands, as PNG or SVG
+  rljax record runs/cartpole_ppo --out agent.gif        watch it play
+  rljax export runs/cartpole_ppo --out policy           the policy as files that JAX alone (or ONNX) runs
   rljax list                                            presets, environments, algorithms and their fields
   rljax bench ppo                                       measure this machine, beside rejax where it is installed"""
 
@@ -31,24 +40,94 @@ DESCRIPTION = """Reinforcement learning in one compiled JAX program.
 class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
-    config: tyro.conf.Positional[str]
-    """A preset (`rljax list`) or a TOML file."""
+    config: tyro.conf.Positional[str | None] = None
+    """A preset (`rljax list`) or a TOML file; not with --resume or --fork."""
     run_dir: str | None = None
     """Folder to make for this run; runs/NAME, with a number where that is taken, unless given."""
+    seeds: int | None = None
+    """Train this many seeds in one program: --seed, --seed + 1, ..."""
+    resume: str | None = None
+    """A run's folder: go on from its latest checkpoint. Only --total-timesteps may be changed."""
+    fork: str | None = None
+    """A checkpoint, or a run's folder: a new run from there, with any field changed."""
+    log: tuple[str, ...] = ()
+    """Loggers besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
+    max_minutes: float | None = None
+    """Stop and save after this long."""
+    checkpoint_every: int | None = None
+    """Save each time this many environment steps have been taken."""
+    checkpoint_seconds: float = 60.0
+    """Save when this long has passed since the last save."""
+    keep: int = 3
+    """How many checkpoints to keep besides the best."""
 
 
 @dataclasses.dataclass
-class Eval:
+class Saved:
+    run: tyro.conf.Positional[str]
+    """The run's folder, or one of its checkpoints."""
+    checkpoint: str = "latest"
+    """latest, best or a number of steps."""
+    seed_index: str = "best"
+    """Of a run of several seeds: which one, from 0, or best."""
+
+
+@dataclasses.dataclass
+class Eval(Saved):
     """Play whole episodes with a trained agent and print what it scored."""
 
-    run: tyro.conf.Positional[str]
-    """The run's folder."""
     episodes: int = 100
     """How many episodes."""
     seed: int = 0
     """Key of the episodes."""
     sample: bool = False
     """Sample actions instead of taking the most probable one."""
+
+
+@dataclasses.dataclass
+class Record(Saved):
+    """Record an agent playing, as a GIF or an MP4."""
+
+    out: str = "agent.gif"
+    """The file: .gif or .mp4."""
+    episodes: int = 1
+    """How many episodes, one after the other."""
+    max_steps: int = 1000
+    """Cut an episode off after this many steps."""
+    fps: int = 30
+    """Frames per second."""
+    seed: int = 0
+    """Key of the episodes."""
+    sample: bool = False
+    """Sample actions instead of taking the most probable one."""
+
+
+@dataclasses.dataclass
+class Export(Saved):
+    """Write the policy as files that run without rljax: jax.export for CPU, CUDA and TPU, and ONNX where jax2onnx is installed."""
+
+    out: str = "policy"
+    """The folder to make."""
+
+
+@dataclasses.dataclass
+class Plot:
+    """Draw learning curves: the interquartile mean over seeds with a 95 % bootstrap interval. Runs that differ in their seed only are one curve."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    """Folders of runs."""
+    out: str = "curves.png"
+    """The picture: .png, .svg or .pdf."""
+    metric: str | None = None
+    """What to draw; eval/return where all runs have it, else episode/return, unless given."""
+
+
+@dataclasses.dataclass
+class Show:
+    """Print a run: its configuration, figures, checkpoints and learning curve."""
+
+    run: tyro.conf.Positional[str]
+    """The run's folder."""
 
 
 @dataclasses.dataclass
@@ -64,23 +143,26 @@ class Bench:
     """Measure speed on this machine: compile and run time apart, interleaved with a peer where one is installed."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """What to measure: ppo."""
+    """What to measure: ppo, or fit."""
     repeats: int = 5
     """Interleaved repeats; medians are reported."""
 
 
-Command = Train | Eval | Annotated[List, tyro.conf.subcommand("list")] | Bench
+Command = Train | Eval | Show | Plot | Record | Export | Annotated[List, tyro.conf.subcommand("list")] | Bench
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
     try:
-        command, rest = _parse(sys.argv[1:] if arguments is None else arguments)
-        _run(command, rest)
+        command, overrides = _parse(sys.argv[1:] if arguments is None else list(arguments))
+        with _one_line_warnings():
+            _run(command, overrides)
     except ConfigError as error:
         _fail(error, 2)
     except RljaxError as error:
         _fail(error, 1)
+    except TrainingInterrupted as stop:
+        _fail(stop, 128 + stop.signum)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:
@@ -89,20 +171,62 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(141)
 
 
+@contextlib.contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Our own warnings as one line each, every time; the others as Python shows them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RljaxWarning)
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, RljaxWarning):
+                print(f"rljax: warning: {message}", file=sys.stderr, flush=True)
+            else:
+                usual(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
+
+
 def _fail(message: object, status: int) -> None:
     print(f"rljax: {message}", file=sys.stderr)
     sys.exit(status)
 
 
-def _parse(arguments: Sequence[str]) -> tuple[Any, list[str]]:
+def _parse(arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The command, and for `train` the fields of the configuration to change."""
+    own, fields = _split(arguments) if arguments[:1] == ["train"] else (list(arguments), [])
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(Command, args=list(arguments), prog="rljax", description=DESCRIPTION, return_unknown_args=True)
+            command, rest = tyro.cli(Command, args=own, prog="rljax", description=DESCRIPTION, return_unknown_args=True)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
+    if rest and rest[0].startswith("--"):
+        raise ConfigError(f"unknown option {rest[0]} (see rljax {type(command).__name__.lower()} --help)")
+    if rest:
+        raise ConfigError(f"unexpected argument '{rest[0]}': options look like --learning-rate 1e-3")
+    return command, _overrides(fields)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The arguments of `rljax train` itself, and the others as (name, value): fields of the configuration; no value is true."""
+    known = {"help", *(field.name for field in dataclasses.fields(Train))}
+    own: list[str] = []
+    fields: list[tuple[str, str]] = []
+    tokens = list(arguments)
+    while tokens:
+        token = tokens.pop(0)
+        name, equals, value = token.removeprefix("--").partition("=")
+        if not token.startswith("--") or not name or name.replace("-", "_") in known:
+            own.append(token)
+        else:
+            if not equals:
+                value = tokens.pop(0) if tokens and not tokens[0].startswith("--") else "true"
+            fields.append((name, value))
+    return own, fields
 
 
 def _first_lines(box: str) -> str:
@@ -112,37 +236,32 @@ def _first_lines(box: str) -> str:
     return " ".join(said[:3] if said and said[0].endswith(":") else said[:1]).rstrip(".") or "bad arguments"
 
 
-def _run(command: Any, rest: list[str]) -> None:
-    overrides = _overrides(rest)
-    if overrides and not isinstance(command, Train):
-        raise ConfigError(f"unknown option {rest[0]} (see rljax {type(command).__name__.lower()} --help)")
+def _run(command: Any, overrides: dict[str, Any]) -> None:
     _use_compilation_cache()
     from rljax.cli import commands
 
     if isinstance(command, Train):
-        commands.train(command.config, command.run_dir, overrides)
+        commands.train(command, overrides)
     elif isinstance(command, Eval):
-        commands.evaluate_run(command.run, command.episodes, command.seed, command.sample)
+        commands.evaluate_run(command)
+    elif isinstance(command, Record):
+        commands.record_run(command)
+    elif isinstance(command, Export):
+        commands.export_run(command)
+    elif isinstance(command, Plot):
+        commands.plot_runs(command)
+    elif isinstance(command, Show):
+        commands.show_run(command.run)
     elif isinstance(command, List):
         commands.list_names(command.name)
     else:
         commands.bench(command.suite, command.repeats)
 
 
-def _overrides(rest: Sequence[str]) -> dict[str, Any]:
-    """`--learning-rate 1e-3 --anneal-lr=false --network.hidden [64,64]` as a (nested) table; a flag without a value is true."""
+def _overrides(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """`learning-rate 1e-3`, `anneal-lr false`, `network.hidden [64,64]` as a (nested) table."""
     table: dict[str, Any] = {}
-    i = 0
-    while i < len(rest):
-        flag = rest[i]
-        if not flag.startswith("--") or flag == "--":
-            raise ConfigError(f"unexpected argument '{flag}': options look like --learning-rate 1e-3")
-        name, equals, text = flag[2:].partition("=")
-        i += 1
-        if not equals:
-            has_value = i < len(rest) and not rest[i].startswith("--")
-            text = rest[i] if has_value else "true"
-            i += has_value
+    for name, text in fields:
         *tables, leaf = name.replace("-", "_").split(".")
         target = table
         for part in tables:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -229,13 +230,15 @@ class _Driver:
         # Pages that no iteration has written to yet take no memory.
         rows = np.empty((self.last - first, self.num_seeds, len(self.names)), np.float32)
         state, self.start = self.start.state, self.start._replace(state=None)
-        self.progress.start(self._step(self.last))
         try:
             self._open()
             if self.done < self.last:
-                state = self._train(state, rows, first, deadline, stopping)
+                self.progress.start(self._step(self.last))
+                try:
+                    state = self._train(state, rows, first, deadline, stopping)
+                finally:
+                    self.progress.stop()
         finally:
-            self.progress.stop()
             self.loggers.close()
             if self.file is not None:
                 self.file.close()
@@ -446,6 +449,11 @@ def _signals() -> Iterator[_Stopping]:
     def note(signum: int, _: Any) -> None:
         stopping.received.append(signum)
         restore()
+        # Python looks at signals between its own instructions only; the system's own handling does not wait for a long chunk.
+        # It would end a notebook's whole kernel, though.
+        if usual[signal.SIGINT] is signal.default_int_handler and not _interactive():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        print("stopping: finishing the chunk and saving; once more stops at once", file=sys.stderr, flush=True)
 
     for number in usual:
         signal.signal(number, note)
@@ -453,6 +461,10 @@ def _signals() -> Iterator[_Stopping]:
         yield stopping
     finally:
         restore()
+
+
+def _interactive() -> bool:
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
 @contextlib.contextmanager

@@ -1,0 +1,436 @@
+"""Runs survive: exact resume in a new process, kills at any moment, damaged checkpoints, full disks, extension."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.config import ALGORITHMS
+from rljax.run import checkpoint as checkpoint_module
+from rljax.run import records as records_module
+from rljax.run.checkpoint import checkpoint_steps, named_arrays
+from rljax.run.progress import Silent
+
+TINY = {
+    "ppo": rljax.PPOConfig(
+        num_envs=4,
+        num_steps=16,
+        num_epochs=2,
+        num_minibatches=2,
+        learning_rate=1e-3,
+        total_timesteps=64 * 24,
+        network={"hidden": [16]},
+        normalize_observations=True,
+        normalize_rewards=True,
+        eval_every=320,
+        eval_episodes=3,
+        seed=7,
+    ),
+}
+"""A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
+
+CONFIG = TINY["ppo"]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines]
+
+
+def assert_same_run(a: Path, b: Path, **objects: Any) -> None:
+    """The same leaves bit for bit, the same records, the same scores."""
+    first, second = rljax.load_run(a, **objects), rljax.load_run(b, **objects)
+    assert first.step == second.step
+    assert_same_state(first.state, second.state)
+    assert records(a) == records(b)
+    for name in ("latest", "best"):
+        assert (a / "checkpoints" / name).resolve().name == (b / "checkpoints" / name).resolve().name
+
+
+def assert_same_state(a: Any, b: Any) -> None:
+    first, second = named_arrays(a), named_arrays(b)
+    assert list(first) == list(second)
+    for name in first:
+        assert first[name].dtype == second[name].dtype
+        assert first[name].tobytes() == second[name].tobytes(), name
+
+
+class Killed(BaseException):
+    """Stands for kill -9 where the test itself must survive: no handler of the library catches it."""
+
+
+class KillAt(Silent):
+    """Ends training at the first chunk that reaches a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+        if step >= self.step:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    rljax.fit(CONFIG, run_dir=folder)
+    return folder
+
+
+def test_every_algorithm_is_here() -> None:
+    assert set(TINY) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("seeds", [None, 3])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
+    config = TINY[name]
+    rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
+    half = config.num_iterations // 2 * config.steps_per_iteration
+    stop = lambda step, _: step >= half  # noqa: E731
+    rljax.fit(config, run_dir=tmp_path / "halves", seeds=seeds, callback=stop, checkpoint_every=half)
+    between = rljax.load_run(tmp_path / "halves").step
+    assert half <= between < config.total_timesteps
+    program = "import sys, rljax; rljax.fit(resume=sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, tmp_path / "halves"], check=True, timeout=300)
+    assert_same_run(tmp_path / "whole", tmp_path / "halves")
+
+
+def test_killed_between_checkpoints_repeats_what_was_not_saved(tmp_path: Path, reference: Path) -> None:
+    with pytest.raises(Killed):
+        rljax.fit(CONFIG, run_dir=tmp_path / "a", progress=KillAt(900), checkpoint_every=300, checkpoint_seconds=None)
+    written = records(tmp_path / "a")[-1]["step"]
+    saved = rljax.load_run(tmp_path / "a").step
+    assert 300 <= saved < written  # so that records must be taken back
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", reference)
+
+
+def test_a_record_half_full_at_the_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "MAX_RECORDS", 5)  # windows of 5 iterations, 320 steps
+    config = CONFIG.replace(eval_every=None)
+    rljax.fit(config, run_dir=tmp_path / "whole")
+    assert [r["step"] for r in records(tmp_path / "whole")] == [0, 320, 640, 960, 1280, 1536]
+    with pytest.raises(Killed):
+        rljax.fit(config, run_dir=tmp_path / "a", progress=KillAt(700), checkpoint_every=448, checkpoint_seconds=None)
+    assert rljax.load_run(tmp_path / "a").step % 320
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
+
+
+def test_resuming_again_and_again_is_exact(tmp_path: Path, reference: Path) -> None:
+    for step in range(100, CONFIG.total_timesteps, 200):
+        with pytest.raises(Killed):
+            rljax.fit(CONFIG, run_dir=tmp_path / "a", resume=True, progress=KillAt(step), checkpoint_every=64, keep=1)
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", resume=True)
+    assert_same_run(tmp_path / "a", reference)
+
+
+STEPS_OF_A_WRITE = ["mkdir", "write_text", "rename", "symlink_to"]
+
+
+@pytest.mark.parametrize("operation", STEPS_OF_A_WRITE)
+@pytest.mark.parametrize("occurrence", [1, 2, 3])
+def test_killed_at_any_step_of_a_checkpoint_write(
+    operation: str, occurrence: int, tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+    usual = getattr(Path, operation)
+
+    def until_killed(self: Path, *arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        if "checkpoints" in self.parts and "a" in self.parts:
+            count += 1
+            if count >= occurrence:
+                raise Killed
+        return usual(self, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 400)
+        patch.setattr(Path, operation, until_killed)
+        rljax.fit(resume=tmp_path / "a", checkpoint_every=64, keep=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing half written is taken for a checkpoint, not even to be passed over
+        assert rljax.load_run(tmp_path / "a").step >= 400
+        rljax.fit(resume=tmp_path / "a", keep=1)
+    assert_same_run(tmp_path / "a", reference)
+    names = {p.name for p in (tmp_path / "a" / "checkpoints").iterdir()}
+    assert names == {"latest", "best", "step_1536", (tmp_path / "a/checkpoints/best").resolve().name}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kill_9_at_twenty_random_moments_of_the_command(tmp_path: Path) -> None:
+    config = CONFIG.replace(total_timesteps=64 * 6000, eval_every=None, normalize_rewards=False)
+    rljax.fit(config, run_dir=tmp_path / "whole")
+    rljax.fit(config, run_dir=tmp_path / "killed", callback=lambda *_: True)
+    command = [sys.executable, "-m", "rljax.cli.main", "train", "--resume", "killed", "--checkpoint-every", "64", "--keep", "2"]
+    moments = random.Random(0)
+    steps = [rljax.load_run(tmp_path / "killed").step]
+    during_writes = 0
+    for _ in range(20):
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        newest = steps[-1]
+        deadline = time.monotonic() + 120
+        while checkpoint_steps(tmp_path / "killed" / "checkpoints")[0] == newest and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0.0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL, err
+        during_writes += any((tmp_path / "killed" / "checkpoints").glob(".writing_*"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            steps.append(rljax.load_run(tmp_path / "killed").step)
+    assert steps == sorted(set(steps)), "every life got further"
+    assert during_writes > 0, "no kill fell into a write: the test does not test that"
+    rljax.fit(resume=tmp_path / "killed")
+    assert_same_run_but_links(tmp_path / "killed", tmp_path / "whole")
+
+
+def assert_same_run_but_links(a: Path, b: Path) -> None:
+    assert_same_state(rljax.load_run(a).state, rljax.load_run(b).state)
+    assert records(a) == records(b)
+
+
+def damage(path: Path, how: str) -> None:
+    data = max((p for p in (path / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    if how == "truncated":
+        os.truncate(data, data.stat().st_size // 2)
+    elif how == "flipped bit":
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+    elif how == "missing file":
+        data.unlink()
+    elif how == "no meta":
+        (path / "meta.json").unlink()
+    elif how == "broken meta":
+        os.truncate(path / "meta.json", 20)
+    else:
+        shutil.rmtree(path)
+        path.mkdir()
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped bit", "missing file", "no meta", "broken meta", "empty"])
+def test_a_damaged_latest_checkpoint_falls_back_to_the_one_before(how: str, tmp_path: Path, reference: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 700, checkpoint_every=320)
+    newest, before, *_ = checkpoint_steps(tmp_path / "a" / "checkpoints")
+    damage(tmp_path / "a" / "checkpoints" / f"step_{newest}", how)
+    with pytest.warns(rljax.RljaxWarning, match=rf"step_{newest} is damaged: .*falling back to step {before}") as caught:
+        assert rljax.load_run(tmp_path / "a").step == before
+    assert "\n" not in str(caught[0].message)
+    with pytest.warns(rljax.RljaxWarning, match="falling back"):
+        rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", reference)
+
+
+def test_no_whole_checkpoint_is_one_line_and_a_named_one_is_never_replaced_by_another(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", checkpoint_every=640)
+    steps = checkpoint_steps(tmp_path / "a" / "checkpoints")
+    damage(tmp_path / "a" / "checkpoints" / f"step_{steps[1]}", "truncated")
+    with pytest.raises(rljax.ConfigError, match="is damaged"):
+        rljax.load_run(tmp_path / "a", checkpoint=steps[1])
+    assert rljax.load_run(tmp_path / "a", checkpoint=steps[0]).step == steps[0]
+    for step in steps:
+        damage(tmp_path / "a" / "checkpoints" / f"step_{step}", "empty")
+    with pytest.raises(rljax.ConfigError, match="no checkpoint of it is whole") as error:
+        rljax.load_run(tmp_path / "a")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "metrics"])
+def test_a_full_disk_stops_with_one_line_and_keeps_the_last_good_checkpoint(
+    where: str, tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    writes = 0
+
+    def fails_the_fifth_time(usual: Any) -> Any:
+        def write(*arguments: Any, **options: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            if writes >= 5:
+                raise full
+            return usual(*arguments, **options)
+
+        return write
+
+    with monkeypatch.context() as patch:
+        if where == "checkpoint":
+            patch.setattr(checkpoint_module, "_sums", fails_the_fifth_time(checkpoint_module._sums))
+        else:
+            patch.setattr(records_module.JsonLines, "write", fails_the_fifth_time(records_module.JsonLines.write))
+        with pytest.raises(rljax.RljaxError, match="cannot be written: No space left on device") as error:
+            rljax.fit(CONFIG, run_dir=tmp_path / "a", checkpoint_every=64)
+    assert "\n" not in str(error.value)
+    assert not list((tmp_path / "a" / "checkpoints").glob(".writing*"))
+    assert rljax.load_run(tmp_path / "a").step > 0
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", reference)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, timeout=30).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(rljax.RljaxError, match="No space left on device") as error:
+            rljax.fit(CONFIG, run_dir=disk / "a", checkpoint_every=64, keep=100)
+        assert "\n" not in str(error.value)
+        step = rljax.load_run(disk / "a").step
+        assert 0 < step < CONFIG.total_timesteps
+        shutil.copytree(disk / "a", tmp_path / "b", symlinks=True)
+    finally:
+        subprocess.run(["umount", disk], check=True, timeout=30)
+    rljax.fit(resume=tmp_path / "b")
+    assert rljax.load_run(tmp_path / "b").step == CONFIG.total_timesteps
+
+
+def test_a_run_that_is_extended_goes_on_as_one_with_that_budget(tmp_path: Path) -> None:
+    config = CONFIG.replace(anneal_lr=False)
+    short = config.replace(total_timesteps=config.total_timesteps // 2)
+    rljax.fit(config, run_dir=tmp_path / "whole")
+    rljax.fit(short, run_dir=tmp_path / "a")
+    result = rljax.fit(resume=tmp_path / "a", total_timesteps=config.total_timesteps)
+    assert len(result.metrics["train/value"]) == 12
+    assert rljax.load_run(tmp_path / "a").config == config
+    assert_same_state(rljax.load_run(tmp_path / "a").state, rljax.load_run(tmp_path / "whole").state)
+    lines = records(tmp_path / "a")
+    assert [(r["step"], r["hyperparameters"]["total_timesteps"]) for r in lines if "hyperparameters" in r] == [(0, 768), (768, 1536)]
+    assert [r for r in lines if "hyperparameters" not in r] == [r for r in records(tmp_path / "whole") if "hyperparameters" not in r]
+
+
+def test_an_annealed_rate_follows_the_schedule_of_the_new_budget(tmp_path: Path) -> None:
+    rljax.fit(CONFIG.replace(total_timesteps=768), run_dir=tmp_path / "a")
+    rates = rljax.fit(resume=tmp_path / "a", total_timesteps=1536).metrics["train/learning_rate"]
+    np.testing.assert_allclose(rates, 1e-3 * (1 - np.arange(12, 24) / 24), rtol=1e-6)
+
+
+def test_a_complete_run_returns_its_state_and_takes_no_step(tmp_path: Path) -> None:
+    state = rljax.fit(CONFIG, run_dir=tmp_path / "a").state
+    lines = records(tmp_path / "a")
+    again = rljax.fit(CONFIG, run_dir=tmp_path / "a", resume=True)
+    assert_same_state(again.state, state)
+    assert again.metrics["train/value"].shape == (0,)
+    assert records(tmp_path / "a") == lines
+
+
+def test_other_changes_are_refused_with_a_warning_and_the_run_goes_on(tmp_path: Path, reference: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    changed = CONFIG.replace(learning_rate=1.0, num_envs=8)
+    with pytest.warns(rljax.RljaxWarning, match="num_envs, learning_rate: refused, a resumed run keeps its configuration"):
+        rljax.fit(changed, run_dir=tmp_path / "a", resume=True)
+    assert_same_run(tmp_path / "a", reference)
+
+
+def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(rljax.ConfigError, match="no run there"):
+        rljax.fit(resume=tmp_path / "nowhere")
+    with pytest.raises(rljax.ConfigError, match="needs run_dir"):
+        rljax.fit(CONFIG, resume=True)
+    with pytest.raises(rljax.ConfigError, match="nothing to train"):
+        rljax.fit()
+    rljax.fit(CONFIG, run_dir=tmp_path / "a")
+    with pytest.raises(rljax.ConfigError, match="total_timesteps = 64: run .* has taken 1536 steps already"):
+        rljax.fit(resume=tmp_path / "a", total_timesteps=64)
+    with pytest.raises(rljax.ConfigError, match="seeds = 3: run .* has a single one"):
+        rljax.fit(resume=tmp_path / "a", seeds=3)
+    with pytest.raises(rljax.ConfigError, match="stays in its folder"):
+        rljax.fit(resume=tmp_path / "a", run_dir=tmp_path / "b")
+    with pytest.raises(rljax.ConfigError, match="to go on from another, fork it"):
+        rljax.fit(resume=tmp_path / "a" / "checkpoints" / "best")
+    with pytest.raises(rljax.ConfigError, match="keep = 0"):
+        rljax.fit(CONFIG, keep=0)
+
+
+def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a")
+    config, info = tmp_path / "a" / "config.toml", tmp_path / "a" / "run.json"
+    kept, kept_info = config.read_text(), info.read_text()
+    config.write_text(kept + "learning_rat = 1\n" if "[network]" not in kept else "momentum = 0.5\n" + kept)
+    info.write_text(kept_info.replace(rljax.__version__, "9.8.7"))
+    with pytest.raises(rljax.ConfigError, match=r"unknown field 'momentum' .*\(the run was made by rljax 9\.8\.7\)"):
+        rljax.load_run(tmp_path / "a")
+    config.write_text(kept)
+    info.write_text(kept_info.replace('"format": 1', '"format": 2'))
+    with pytest.raises(rljax.ConfigError, match=r"has format 2 .*this version of rljax reads format 1"):
+        rljax.load_run(tmp_path / "a")
+    info.write_text(kept_info)
+    meta = tmp_path / "a" / "checkpoints" / "latest" / "meta.json"
+    meta.write_text(meta.read_text().replace('"format": 1', '"format": 7'))
+    with pytest.raises(rljax.ConfigError, match="has format 7"):
+        rljax.load_run(tmp_path / "a", checkpoint=1536)
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    program = (
+        "import sys, rljax\n"
+        "def hold(step, _):\n    print('training', flush=True); sys.stdin.readline(); return True\n"
+        "rljax.fit(resume=sys.argv[1], callback=hold)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path / "a"], **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "training\n"
+        with pytest.raises(rljax.ConfigError, match="another process is training there"):
+            rljax.fit(resume=tmp_path / "a")
+        other.communicate("go on\n", timeout=120)
+    rljax.fit(resume=tmp_path / "a")
+
+
+def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path) -> None:
+    key = jax.random.key(3, impl="rbg")
+    whole = rljax.fit(CONFIG, key=key).state
+    rljax.fit(CONFIG, key=key, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    resumed = rljax.fit(resume=tmp_path / "a").state
+    assert jax.random.key_impl(resumed.key) == "rbg"
+    assert_same_state(resumed, whole)
+
+    state = {"empty": jnp.zeros((0, 3)), "bf16": jnp.ones(2, jnp.bfloat16), "flag": jnp.array(True), "byte": jnp.arange(3, dtype=jnp.uint8)}
+    path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {})
+    read = checkpoint_module.read_checkpoint(path)
+    assert_same_state(checkpoint_module.state_from(read.arrays, state, "threefry2x32", path), state)
+
+
+def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", checkpoint_every=128, keep=2)
+    steps = checkpoint_steps(tmp_path / "a" / "checkpoints")
+    best = int((tmp_path / "a/checkpoints/best").resolve().name.removeprefix("step_"))
+    assert sorted({1536, 1408, best}) == sorted(steps)
+    rljax.fit(CONFIG, run_dir=tmp_path / "b", checkpoint_every=128, keep=None)
+    assert set(range(0, 1537, 128)) <= set(checkpoint_steps(tmp_path / "b" / "checkpoints"))
+
+
+def test_best_holds_the_weights_that_scored(tmp_path: Path) -> None:
+    config = CONFIG.replace(total_timesteps=64 * 60, learning_rate=3e-3, eval_every=200)
+    rljax.fit(config, run_dir=tmp_path / "a")
+    evaluations = {r["step"]: r["eval/return"] for r in records(tmp_path / "a") if r.get("eval/return") is not None}
+    assert len(set(evaluations.values())) > 3
+    run = rljax.load_run(tmp_path / "a", checkpoint="best")
+    assert evaluations[run.step] == max(evaluations.values())
+    # The evaluation of that iteration, made again from the saved state: the same score.
+    key = jax.random.fold_in(run.state.eval_key, run.state.iteration - 1)
+    returns = rljax.evaluate(rljax.make_agent(run.config), run.state, key, config.eval_episodes)
+    assert float(returns.mean()) == pytest.approx(max(evaluations.values()), rel=1e-6)
