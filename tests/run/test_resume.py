@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -26,51 +25,7 @@ from rljax.run import checkpoint as checkpoint_module
 from rljax.run import records as records_module
 from rljax.run.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-
-TINY = {
-    "ppo": rljax.PPOConfig(
-        num_envs=4,
-        num_steps=16,
-        num_epochs=2,
-        num_minibatches=2,
-        learning_rate=1e-3,
-        total_timesteps=64 * 24,
-        network={"hidden": [16]},
-        normalize_observations=True,
-        normalize_rewards=True,
-        eval_every=320,
-        eval_episodes=3,
-        seed=7,
-    ),
-}
-"""A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
-
-CONFIG = TINY["ppo"]
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines]
-
-
-def assert_same_run(a: Path, b: Path, **objects: Any) -> None:
-    """The same leaves bit for bit, the same records, the same scores."""
-    first, second = rljax.load_run(a, **objects), rljax.load_run(b, **objects)
-    assert first.step == second.step
-    assert_same_state(first.state, second.state)
-    assert records(a) == records(b)
-    for name in ("latest", "best"):
-        assert (a / "checkpoints" / name).resolve().name == (b / "checkpoints" / name).resolve().name
-
-
-def assert_same_state(a: Any, b: Any) -> None:
-    first, second = named_arrays(a), named_arrays(b)
-    assert list(first) == list(second)
-    for name in first:
-        assert first[name].dtype == second[name].dtype
-        assert first[name].tobytes() == second[name].tobytes(), name
-
+from tests.run.tiny_runs import CONFIG, TINY, assert_same_run, assert_same_state, records
 
 class Killed(BaseException):
     """Stands for kill -9 where the test itself must survive: no handler of the library catches it."""

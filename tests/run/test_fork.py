@@ -1,0 +1,133 @@
+"""Forks: a new run from a checkpoint; what fits is taken over, what does not is made anew and named."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.run.checkpoint import named_arrays
+from tests.run.tiny_runs import CONFIG, assert_same_state, records
+
+LONGER = CONFIG.replace(total_timesteps=64 * 30)
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parent") / "run"
+    rljax.fit(CONFIG, run_dir=folder, checkpoint_every=640)
+    return folder
+
+
+def test_a_fork_that_changes_nothing_goes_on_as_the_run_would_have(parent: Path, tmp_path: Path) -> None:
+    before = {p: p.read_bytes() for p in parent.rglob("*") if p.is_file()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rljax.fit(CONFIG, fork=parent / "checkpoints" / "step_640", run_dir=tmp_path / "a")
+    assert_same_state(rljax.load_run(tmp_path / "a").state, rljax.load_run(parent).state)
+    first, *rest = records(tmp_path / "a")
+    assert first["step"] == 640
+    assert rest == [r for r in records(parent) if r["step"] > 640]  # fresh metrics, the count of steps goes on
+    info = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert info["forked_from"] == {"checkpoint": str(parent / "checkpoints" / "step_640"), "step": 640}
+    assert {p: p.read_bytes() for p in parent.rglob("*") if p.is_file()} == before
+
+
+def test_another_learning_rate_from_the_same_weights_and_optimiser(parent: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = rljax.fit(LONGER.replace(learning_rate=5e-4), fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
+    assert result.metrics["train/learning_rate"][0] == pytest.approx(5e-4 * (1 - 24 / 30))
+    start = rljax.load_run(tmp_path / "a", checkpoint=1536)
+    assert_same_state(start.state, rljax.load_run(parent).state)
+    assert start.config.learning_rate == 5e-4
+
+
+def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, tmp_path: Path) -> None:
+    config = LONGER.replace(num_envs=6, num_steps=20)
+    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: env_state, obs, reward_statistics"):
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "a", checkpoint_every=120)
+    start, old = rljax.load_run(tmp_path / "a", checkpoint=1536).state, rljax.load_run(parent).state
+    for field in ("params", "opt_state", "obs_statistics", "key", "eval_key"):
+        assert_same_state(getattr(start, field), getattr(old, field))
+    assert start.obs.shape == (6, 4)
+    assert int(start.iteration) == 12  # of 120 steps each: 1440 of the 1536 steps taken
+    steps = [r["step"] for r in records(tmp_path / "a")]
+    assert steps == [1536, 1656, 1776, 1896]  # never over the budget of 1920
+    assert rljax.load_run(tmp_path / "a").step == 1896
+
+
+def test_a_fork_resumes_like_any_run(parent: Path, tmp_path: Path) -> None:
+    config = LONGER.replace(num_envs=6, num_steps=4, eval_every=None, total_timesteps=3000)
+    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "whole")
+    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda step, _: step >= 2000, checkpoint_every=100)
+    assert rljax.load_run(tmp_path / "a").step < 2990
+    rljax.fit(resume=tmp_path / "a")
+    assert records(tmp_path / "a") == records(tmp_path / "whole")
+    assert_same_state(rljax.load_run(tmp_path / "a").state, rljax.load_run(tmp_path / "whole").state)
+
+
+def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, tmp_path: Path) -> None:
+    config = LONGER.replace(env_params={"gravity": 5.0})
+    with pytest.warns(rljax.RljaxWarning, match=r"changed: env_state, obs$"):
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
+    start = named_arrays(rljax.load_run(tmp_path / "a", checkpoint=1536).state)
+    assert not start["env_state/episode_length"].any()
+
+
+def test_another_seed_goes_another_way_from_the_same_weights(parent: Path, tmp_path: Path) -> None:
+    states = [
+        rljax.fit(LONGER.replace(seed=seed), fork=parent, run_dir=tmp_path / str(seed), callback=lambda *_: True).state
+        for seed in (7, 8)
+    ]
+    starts = [rljax.load_run(tmp_path / str(seed), checkpoint=1536).state for seed in (7, 8)]
+    assert_same_state(starts[0].params, starts[1].params)
+    assert not np.array_equal(*(named_arrays(s.params)["params/network/actor_0/kernel"] for s in states))
+
+
+def test_another_network_is_a_clear_error_that_names_the_first_parameter_that_differs(parent: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        rljax.ConfigError,
+        match=r"cannot take the weights of .*step_1536: params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here",
+    ) as error:
+        rljax.fit(LONGER.replace(network={"hidden": [32]}), fork=parent, run_dir=tmp_path / "a")
+    assert "\n" not in str(error.value)
+    with pytest.raises(rljax.ConfigError, match=r"actor_1/bias is missing there and float32\[16\] here"):
+        rljax.fit(LONGER.replace(network={"hidden": [16, 16]}), fork=parent, run_dir=tmp_path / "a")
+    with pytest.raises(rljax.ConfigError, match=r"policy_head/kernel is float32\[16, 2\] there and float32\[4, 2\] here"):
+        rljax.fit(LONGER.replace(network={"hidden": []}), fork=parent, run_dir=tmp_path / "a")
+    with pytest.raises(rljax.ConfigError, match="cannot take the weights"):
+        rljax.fit(LONGER.replace(env="Pendulum-v1"), fork=parent, run_dir=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_spent_budget_and_a_missing_checkpoint_are_clear_errors(parent: Path, tmp_path: Path) -> None:
+    with pytest.raises(rljax.ConfigError, match="the checkpoint is at step 1536 already, .* expected at least 1600"):
+        rljax.fit(CONFIG, fork=parent, run_dir=tmp_path / "a")
+    with pytest.raises(rljax.ConfigError, match="expected latest, best or one of the steps that .* has: 640, .*1536"):
+        rljax.fit(LONGER, fork=parent / "checkpoints" / "step_5", run_dir=tmp_path / "a")
+    with pytest.raises(rljax.ConfigError, match="seeds = 2"):
+        rljax.fit(LONGER, fork=parent, seeds=2)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_given_as_an_object_forks_and_resumes(tmp_path: Path) -> None:
+    environment = type(rljax.make_env("CartPole-v1")[0])()
+    config = CONFIG.replace(env=environment, eval_every=None)
+    whole = rljax.fit(config).state
+    rljax.fit(config, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    with pytest.raises(rljax.ConfigError, match="given as an object"):
+        rljax.fit(resume=tmp_path / "a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rljax.fit(config, fork=tmp_path / "a", run_dir=tmp_path / "b")
+        assert_same_state(rljax.fit(config, run_dir=tmp_path / "a", resume=True).state, whole)
+    assert_same_state(rljax.load_run(tmp_path / "b", env=environment).state, whole)
+    assert jax.tree.leaves(whole)

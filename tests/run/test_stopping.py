@@ -1,0 +1,130 @@
+"""Ctrl-C, SIGTERM and the time budget: the chunk is finished, the state saved, the run resumable."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import rljax
+from rljax.run.checkpoint import checkpoint_steps
+from rljax.run.progress import Silent
+from tests.run.tiny_runs import CONFIG, assert_same_run
+
+COMMAND = [sys.executable, "-m", "rljax.cli.main"]
+
+
+class SignalAt(Silent):
+    def __init__(self, step: int, signum: int = signal.SIGINT):
+        self.step, self.signum, self.sent = step, signum, 0
+
+    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+        if step >= self.step:
+            self.sent += 1
+            signal.raise_signal(self.signum)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_goes_on_exactly(signum: int, tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "whole")
+    usual = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(rljax.TrainingInterrupted, match=r"interrupted at step [\d,]+, saved in") as stop:
+        rljax.fit(CONFIG, run_dir=tmp_path / "a", progress=SignalAt(500, signum), checkpoint_seconds=None)
+    assert stop.value.signum == signum
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == usual
+    saved = rljax.load_run(tmp_path / "a").step
+    assert 500 <= saved < 1536
+    assert int(stop.value.result.state.iteration) * 64 == saved
+    assert len(stop.value.result.metrics["train/value"]) * 64 == saved
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
+
+
+def test_without_a_folder_the_result_so_far_is_in_the_error() -> None:
+    with pytest.raises(KeyboardInterrupt) as stop:
+        rljax.fit(CONFIG, progress=SignalAt(500))
+    assert isinstance(stop.value, rljax.TrainingInterrupted)
+    assert int(stop.value.result.state.iteration) >= 8
+
+
+def test_the_second_signal_has_its_usual_effect() -> None:
+    def mine(*_: object) -> None:
+        raise RuntimeError("at once")
+
+    class Twice(SignalAt):
+        def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, mine)
+    try:
+        with pytest.raises(RuntimeError, match="at once"):
+            rljax.fit(CONFIG, progress=Twice(0))
+        assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def test_a_thread_leaves_signals_alone() -> None:
+    results: list[rljax.TrainResult] = []
+    thread = threading.Thread(target=lambda: results.append(rljax.fit(CONFIG.replace(total_timesteps=128))))
+    thread.start()
+    thread.join(timeout=120)
+    assert int(results[0].state.iteration) == 2
+
+
+def test_the_time_budget_stops_and_saves(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "whole")
+    result = rljax.fit(CONFIG, run_dir=tmp_path / "a", max_minutes=1e-9)
+    assert len(result.metrics["train/value"]) == 1  # one chunk, of one iteration
+    assert rljax.load_run(tmp_path / "a").step == 64
+    rljax.fit(resume=tmp_path / "a", max_minutes=60.0)
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
+    with pytest.raises(rljax.ConfigError, match="max_minutes = -1"):
+        rljax.fit(CONFIG, max_minutes=-1)
+
+
+def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A command that trains for hours, once it has saved something of its own."""
+    command = [*COMMAND, "train", "cartpole_ppo", "--total-timesteps", "1_000_000_000", "--checkpoint-every", "20_000", *arguments]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while checkpoint_steps(tmp_path / "runs/cartpole_ppo/checkpoints")[:1] in ([], [0]):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    first, last = err.strip().splitlines()
+    assert first == "stopping: finishing the chunk and saving; once more stops at once"
+    assert re.fullmatch(
+        r"rljax: interrupted at step [\d,]+, saved in runs/cartpole_ppo; to go on: rljax train --resume runs/cartpole_ppo", last
+    )
+    step = int(re.findall(r"step ([\d,]+)", last)[0].replace(",", ""))
+    assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step == step
+    command = [*COMMAND, "train", "--resume", "runs/cartpole_ppo", "--max-minutes", "0.001"]
+    resumed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert "stopped after 0.001 minutes; to go on: rljax train --resume runs/cartpole_ppo" in resumed.stdout
+    assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > step
+
+
+def test_a_second_ctrl_c_stops_at_once_with_the_last_checkpoint_intact(tmp_path: Path) -> None:
+    # One iteration takes minutes: without the second Ctrl-C the test would run into its timeout.
+    process = started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT)
+    assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > 0
