@@ -25,6 +25,7 @@ from rljax.core.environment import Environment, EnvParams, EnvState, check_envir
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs import env_ids, make_env, register_env
+from rljax.run.export import export_policy, load_policy
 from rljax.run.fit import fit
 from rljax.run.folder import Run, load_run
 from rljax.run.loggers import Logger, RunStart
@@ -38,6 +39,8 @@ __all__ = [
     "fit",
     "evaluate",
     "load_run",
+    "export_policy",
+    "load_policy",
     "Run",
     "Agent",
     "TrainResult",

@@ -129,8 +129,13 @@ def export_run(options: Export) -> None:
     from rljax.run.export import export_policy
 
     run, seed = _load(options)
-    exported = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
-    print(f"{options.out}: policy of {run.config.algorithm}{seed} after {run.step:,} steps; {exported}")
+    report = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
+    print(f"{options.out}: policy of {run.config.algorithm}{seed} on {run.config.env} after {run.step:,} steps")
+    for name, size in report.files.items():
+        print(f"  {name:15} {size:>9,} bytes")
+    if report.no_onnx is not None:
+        print(f"  no greedy.onnx: {report.no_onnx}")
+    print(f"next: rljax.load_policy({options.out!r}).greedy(obs), or with JAX alone as {options.out}/metadata.json shows")
 
 
 def plot_runs(options: Plot) -> None:

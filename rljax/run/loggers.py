@@ -6,6 +6,8 @@ import importlib.util
 import json
 import math
 import os
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,7 +86,7 @@ class WandB:
         import wandb
 
         folder = _folder(run)
-        known = _remembered(run, "wandb", wandb.util.generate_id)
+        known = _remembered(run, "wandb", lambda: uuid.uuid4().hex[:8])
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "rljax"),
             name=run.name,
@@ -132,7 +134,7 @@ class MLflow:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        now = _milliseconds()
+        now = int(time.time() * 1000)
         self.client.log_batch(self.run_id, [Metric(name, value, now, step) for name, value in _finite(metrics).items()])
 
     def close(self) -> None:
@@ -249,7 +251,7 @@ def _remembered(run: RunStart, service: str, make: Callable[[], str]) -> str:
     """The identity that a service gave the run, kept in its folder, so that a resumed run goes on under the same one."""
     if run.folder is None:
         return make()
-    file = run.folder / f".{service}"
+    file = run.folder / f".{service}_id"
     if run.step and file.is_file():
         return file.read_text(encoding="utf-8").strip()
     identity = make()
@@ -259,10 +261,4 @@ def _remembered(run: RunStart, service: str, make: Callable[[], str]) -> str:
 
 def _remember(run: RunStart, service: str, identity: str) -> None:
     if run.folder is not None:
-        (run.folder / f".{service}").write_text(identity, encoding="utf-8")
-
-
-def _milliseconds() -> int:
-    import time
-
-    return int(time.time() * 1000)
+        (run.folder / f".{service}_id").write_text(identity, encoding="utf-8")

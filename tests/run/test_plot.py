@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -123,11 +124,11 @@ def test_statistics_are_those_of_rliable(rng: np.random.Generator) -> None:
     expected = [metrics.aggregate_iqm(column[:, None]) for column in values.T]
     np.testing.assert_allclose(interquartile_mean(values), expected)
     try:
-        from rliable.library import get_interval_estimates
+        library = importlib.import_module("rliable.library")
     except Exception as error:
         pytest.skip(f"this version of rliable does not work beside the packages it needs: {error}")
     scores = {"x": values[:, :1]}
-    interval = get_interval_estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=5000)[1]["x"]
+    interval = library.get_interval_estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=5000)[1]["x"]
     ours = np.stack(bootstrap_interval(values[:, :1], resamples=5000))
     np.testing.assert_allclose(ours, interval, atol=0.1 * np.ptp(interval))
 
@@ -195,7 +196,10 @@ def test_files_are_of_the_format_that_their_suffix_says(tmp_path: Path) -> None:
         plot([run], out)
         first = out.read_bytes()
         assert first.startswith(magic)
-        plot([run], out)
+        before = out.stat().st_ino
+        with out.open("rb"):  # so that its number is not given anew
+            plot([run], out)
+        assert out.stat().st_ino != before, "written in place: a reader could see half of it"
         assert out.read_bytes() == first
     with Image.open(tmp_path / "new" / "x.png") as picture:
         assert picture.info["dpi"] == pytest.approx((300, 300), abs=0.1)
@@ -238,7 +242,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     overlap = write_run(tmp_path / "overlap", CONFIG.replace(seed=0), returns=np.zeros((3, 3)), seeds=3)
     (tmp_path / "folder.png").mkdir()
     out = tmp_path / "x.png"
-    for runs, path, options, message in (
+    cases: list[tuple[list[Path], Path, dict[str, Any], str]] = [
         ([run], tmp_path / "x.jpg", {}, r"ends in \.png or \.svg or \.pdf"),
         ([run], tmp_path / "folder.png", {}, "this is a folder"),
         ([run], run / "run.json" / "x.png", {}, "cannot be written"),
@@ -249,7 +253,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ([run], out, {"metric": "episode/retrun"}, "did you mean 'episode/return'"),
         ([run, copy], out, {}, "the same seed 0"),
         ([write_run(tmp_path / "two", CONFIG.replace(seed=2), returns=np.zeros(3)), overlap], out, {}, "the same seed 2"),
-    ):
+    ]
+    for runs, path, options, message in cases:
         with pytest.raises(rljax.ConfigError, match=message) as error:
             plot(runs, path, **options)
         assert "\n" not in str(error.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +188,18 @@ def test_matrices_are_grey_and_vectors_are_bars(tmp_path: Path) -> None:
     blue = (pictures[..., 2].astype(int) - pictures[..., 0] > 60).sum(axis=(1, 2))
     # The components are 0, t and 2 t, each drawn to its own greatest value: what is painted grows evenly.
     np.testing.assert_allclose(blue / blue[-1], np.arange(11) / 10, atol=0.02)
+    heights = (pictures[-1, ..., 2].astype(int) - pictures[-1, ..., 0] > 60).sum(axis=0)
+    np.testing.assert_allclose(heights[heights > 0], 256 / 2.4, atol=3)
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning")  # that a fork is dangerous
-def test_mp4_reads_back(tmp_path: Path) -> None:
+def test_mp4_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")
-    result = record(scripted(CONFIG.replace(env=Counter()), zero), None, tmp_path / "a.mp4", key=KEY, fps=20)
+    monkeypatch.delenv("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", raising=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = record(scripted(CONFIG.replace(env=Counter()), zero), None, tmp_path / "a.mp4", key=KEY, fps=20)
+    assert not [w for w in caught if "fork" in str(w.message)]
     with imageio.get_reader(result.path) as reader:
         meta = reader.get_meta_data()
         frames = np.stack([*reader.iter_data()])
@@ -237,7 +243,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             raise ValueError("no\ntwo lines")
 
     good, out = Counter(), tmp_path / "a.gif"
-    for env, path, options, message in (
+    cases: list[tuple[rljax.Environment, Path, dict[str, Any], str]] = [
         (good, tmp_path / "a.webm", {}, r"ends in \.gif or \.mp4"),
         (good, tmp_path, {}, "ends in"),
         (good, out, {"episodes": 0}, "episodes = 0"),
@@ -246,7 +252,8 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (good, out, {"fps": 60.0}, "at most 50"),
         (Float(), out, {}, r"render returned float32\[5, 7, 3\], expected uint8\[H, W, 3\]"),
         (Raises(), out, {}, "render raised ValueError: no"),
-    ):
+    ]
+    for env, path, options, message in cases:
         with pytest.raises(rljax.ConfigError, match=message) as error:
             record(scripted(CONFIG.replace(env=env), zero), None, path, key=KEY, **options)
         assert "\n" not in str(error.value)

@@ -1,0 +1,215 @@
+"""Loggers: what they are told, several at once, and one that fails."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.run import loggers as loggers_module
+from rljax.run.loggers import recent_gradients
+from tests.run.tiny_runs import CONFIG, records
+
+SHORT = CONFIG.replace(total_timesteps=64 * 6, eval_every=128)
+
+
+class Recorder:
+    """A user's logger, written from the protocol alone."""
+
+    def __init__(self) -> None:
+        self.runs: list[rljax.RunStart] = []
+        self.logged: list[tuple[int, Mapping[str, float]]] = []
+        self.closed = 0
+
+    def start(self, run: rljax.RunStart) -> None:
+        self.runs.append(run)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.logged.append((step, dict(metrics)))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Failing(Recorder):
+    def __init__(self, where: str):
+        super().__init__()
+        self.where, self.calls = where, 0
+
+    def _maybe(self, where: str) -> None:
+        self.calls += 1
+        if where == self.where:
+            raise OSError("the server\nis gone")
+
+    def start(self, run: rljax.RunStart) -> None:
+        self._maybe("start")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._maybe("log")
+
+    def close(self) -> None:
+        self._maybe("close")
+
+
+def test_loggers_get_what_metrics_jsonl_gets(tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
+    rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[first, second])
+    hyperparameters, *rest = records(tmp_path / "a")
+    (run,) = first.runs
+    assert (run.name, run.folder, run.step) == ("a", tmp_path / "a", 0)
+    assert run.hyperparameters == hyperparameters["hyperparameters"]
+    assert [step for step, _ in first.logged] == [r["step"] for r in rest] == [64 * (i + 1) for i in range(6)]
+    for (_, metrics), record in zip(first.logged, rest, strict=True):
+        assert {k: None if math.isnan(v) else v for k, v in metrics.items() if not k.startswith("perf/")} == {
+            k: v for k, v in record.items() if k != "step"
+        }
+    assert [step for step, _ in second.logged] == [step for step, _ in first.logged]
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_a_resumed_run_tells_loggers_where_it_goes_on(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    logger = Recorder()
+    done = records(tmp_path / "a")[-1]["step"]
+    rljax.fit(resume=tmp_path / "a", loggers=[logger])
+    assert logger.runs[0].step == done > 0
+    assert [step for step, _ in logger.logged] == list(range(done + 64, 1537, 64))
+
+
+def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
+    logger = Recorder()
+    rljax.fit(SHORT, seeds=2, loggers=[logger])
+    step, metrics = logger.logged[-1]
+    assert step == 384
+    assert metrics["eval/return"] == pytest.approx((metrics["seed_0/eval/return"] + metrics["seed_1/eval/return"]) / 2)
+
+
+@pytest.mark.parametrize("where", ["start", "log", "close"])
+def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(where: str, tmp_path: Path) -> None:
+    failing, other = Failing(where), Recorder()
+    with pytest.warns(rljax.RljaxWarning, match="logger Failing failed and is switched off, training goes on: the server is gone") as caught:
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[failing, other])
+    assert len([w for w in caught if w.category is rljax.RljaxWarning]) == 1
+    assert failing.calls == {"start": 1, "log": 2, "close": 8}[where]
+    assert len(other.logged) == 6
+    assert len(records(tmp_path / "a")) == 7
+
+
+def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(rljax.ConfigError, match="log = 'tensorbord': did you mean 'tensorboard'"):
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["tensorbord"])
+    monkeypatch.setitem(loggers_module.LOGGERS, "wandb", (loggers_module.WandB, "not_installed_anywhere"))
+    with pytest.raises(rljax.ConfigError, match=r"log = 'wandb': .* is not installed: pip install 'rljax\[wandb\]'"):
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["wandb"])
+    assert not (tmp_path / "a").exists()
+
+
+def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
+    """One gradient step from rest: the moment is (1 - b1) times the clipped gradient, whose norm is at most max_grad_norm."""
+    config = SHORT.replace(num_epochs=1, num_minibatches=1, max_grad_norm=1e-3)
+    agent = rljax.make_agent(config)
+    state, _ = jax.jit(agent.step)(agent.init(jax.random.key(0)))
+    gradients = recent_gradients(state)
+    assert jax.tree.structure(gradients) == jax.tree.structure(state.params)
+    assert [g.shape for g in jax.tree.leaves(gradients)] == [p.shape for p in jax.tree.leaves(state.params)]
+    norm = np.sqrt(sum(float(np.square(g).sum()) for g in jax.tree.leaves(gradients)))
+    assert norm == pytest.approx(0.1 * 1e-3, rel=1e-4)
+    several = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
+    assert [g.shape for g in jax.tree.leaves(recent_gradients(several))] == [p.shape for p in jax.tree.leaves(several.params)]
+
+
+def test_tensorboard_holds_scalars_histograms_and_text(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["tensorboard"])
+    events = tensorboard_events(tmp_path / "a" / "tensorboard")
+    expected = [r for r in records(tmp_path / "a") if "train/value" in r]
+    assert events["train/value"] == [(r["step"], pytest.approx(r["train/value"])) for r in expected]
+    assert [step for step, _ in events["eval/return"]] == [128, 256, 384]
+    kernel = "params/network/actor_0/kernel"
+    for kind in ("parameters", "gradients"):
+        steps_and_counts = events[f"{kind}/{kernel}"]
+        steps = [step for step, _ in steps_and_counts]  # the ends of chunks
+        assert steps == sorted(set(steps))
+        assert len(steps) >= 4
+        assert steps[-1] == 384
+        assert {count for _, count in steps_and_counts} == {4 * 16}
+    assert "| learning_rate | 0.001 |" in events["hyperparameters/text_summary"][0][1]
+
+
+def tensorboard_events(folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    """Every value in the event files, by tag: a scalar, a histogram's count or a text."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    events: dict[str, list[tuple[int, Any]]] = {}
+    for file in sorted(folder.glob("events*")):
+        data, at = file.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            at += 12 + size + 4
+            for value in event.summary.value:
+                kind = value.WhichOneof("value")
+                content = {
+                    "simple_value": lambda v=value: v.simple_value,
+                    "histo": lambda v=value: v.histo.num,
+                    "tensor": lambda v=value: v.tensor.string_val[0].decode(),
+                }[kind]()
+                events.setdefault(value.tag, []).append((event.step, content))
+    return events
+
+
+def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rljax.RljaxWarning)
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["wandb"], callback=lambda step, _: step >= 128)
+        rljax.fit(resume=tmp_path / "a", loggers=["wandb"])
+    files = list((tmp_path / "a" / "wandb").glob("offline-run-*/*.wandb"))
+    assert files
+    content = b"".join(f.read_bytes() for f in files)
+    assert b"train/policy_loss" in content
+    assert b"learning_rate" in content
+    assert len({f.stem for f in files}) == 1  # one identity
+
+
+def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rljax.RljaxWarning)
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["mlflow"], callback=lambda step, _: step >= 128)
+        rljax.fit(resume=tmp_path / "a", loggers=["mlflow"])
+    with sqlite3.connect(tmp_path / "a" / "mlflow" / "mlflow.db") as database:
+        rows = database.execute("select run_uuid, step, value from metrics where key = 'train/value' order by step").fetchall()
+        parameters = dict(database.execute("select key, value from params").fetchall())
+    expected = [(r["step"], r["train/value"]) for r in records(tmp_path / "a") if "train/value" in r]
+    assert [(step, value) for _, step, value in rows] == [(s, pytest.approx(v)) for s, v in expected]
+    assert len({run for run, _, _ in rows}) == 1
+    assert parameters["learning_rate"] == "0.001"
+
+
+def test_aim_tracks_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aim = pytest.importorskip("aim")
+    monkeypatch.setenv("AIM_REPO", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rljax.RljaxWarning)
+        rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["aim"], callback=lambda step, _: step >= 128)
+        rljax.fit(resume=tmp_path / "a", loggers=["aim"])
+    identity = (tmp_path / "a" / ".aim_id").read_text()
+    run = aim.Run(identity, repo=str(tmp_path), log_system_params=False)
+    assert run["hparams"]["learning_rate"] == 1e-3
+    from aim.storage.context import Context
+
+    _, values = run.get_metric("train/value", Context({})).values.sparse_list()
+    run.close()
+    assert sorted(values) == pytest.approx(sorted(r["train/value"] for r in records(tmp_path / "a") if "train/value" in r))
