@@ -25,6 +25,8 @@ from rljax.algos.training import make_train
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
 from rljax.core.config import load_config
+from rljax.run.fit import fit
+from rljax.run.progress import Silent
 
 
 class Timing(NamedTuple):
@@ -47,7 +49,14 @@ def bench_ppo(repeats: int) -> None:
     _print_time_to_solve(repeats)
 
 
-SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo}
+def bench_fit(repeats: int) -> None:
+    """What `fit` costs beside the pure program: run folder, JSON lines, checks, and checkpoints every 10 s or every second."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    _print_fit(repeats)
+
+
+SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "fit": bench_fit}
 
 
 def hardware() -> str:
@@ -112,6 +121,43 @@ def rejax_ppo(config: Any) -> Program | None:
     )
     peer = peer.replace(eval_callback=lambda *_: (jnp.zeros(1), jnp.zeros(1)))
     return lambda key: jax.tree.leaves(peer.train(key))
+
+
+class _Clock(Silent):
+    """Notes when `fit` has compiled its program."""
+
+    def compiled(self) -> None:
+        self.at = time.perf_counter()
+
+
+def _print_fit(repeats: int) -> None:
+    """Run times interleaved, compiling left out; those of `fit` last until the final checkpoint is on the disk."""
+    config = load_config("cartpole_ppo_cleanrl")
+    pure = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
+    variants: dict[str, dict[str, Any]] = {
+        "fit, nothing written": {},
+        "fit, JSON lines, a checkpoint every 10 s": {"run_dir": True, "checkpoint_seconds": 10.0},
+        "fit, JSON lines, a checkpoint every second": {"run_dir": True, "checkpoint_seconds": 1.0},
+    }
+    runs: dict[str, list[float]] = {"jit(make_train)": [], **{name: [] for name in variants}}
+    for seed in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(pure(jax.random.key(seed)))
+        runs["jit(make_train)"].append(time.perf_counter() - started)
+        for name, options in variants.items():
+            with tempfile.TemporaryDirectory() as folder:
+                where = {"run_dir": Path(folder) / "run"} if "run_dir" in options else {}
+                clock = _Clock()
+                fit(config, key=jax.random.key(seed), progress=clock, **{**options, **where})
+                runs[name].append(time.perf_counter() - clock.at)
+    print(f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed; median [min, max] of {repeats} interleaved runs\n")
+    print("| what runs | run, s | against jit(make_train): of the medians, median of the pairs' |")
+    print("| --- | --- | --- |")
+    base = runs["jit(make_train)"]
+    for name, seconds in runs.items():
+        spread = f"{median(seconds):.2f} [{min(seconds):.2f}, {max(seconds):.2f}]"
+        pairs = median(a / b for a, b in zip(seconds, base, strict=True))
+        print(f"| {name} | {spread} | {median(seconds) / median(base):.3f}, {pairs:.3f} |")
 
 
 def _print_startup(repeats: int) -> None:

@@ -276,6 +276,7 @@ class _Driver:
         metrics_bytes = 4 * self.num_seeds * len(self.names)
         size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // metrics_bytes))
         chunk = _compile_chunk(self.iteration, state, (self.num_seeds,) if self.start.info.seeds else (), len(self.names), size)
+        self.progress.compiled()
         length, saved_at, saved = 1, time.monotonic(), self.done
         stop = False
         while self.done < self.last and not stop and stopping.signum is None:

@@ -12,12 +12,16 @@ class Progress(Protocol):
     """What `fit` tells about its progress; `episode_return` is NaN while no episode has ended."""
 
     def start(self, total_steps: int) -> None: ...
+    def compiled(self) -> None: ...
     def update(self, step: int, steps_per_second: float, episode_return: float) -> None: ...
     def stop(self) -> None: ...
 
 
 class Silent:
     def start(self, total_steps: int) -> None:
+        pass
+
+    def compiled(self) -> None:
         pass
 
     def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
@@ -33,6 +37,10 @@ class Lines:
     def start(self, total_steps: int) -> None:
         self.total, self.last_step, self.last_time = total_steps, 0, time.monotonic()
         print("compiling ...", flush=True)
+
+    def compiled(self) -> None:
+        print(f"compiled in {time.monotonic() - self.last_time:.1f} s", flush=True)
+        self.last_time = time.monotonic()
 
     def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
         now = time.monotonic()
@@ -70,11 +78,13 @@ class Bar:
         self.task = self.bar.add_task("compiling", total=total_steps, **fields)  # type: ignore[arg-type]
         self.bar.start()
 
+    def compiled(self) -> None:
+        self.bar.update(self.task, description="training")
+
     def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
         left = (self.total - step) / steps_per_second if steps_per_second > 0 else math.nan
         self.bar.update(
             self.task,
-            description="training",
             completed=step,
             steps=f"{step:,}/{self.total:,}",
             speed=f"{steps_per_second:,.0f}",
