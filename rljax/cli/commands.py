@@ -20,7 +20,7 @@ from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
 from rljax.core.errors import ConfigError, TrainingInterrupted, did_you_mean
 from rljax.envs import env_ids, gymnax_env_ids
 from rljax.run.checkpoint import CHECKPOINTS, read_meta
-from rljax.run.folder import Run, check_free, read_config, read_info, split_path
+from rljax.run.folder import Run, best_seed, check_free, read_config, read_info, split_path
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, warn_refused
 
@@ -59,6 +59,7 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     else:
         _report_seeds(agent, result.state, jax.random.key(config.seed + info.seeds), 100)
     print("next:")
+    print(f"  rljax eval {folder} --sample")
     print(f"  rljax show {folder}")
     print(f"  rljax plot {folder}")
     print(f"  rljax record {folder} --out agent.gif")
@@ -155,11 +156,15 @@ def show_run(path: str) -> None:
 
 def _load(options: Saved) -> tuple[Run, str]:
     """The run that a command means, one seed of it, and how to call that seed."""
+    folder, _ = split_path(options.run)
     text = options.seed_index
-    index = int(text) if text.isdigit() else text
-    run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=index)
-    several = read_info(split_path(options.run)[0]).seeds is not None
-    return run, f" (seed {text})" if several else ""
+    seed_index: int | str = int(text) if text.isdigit() else text
+    run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=seed_index)
+    if read_info(folder).seeds is None:
+        return run, ""
+    if seed_index == "best":
+        seed_index = best_seed(read_meta(folder / CHECKPOINTS / f"step_{run.step}"))
+    return run, f" (seed {seed_index})"
 
 
 def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import sys
 import tomllib
@@ -230,10 +231,11 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _first_lines(box: str) -> str:
-    """What tyro's box of a message says, in one line: the text between its title and its first rule."""
-    lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()]
-    said = [line for line in lines[1:] if line]
-    return " ".join(said[:3] if said and said[0].endswith(":") else said[:1]).rstrip(".") or "bad arguments"
+    """What tyro's box of a message says, in one line: its first paragraph, and the next where that ends in a colon."""
+    lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
+    paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
+    said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
+    return said.rstrip(".") or "bad arguments"
 
 
 def _run(command: Any, overrides: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ import re
 import stat
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import rljax
@@ -53,11 +55,78 @@ def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> No
     assert config.network["hidden"] == (8,)
     assert config.num_epochs == rljax.load_config("cartpole_ppo").num_epochs
     records = [json.loads(line) for line in Path("runs/cartpole_ppo/metrics.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in records] == [64, 128, 192, 256]
+    assert [r["step"] for r in records] == [0, 64, 128, 192, 256]
+    assert records[0]["hyperparameters"]["seed"] == 3
     status, out, _ = run(capsys, "eval", "runs/cartpole_ppo", "--episodes", "5", "--sample")
     assert status == 0
     assert "sampled return over 5 episodes" in out
     assert "after 256 steps" in out
+
+
+def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "train", "cartpole_ppo", *TINY)
+    status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo")
+    assert (status, err) == (0, "")
+    assert "complete at step 256; to train on: rljax train --resume runs/cartpole_ppo --total-timesteps 512" in out
+    assert "compil" not in out
+    status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512", "--num-envs", "8")
+    assert status == 0
+    assert err.startswith("rljax: warning: num_envs: refused, a resumed run keeps its configuration")
+    assert err.count("\n") == 1
+    assert "trained to step 512" in out
+    assert rljax.load_config("runs/cartpole_ppo/config.toml").total_timesteps == 512
+    status, out, err = run(capsys, "train", "--fork", "runs/cartpole_ppo/checkpoints/step_256", "--learning-rate", "1e-4")
+    assert (status, err) == (0, "")
+    assert "into runs/cartpole_ppo-fork" in out
+    assert rljax.load_config("runs/cartpole_ppo-fork/config.toml").learning_rate == 1e-4
+    assert rljax.load_run("runs/cartpole_ppo-fork").step == 512
+    status, out, _ = run(capsys, "train", "--resume", "runs/cartpole_ppo-fork", "--total-timesteps", "576", "--max-minutes", "1")
+    assert status == 0
+    assert rljax.load_run("runs/cartpole_ppo-fork").step == 576
+
+
+def test_seeds_loggers_and_every_command_on_what_they_leave(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--seeds", "3", "--eval-every", "128", "--log", "tensorboard", "--checkpoint-every", "64", "--keep", "2")
+    status, out, err = run(capsys, "train", "cartpole_ppo", *TINY, *arguments)
+    assert (status, err) == (0, "")
+    assert "greedy return over 100 episodes, 3 seeds: mean" in out
+    assert "solved by 0 of 3 seeds" in out
+    assert list(Path("runs/cartpole_ppo/tensorboard").glob("events*"))
+    for arguments in (
+        ("eval", "runs/cartpole_ppo", "--episodes", "3", "--seed-index", "1"),
+        ("eval", "runs/cartpole_ppo/checkpoints/best", "--episodes", "3"),
+        ("show", "runs/cartpole_ppo"),
+        ("plot", "runs/cartpole_ppo", "--out", "curves.svg"),
+        ("record", "runs/cartpole_ppo", "--out", "agent.gif", "--max-steps", "20"),
+        ("export", "runs/cartpole_ppo", "--out", "policy", "--checkpoint", "best"),
+    ):
+        status, out, err = run(capsys, *arguments)
+        assert (status, err) == (0, ""), arguments
+        if arguments[0] in ("eval", "record", "export"):
+            assert re.search(r"\(seed [012]\)", out)
+    assert "ppo on CartPole-v1" in run(capsys, "show", "runs/cartpole_ppo")[1]
+    assert Path("curves.svg").read_text().startswith("<?xml")
+    assert Path("agent.gif").read_bytes()[:4] == b"GIF8"
+    observation = np.zeros(4, np.float32)
+    best = rljax.load_run("runs/cartpole_ppo", checkpoint="best", seed_index="best")
+    expected, _ = rljax.make_agent(best.config).act(best.state, observation, None, jax.random.key(0), True)
+    assert rljax.load_policy("policy").greedy(observation) == expected
+
+
+def test_a_field_may_come_before_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "train", *TINY, "--seed=5", "cartpole_ppo")
+    assert (status, err) == (0, "")
+    assert rljax.load_config("runs/cartpole_ppo/config.toml").seed == 5
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rljax.run.records.JsonLines.write", full)
+    status, _, err = run(capsys, "train", "cartpole_ppo", *TINY)
+    assert status == 1
+    assert err == "rljax: training stopped: runs/cartpole_ppo cannot be written: No space left on device\n"
 
 
 def test_a_second_run_of_a_preset_gets_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +166,22 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "cartpole_ppo", "--network.hiden", "[8]"], "network.hiden"),
         (["train", "cartpole_ppo", "--network.activation", "tahn"], "did you mean 'tanh'?"),
         (["train", "cartpole_ppo", "stray"], "unexpected argument 'stray'"),
-        (["train"], "Missing from rljax train: STR A preset"),
+        (["train"], "nothing to train: give a preset or a TOML file"),
+        (["train", "--resume", "nowhere"], "nowhere: no run there"),
+        (["train", "--fork", "nowhere"], "nowhere: no run there"),
+        (["train", "cartpole_ppo", "--resume", "runs/a"], "--resume takes the configuration from the run"),
+        (["train", "--resume", "runs/a", "--run-dir", "b"], "give neither --fork nor --run-dir"),
+        (["train", "cartpole_ppo", "--log", "tensorbord"], "log = 'tensorbord': did you mean 'tensorboard'?"),
+        (["train", "cartpole_ppo", "--seeds", "0"], "seeds = 0: expected a whole number from 1"),
+        (["train", "cartpole_ppo", "--seeds", "many"], "many"),
+        (["train", "cartpole_ppo", "--max-minutes", "-1"], "max_minutes = -1.0: expected a number > 0"),
+        (["train", "cartpole_ppo", "--keep", "0"], "keep = 0: expected a number > 0"),
+        (["show", "nowhere"], "nowhere: no run there"),
+        (["plot", "nowhere"], "nowhere: no run there"),
+        (["plot"], "give at least one run folder"),
+        (["plot", "nowhere", "--out", "curves.txt"], "expected a file name that ends in"),
+        (["record", "nowhere"], "nowhere: no run there"),
+        (["export", "nowhere"], "nowhere: no run there"),
         (["trian", "cartpole_ppo"], "see rljax --help"),
         ([], "see rljax --help"),
         (["eval", "nowhere"], "nowhere: no run there"),
