@@ -45,11 +45,23 @@ def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     Path("my_config.toml").write_text('algorithm = "ppo"\nnum_envs = 2\nnum_steps = 32\n')
     commands = [command.split("&&")[-1].strip() for command in COMMANDS]
     commands = [command for command in commands if command.startswith("rljax ") and "bench" not in command]
-    assert len(commands) >= 6
+    assert len(commands) >= 14
     for command in commands:
         arguments = shlex.split(command)[1:]
         if arguments[0] == "train":
-            arguments += ["--total-timesteps", "512"]
+            if "--total-timesteps" in arguments:
+                at = arguments.index("--total-timesteps") + 1
+                arguments[at] = {"50_000": "1024", "100_000": "2048"}[arguments[at]]
+            elif "--resume" not in arguments:
+                arguments += ["--total-timesteps", "512", "--eval-every", "256"]
         main(arguments)
         assert capsys.readouterr().out, command
-    assert sorted(p.name for p in Path("runs").iterdir()) == ["cartpole_ppo", "cartpole_ppo-2", "mine"]
+    assert sorted(p.name for p in Path("runs").iterdir()) == [
+        "cartpole_ppo",
+        "cartpole_ppo-2",
+        "cartpole_ppo-3",
+        "mine",
+        "mine-fork",
+    ]
+    for made in ("curves.png", "agent.gif", "policy/greedy.jax", "runs/cartpole_ppo-3/tensorboard"):
+        assert Path(made).exists(), made

@@ -25,7 +25,7 @@ from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, warn_refused
 
 if TYPE_CHECKING:
-    from rljax.cli.main import Eval, Export, Plot, Record, Train, Saved
+    from rljax.cli.main import Eval, Export, Plot, Record, Saved, Train
 
 
 def train(options: Train, overrides: dict[str, Any]) -> None:
@@ -77,7 +77,9 @@ def _new(options: Train, overrides: dict[str, Any]) -> tuple[Agent, Path, dict[s
         config = load_config(name, **_merged(lambda: load_config(name), overrides))
         folder = Path(options.run_dir or _free_folder(Path("runs") / Path(name).stem))
     else:
-        raise ConfigError("nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT")
+        raise ConfigError(
+            "nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
+        )
     agent = rljax.make_agent(config)
     check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
@@ -175,7 +177,10 @@ def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> N
         print(f"some seeds ended none of {episodes} episodes")
         return
     means = np.nanmean(returns, 1)
-    print(f"greedy return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, best {means.max():.1f}")
+    print(
+        f"greedy return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, "
+        f"best {means.max():.1f}"
+    )
     print("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
     threshold = make_evaluation_env(agent.config)[0].reward_threshold
     if threshold is not None:

@@ -105,7 +105,7 @@ class Record(Saved):
 
 @dataclasses.dataclass
 class Export(Saved):
-    """Write the policy as files that run without rljax: jax.export for CPU, CUDA and TPU, and ONNX where jax2onnx is installed."""
+    """Write the policy as files that run without rljax: by jax.export for CPU, CUDA and TPU, and as ONNX with jax2onnx."""
 
     out: str = "policy"
     """The folder to make."""
@@ -113,7 +113,9 @@ class Export(Saved):
 
 @dataclasses.dataclass
 class Plot:
-    """Draw learning curves: the interquartile mean over seeds with a 95 % bootstrap interval. Runs that differ in their seed only are one curve."""
+    """Draw learning curves: the interquartile mean over seeds with a 95 % bootstrap interval.
+
+    Runs that differ in their seed only are one curve."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs."""

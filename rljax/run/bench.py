@@ -150,7 +150,9 @@ def _print_fit(repeats: int) -> None:
                 clock = _Clock()
                 fit(config, key=jax.random.key(seed), progress=clock, **{**options, **where})
                 runs[name].append(time.perf_counter() - clock.at)
-    print(f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed; median [min, max] of {repeats} interleaved runs\n")
+    print(
+        f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed; median [min, max] of {repeats} interleaved runs\n"
+    )
     print("| what runs | run, s | against jit(make_train): of the medians, median of the pairs' |")
     print("| --- | --- | --- |")
     base = runs["jit(make_train)"]

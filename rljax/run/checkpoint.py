@@ -35,7 +35,7 @@ class CheckpointError(ConfigError):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds: the state's leaves by name, rows not yet summed up in a record (or None), and what meta.json says."""
+    """The state's leaves by name, the rows not yet summed up in a record (or None), and what meta.json says."""
 
     arrays: dict[str, np.ndarray]
     pending: np.ndarray | None
@@ -43,7 +43,7 @@ class Checkpoint(NamedTuple):
 
 
 def named_arrays(state: Any) -> dict[str, np.ndarray]:
-    """A copy of a state's leaves on the host, by name (`params/params/network/actor_0/kernel`); keys as the integers they hold."""
+    """A copy of a state's leaves on the host, by name (`params/params/network/actor_0/kernel`); keys as integers."""
     # A copy and not a view: the buffers are donated to the next chunk while this one is being written.
     return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in _named_leaves(state)}
 
@@ -64,7 +64,7 @@ def state_from(arrays: Mapping[str, np.ndarray], example: Any, key_impl: str, so
             raise CheckpointError(
                 f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
             )
-        leaves.append(jax.random.wrap_key_data(x, impl=key_impl) if _is_key(expected) else jnp.asarray(x))
+        leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=key_impl) if _is_key(expected) else jnp.asarray(x))
     names = [name for name, _ in _named_leaves(example)]
     unknown = next((name for name in arrays if name not in set(names)), None)
     if unknown is not None:

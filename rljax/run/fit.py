@@ -80,7 +80,8 @@ def fit(
             of `config.seed, config.seed + 1, ...`, or come from splitting `key`.
         run_dir: folder to make for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
         resume: a run's folder: go on where its latest whole checkpoint is. True: `run_dir`'s, or a new run where there is none,
-            so that a script that is started again goes on by itself. Only `total_timesteps` may differ from the frozen configuration.
+            so that a script that is started again goes on by itself. Only `total_timesteps` may differ from the frozen
+            configuration.
         fork: a checkpoint, or a run's folder: start a new run of `config_or_agent` from that state; steps are counted on.
         total_timesteps: another budget for the run that is resumed. An annealed learning rate follows the new budget's schedule
             from there on, so that of a completed run rises again: to (1 - done / total) of the initial one.
@@ -128,7 +129,9 @@ def fit(
             start = start_forked(fork, agent, seeds)
         elif agent is not None:
             start = start_new(agent, None if key is None else as_key(key), seeds)
-        driver = _Driver(start, folder, resumed, attached, progress or Silent(), callback, checkpoint_every, checkpoint_seconds, keep)
+        driver = _Driver(
+            start, folder, resumed, attached, progress or Silent(), callback, checkpoint_every, checkpoint_seconds, keep
+        )
         if folder is not None and not resumed:
             create_run_dir(folder, start.agent.config, start.info, start.state, driver.scores.meta(start.iteration))
             stack.enter_context(locked(folder))
@@ -145,7 +148,9 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
     if run_dir is not None and Path(run_dir) != folder:
         raise ConfigError(f"run_dir = {str(run_dir)!r}: a resumed run stays in its folder {folder}; to branch it, fork it")
     if checkpoint != "latest":
-        raise ConfigError(f"resume = {str(resume)!r}: a run resumes from its latest checkpoint, {folder}; to go on from another, fork it")
+        raise ConfigError(
+            f"resume = {str(resume)!r}: a run resumes from its latest checkpoint, {folder}; to go on from another, fork it"
+        )
     return folder
 
 
@@ -347,7 +352,9 @@ class _Driver:
         if self.loggers.loggers:
             logged = dict(metrics)
             if self.start.info.seeds and self.num_seeds <= MAX_LOGGED_SEEDS:
-                logged |= {f"seed_{i}/{name}": float(x) for name in SCORES if name in summary for i, x in enumerate(summary[name])}
+                logged |= {
+                    f"seed_{i}/{name}": float(x) for name in SCORES if name in summary for i, x in enumerate(summary[name])
+                }
             self.loggers.log(step, logged)
         return self.callback is not None and bool(self.callback(step, metrics))
 
@@ -360,12 +367,15 @@ class _Driver:
             self.writer.wait()
             kept = f"; the last good checkpoint is {(self.folder / CHECKPOINTS / 'latest').resolve()}"
         if bad is None:
-            raise TrainingError(f"training stopped: parameters are not finite after step {self._step(self.done + len(rows)):,}{kept}")
+            raise TrainingError(
+                f"training stopped: parameters are not finite after step {self._step(self.done + len(rows)):,}{kept}"
+            )
         row, seed, column = bad
         of_seed = f" of seed {seed}" if self.start.info.seeds else ""
         raise TrainingError(
-            f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at step "
-            f"{self._step(self.done + row + 1):,} (rewards or observations that are not finite, or too high a learning_rate?){kept}"
+            f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at "
+            f"step {self._step(self.done + row + 1):,} (rewards or observations that are not finite, or too high a "
+            f"learning_rate?){kept}"
         )
 
 

@@ -164,8 +164,9 @@ def load_run(
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
     state = state_of(make_agent(config), info, saved, folder)
-    if seed_index is not None:
-        state = jax.tree.map(lambda x: x[_seed_index(seed_index, info.seeds, saved.meta)], state) if info.seeds else state
+    if seed_index is not None and info.seeds is not None:
+        index = _seed_index(seed_index, info.seeds, saved.meta)
+        state = jax.tree.map(lambda x: x[index], state)
     return Run(config, state, saved.meta["step"])
 
 

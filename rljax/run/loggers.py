@@ -28,7 +28,8 @@ class RunStart(NamedTuple):
         name: of the run: its folder's, or the algorithm's and the environment's.
         folder: the run's folder; None where nothing is kept.
         hyperparameters: the fields of the configuration, plain values.
-        step: environment steps taken; more than 0 for a run that goes on. Records of later steps, logged before a kill, come again.
+        step: environment steps taken; more than 0 for a run that goes on. Records of later steps, logged before a kill, come
+            again.
     """
 
     name: str
@@ -41,7 +42,8 @@ class Logger(Protocol):
     """Write your own: `fit(config, loggers=[MyLogger()])`.
 
     A method `histograms(step, trees)` may be added: it is called about 50 times in a run with `{"parameters": tree of arrays,
-    "gradients": tree of arrays}`. Those gradients are Adam's first moment: the clipped gradients' mean over about the last ten steps.
+    "gradients": tree of arrays}`. Those gradients are Adam's first moment: the mean of the clipped gradients over about the last
+    ten steps.
     """
 
     def start(self, run: RunStart) -> None: ...

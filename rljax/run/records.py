@@ -32,7 +32,7 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     Episode means are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged.
     """
     counts = rows.get("episode/count")
-    summary = {}
+    summary: dict[str, Any] = {}
     for name, values in rows.items():
         known = np.isfinite(values)
         if name.startswith("eval/"):

@@ -65,13 +65,15 @@ class Start(NamedTuple):
 def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     """The first iteration of a new run. `key` None: that of `config.seed`, or those of `seed .. seed + seeds - 1`."""
     config = agent.config
-    if seeds is not None:
-        if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 2**32 - config.seed:
-            raise ConfigError(f"seeds = {seeds!r}: expected a whole number from 1 (seed + seeds at most 2**32)")
+    allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
+    if not allowed:
+        raise ConfigError(f"seeds = {seeds!r}: expected a whole number from 1 (seed + seeds at most 2**32)")
     if key is None:
         keys = initial_keys(config.seed, seeds)
+    elif seeds is None:
+        keys = key
     else:
-        keys = key if seeds is None else jax.random.split(key, seeds)
+        keys = jax.random.split(key, seeds)
     state = jax.jit(lambda keys: initial_state(agent, keys, seeds))(keys)
     info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
     return Start(agent, state, info, iteration=0, pending=None, meta={})
@@ -148,7 +150,9 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     fresh = jax.jit(lambda keys: initial_state(agent, keys, info.seeds))(keys)
     state, anew = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source)
     if anew:
-        warnings.warn(f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2)
+        warnings.warn(
+            f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2
+        )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
     forked_from = {"checkpoint": str(source), "step": step}
     start = Start(
@@ -207,7 +211,7 @@ def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray])
 
 
 def _with_objects(frozen: Config, given: Config) -> Config:
-    """The frozen configuration, with the objects of the given one where the folder has their names; warns of other differences."""
+    """The frozen configuration, with the objects of the given one for what the folder knows by name; warns of other changes."""
     if type(frozen) is not type(given):
         raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
     there, here = config_table(frozen), config_table(given)
@@ -225,7 +229,8 @@ def warn_refused(names: list[str]) -> None:
     """Say that changes to a resumed run are not made."""
     if names:
         warnings.warn(
-            f"{', '.join(names)}: refused, a resumed run keeps its configuration (only {BUDGET} may change; fork it to change more)",
+            f"{', '.join(names)}: refused, a resumed run keeps its configuration (only {BUDGET} may change; "
+            "fork it to change more)",
             RljaxWarning,
             stacklevel=2,
         )

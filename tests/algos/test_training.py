@@ -95,7 +95,9 @@ def test_training_changes_the_parameters_every_iteration_and_counts_them(singles
 
 def test_metrics_are_one_f32_number_per_iteration(singles: list[TrainResult]) -> None:
     metrics = singles[0].metrics
-    assert {"episode/return", "episode/length", "episode/count", "train/policy_loss", "train/value", "train/grad_norm"} <= set(metrics)
+    assert {"episode/return", "episode/length", "episode/count", "train/policy_loss", "train/value", "train/grad_norm"} <= set(
+        metrics
+    )
     assert list(metrics) == sorted(metrics)
     for name, value in metrics.items():
         assert (value.shape, value.dtype, value.weak_type) == ((6,), jnp.float32, False), name

@@ -206,6 +206,8 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
     text = (tmp_path / "a" / "config.toml").read_text()
     (tmp_path / "a" / "config.toml").write_text(text.replace("hidden = [\n    16,\n]", "hidden = [32]"))
-    with pytest.raises(rljax.ConfigError, match=r"params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here") as error:
+    with pytest.raises(
+        rljax.ConfigError, match=r"params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here"
+    ) as error:
         rljax.load_run(tmp_path / "a")
     assert "\n" not in str(error.value)

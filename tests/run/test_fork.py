@@ -95,7 +95,7 @@ def test_another_seed_goes_another_way_from_the_same_weights(parent: Path, tmp_p
 def test_another_network_is_a_clear_error_that_names_the_first_parameter_that_differs(parent: Path, tmp_path: Path) -> None:
     with pytest.raises(
         rljax.ConfigError,
-        match=r"cannot take the weights of .*step_1536: params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here",
+        match=r"cannot take the weights of .*step_1536: .*/actor_0/bias is float32\[16\] there and float32\[32\] here",
     ) as error:
         rljax.fit(LONGER.replace(network={"hidden": [32]}), fork=parent, run_dir=tmp_path / "a")
     assert "\n" not in str(error.value)
@@ -109,9 +109,9 @@ def test_another_network_is_a_clear_error_that_names_the_first_parameter_that_di
 
 
 def test_a_spent_budget_and_a_missing_checkpoint_are_clear_errors(parent: Path, tmp_path: Path) -> None:
-    with pytest.raises(rljax.ConfigError, match="the checkpoint is at step 1536 already, .* expected at least 1600"):
+    with pytest.raises(rljax.ConfigError, match=r"the checkpoint is at step 1536 already, .* expected at least 1600"):
         rljax.fit(CONFIG, fork=parent, run_dir=tmp_path / "a")
-    with pytest.raises(rljax.ConfigError, match="expected latest, best or one of the steps that .* has: 640, .*1536"):
+    with pytest.raises(rljax.ConfigError, match=r"expected latest, best or one of the steps that .* has: 640, .*1536"):
         rljax.fit(LONGER, fork=parent / "checkpoints" / "step_5", run_dir=tmp_path / "a")
     with pytest.raises(rljax.ConfigError, match="seeds = 2"):
         rljax.fit(LONGER, fork=parent, seeds=2)

@@ -95,7 +95,9 @@ def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
 @pytest.mark.parametrize("where", ["start", "log", "close"])
 def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(where: str, tmp_path: Path) -> None:
     failing, other = Failing(where), Recorder()
-    with pytest.warns(rljax.RljaxWarning, match="logger Failing failed and is switched off, training goes on: the server is gone") as caught:
+    with pytest.warns(
+        rljax.RljaxWarning, match="logger Failing failed and is switched off, training goes on: the server is gone"
+    ) as caught:
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[failing, other])
     assert len([w for w in caught if w.category is rljax.RljaxWarning]) == 1
     assert failing.calls == {"start": 1, "log": 2, "close": 8}[where]
@@ -103,7 +105,9 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(wh
     assert len(records(tmp_path / "a")) == 7
 
 
-def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(rljax.ConfigError, match="log = 'tensorbord': did you mean 'tensorboard'"):
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["tensorbord"])
     monkeypatch.setitem(loggers_module.LOGGERS, "wandb", (loggers_module.WandB, "not_installed_anywhere"))

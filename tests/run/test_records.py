@@ -65,7 +65,13 @@ def test_the_number_of_values_in_a_file_is_bounded() -> None:
 def test_later_records_and_a_line_cut_off_are_taken_back(tmp_path: Path) -> None:
     file = tmp_path / "m.jsonl"
     kept = '{"step": 0, "hyperparameters": {}}\n{"step": 64, "a": 1}\n{"step": 128, "a": null}\n'
-    for rest in ("", '{"step": 192, "a": 2}\n', '{"step": 192, "a": 2}\n{"step": 256, "a"', '{"step": 1', '{"step": 128, "a": 1}'):
+    for rest in (
+        "",
+        '{"step": 192, "a": 2}\n',
+        '{"step": 192, "a": 2}\n{"step": 256, "a"',
+        '{"step": 1',
+        '{"step": 128, "a": 1}',
+    ):
         file.write_text(kept + rest)
         cut_after(file, 128)
         assert file.read_text() == kept

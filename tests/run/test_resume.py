@@ -27,6 +27,7 @@ from rljax.run.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
 from tests.run.tiny_runs import CONFIG, TINY, assert_same_run, assert_same_state, records
 
+
 class Killed(BaseException):
     """Stands for kill -9 where the test itself must survive: no handler of the library catches it."""
 
@@ -117,10 +118,11 @@ def test_killed_at_any_step_of_a_checkpoint_write(
                 raise Killed
         return usual(self, *arguments, **options)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 400)
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 400)
+    with monkeypatch.context() as patch:
         patch.setattr(Path, operation, until_killed)
-        rljax.fit(resume=tmp_path / "a", checkpoint_every=64, keep=1)
+        with pytest.raises(Killed):
+            rljax.fit(resume=tmp_path / "a", checkpoint_every=64, keep=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing half written is taken for a checkpoint, not even to be passed over
         assert rljax.load_run(tmp_path / "a").step >= 400
@@ -272,8 +274,13 @@ def test_a_run_that_is_extended_goes_on_as_one_with_that_budget(tmp_path: Path) 
     assert rljax.load_run(tmp_path / "a").config == config
     assert_same_state(rljax.load_run(tmp_path / "a").state, rljax.load_run(tmp_path / "whole").state)
     lines = records(tmp_path / "a")
-    assert [(r["step"], r["hyperparameters"]["total_timesteps"]) for r in lines if "hyperparameters" in r] == [(0, 768), (768, 1536)]
-    assert [r for r in lines if "hyperparameters" not in r] == [r for r in records(tmp_path / "whole") if "hyperparameters" not in r]
+    assert [(r["step"], r["hyperparameters"]["total_timesteps"]) for r in lines if "hyperparameters" in r] == [
+        (0, 768),
+        (768, 1536),
+    ]
+    assert [r for r in lines if "hyperparameters" not in r] == [
+        r for r in records(tmp_path / "whole") if "hyperparameters" not in r
+    ]
 
 
 def test_an_annealed_rate_follows_the_schedule_of_the_new_budget(tmp_path: Path) -> None:
@@ -307,9 +314,9 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="nothing to train"):
         rljax.fit()
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
-    with pytest.raises(rljax.ConfigError, match="total_timesteps = 64: run .* has taken 1536 steps already"):
+    with pytest.raises(rljax.ConfigError, match=r"total_timesteps = 64: run .* has taken 1536 steps already"):
         rljax.fit(resume=tmp_path / "a", total_timesteps=64)
-    with pytest.raises(rljax.ConfigError, match="seeds = 3: run .* has a single one"):
+    with pytest.raises(rljax.ConfigError, match=r"seeds = 3: run .* has a single one"):
         rljax.fit(resume=tmp_path / "a", seeds=3)
     with pytest.raises(rljax.ConfigError, match="stays in its folder"):
         rljax.fit(resume=tmp_path / "a", run_dir=tmp_path / "b")
@@ -363,7 +370,12 @@ def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path
     assert jax.random.key_impl(resumed.key) == "rbg"
     assert_same_state(resumed, whole)
 
-    state = {"empty": jnp.zeros((0, 3)), "bf16": jnp.ones(2, jnp.bfloat16), "flag": jnp.array(True), "byte": jnp.arange(3, dtype=jnp.uint8)}
+    state = {
+        "empty": jnp.zeros((0, 3)),
+        "bf16": jnp.ones(2, jnp.bfloat16),
+        "flag": jnp.array(True),
+        "byte": jnp.arange(3, dtype=jnp.uint8),
+    }
     path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {})
     read = checkpoint_module.read_checkpoint(path)
     assert_same_state(checkpoint_module.state_from(read.arrays, state, "threefry2x32", path), state)

@@ -73,7 +73,8 @@ def test_the_best_seed_is_the_one_with_the_highest_evaluation(run: tuple[Path, r
         assert meta["score_name"] == "eval/return"
         assert meta["scores"] == last
         every, best = (rljax.load_run(folder, checkpoint=checkpoint, seed_index=i) for i in (None, "best"))
-        assert_same_state(best.state, jax.tree.map(lambda x, i=int(np.argmax(last)): x[i], every.state))
+        highest = int(np.argmax(last))
+        assert_same_state(best.state, jax.tree.map(lambda x, i=highest: x[i], every.state))
         assert rljax.evaluate(rljax.make_agent(best.config), best.state, jax.random.key(0), 2).shape == (2,)
 
 
@@ -87,7 +88,9 @@ def test_a_seed_index_that_is_not_there_is_one_clear_line(run: tuple[Path, rljax
 
 
 def test_nan_names_the_seed(tmp_path: Path) -> None:
-    config = CONFIG.replace(env="Pendulum-v1", env_params={"gravity": 1e30, "max_speed": 1e30}, normalize_rewards=False, eval_every=None)
+    config = CONFIG.replace(
+        env="Pendulum-v1", env_params={"gravity": 1e30, "max_speed": 1e30}, normalize_rewards=False, eval_every=None
+    )
     with pytest.raises(rljax.TrainingError, match=r"train/\w+ of seed \d became"):
         rljax.fit(config, seeds=2, run_dir=tmp_path / "a")
 

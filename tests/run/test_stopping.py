@@ -92,7 +92,16 @@ def test_the_time_budget_stops_and_saves(tmp_path: Path) -> None:
 
 def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     """A command that trains for hours, once it has saved something of its own."""
-    command = [*COMMAND, "train", "cartpole_ppo", "--total-timesteps", "1_000_000_000", "--checkpoint-every", "20_000", *arguments]
+    command = [
+        *COMMAND,
+        "train",
+        "cartpole_ppo",
+        "--total-timesteps",
+        "1_000_000_000",
+        "--checkpoint-every",
+        "20_000",
+        *arguments,
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while checkpoint_steps(tmp_path / "runs/cartpole_ppo/checkpoints")[:1] in ([], [0]):
