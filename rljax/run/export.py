@@ -20,7 +20,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -369,7 +369,6 @@ def _onnx_or_reason(greedy: Callable[..., jax.Array], exported: Any, signature: 
 
 def _converted(greedy: Callable[..., jax.Array], signature: _Signature) -> bytes:
     """The greedy policy as ONNX: one input per leaf of the observation, then the mask; one output, `action`."""
-    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
     from jax.interpreters import partial_eval
 
     leaves, structure = jax.tree.flatten(_batched(signature))
@@ -377,16 +376,33 @@ def _converted(greedy: Callable[..., jax.Array], signature: _Signature) -> bytes
     # flax by its own, and what JAX caches then would break the next program; and many of those know no symbolic batch size.
     closed = jax.make_jaxpr(lambda *xs: greedy(*jax.tree.unflatten(structure, xs)))(*leaves)
     jaxpr, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True], instantiate=True)
-    policy = jaxpr_as_fun(ClosedJaxpr(jaxpr, [x for x, is_used in zip(closed.consts, used, strict=True) if is_used]))
+    consts = [x for x, is_used in zip(closed.consts, used, strict=True) if is_used]
 
     model = importlib.import_module("jax2onnx").to_onnx(
-        lambda *xs: policy(*xs)[0],
+        lambda *xs: _evaluated(jaxpr, consts, xs)[0],
         leaves,
         model_name="policy",
         input_names=_input_names(signature),
         output_names=["action"],
     )
     return bytes(model.SerializeToString())
+
+
+def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a program, its inner `jit`s inlined: jax2onnx converts those for some versions of JAX only."""
+    from jax.extend.core import Literal
+
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [x.val if isinstance(x, Literal) else values[x] for x in equation.invars]
+        if equation.primitive.name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"]
+            outputs = _evaluated(inner.jaxpr, inner.consts, inputs)
+        else:
+            bound = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
+            outputs = bound if equation.primitive.multiple_results else [bound]
+        values |= dict(zip(equation.outvars, outputs, strict=True))
+    return [x.val if isinstance(x, Literal) else values[x] for x in jaxpr.outvars]
 
 
 @contextlib.contextmanager
