@@ -166,7 +166,8 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
     """What builds gymnax's environment of this id, with or without the prefix."""
     if env_id.startswith(OBJECT_PREFIX):
         name = env_id.removeprefix(OBJECT_PREFIX)
-        raise ConfigError(f"the environment was given as an object of class {name}: give it again, load_run(path, env=...)")
+        again = "give it again: load_run(path, env=...) or fit(config, resume=...)"
+        raise ConfigError(f"the environment was given as an object of class {name}: {again}")
     import gymnax
 
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)

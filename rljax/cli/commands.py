@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +21,9 @@ from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
 from rljax.core.errors import ConfigError, TrainingInterrupted, did_you_mean
 from rljax.envs import env_ids, gymnax_env_ids
 from rljax.run.checkpoint import CHECKPOINTS, read_meta
-from rljax.run.folder import Run, best_seed, check_free, read_config, read_info, split_path
+from rljax.run.folder import Run, check_free, last_iteration, read_config, read_info, split_path
 from rljax.run.progress import default_progress
+from rljax.run.scores import best_seed
 from rljax.run.start import BUDGET, warn_refused
 
 if TYPE_CHECKING:
@@ -33,71 +35,86 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     for name in ("resume", "fork"):
         if getattr(options, name) is not None and options.config is not None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
-    if options.resume is not None:
-        agent, folder, how = _resumed(options, overrides)
-    else:
-        agent, folder, how = _new(options, overrides)
-    config = agent.config
+    agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
+    config, quoted = agent.config, shlex.quote(str(folder))
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     started = time.perf_counter()
     try:
-        result = rljax.fit(agent, progress=default_progress(), loggers=options.log, **limits, **how)
+        result = rljax.fit(agent, progress=default_progress(title), loggers=options.log, **limits, **how)
     except TrainingInterrupted as stop:
-        raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {folder}", stop.result, stop.signum) from None
-    step = read_meta(folder / CHECKPOINTS / "latest")["step"]
-    if not result.metrics["episode/return"].size:
-        print(f"{folder} is complete at step {step:,}; to train on: rljax train --resume {folder} --total-timesteps {2 * step}")
-        return
-    print(f"trained to step {step:,} in {time.perf_counter() - started:.1f} s, compiling included", flush=True)
-    if step + config.steps_per_iteration <= config.total_timesteps:
-        print(f"stopped after {options.max_minutes:g} minutes; to go on: rljax train --resume {folder}")
-        return
+        raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
     info = read_info(folder)
-    print("evaluating ...", flush=True)
+    iterations = int(np.ravel(result.state.iteration)[0])
+    step = info.step_offset + iterations * config.steps_per_iteration
+    if iterations < last_iteration(config, info):
+        print(f"stopped at step {step:,} after {options.max_minutes:g} minutes; to go on: rljax train --resume {quoted}")
+        return
+    if not result.metrics["episode/return"].size:
+        print(f"{folder} is complete at step {step:,}; to train on: rljax train --resume {quoted} --total-timesteps {2 * step}")
+        return
+    seconds = time.perf_counter() - started
+    print(f"trained to step {step:,} in {seconds:.1f} s, compiling included; evaluating ...", flush=True)
     if info.seeds is None:
         _report(agent, result.state, jax.random.key(config.seed + 1), 100)
     else:
         _report_seeds(agent, result.state, jax.random.key(config.seed + info.seeds), 100)
     print("next:")
-    print(f"  rljax eval {folder} --sample")
-    print(f"  rljax show {folder}")
-    print(f"  rljax plot {folder}")
-    print(f"  rljax record {folder} --out agent.gif")
-    print(f"  rljax train --resume {folder} --total-timesteps {2 * config.total_timesteps}")
+    print(f"  rljax eval {quoted} --sample")
+    print(f"  rljax show {quoted}")
+    print(f"  rljax plot {quoted}")
+    print(f"  rljax record {quoted} --out agent.gif")
+    print(f"  rljax train --resume {quoted} --total-timesteps {2 * config.total_timesteps}")
 
 
-def _new(options: Train, overrides: dict[str, Any]) -> tuple[Agent, Path, dict[str, Any]]:
-    """`(agent, folder, arguments of fit)` of a run that starts anew or as a fork."""
+_Training = tuple[Agent, Path, str, dict[str, Any]]
+"""What to train, the run's folder, a line that says so, and the arguments of `fit`."""
+
+
+def _new(options: Train, overrides: dict[str, Any]) -> _Training:
+    """A run that starts anew or as a fork."""
     if options.fork is not None:
         parent, _ = split_path(options.fork)
         config = read_config(parent, **_merged(lambda: read_config(parent), overrides))
-        folder = Path(options.run_dir or _free_folder(parent.with_name(f"{parent.resolve().name}-fork")))
+        folder = Path(options.run_dir or _free_folder(_beside(parent)))
     elif options.config is not None:
         name = options.config
         config = load_config(name, **_merged(lambda: load_config(name), overrides))
         folder = Path(options.run_dir or _free_folder(Path("runs") / Path(name).stem))
     else:
         raise ConfigError(
-            "nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
+            f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
+            f"{_swallowed(options, overrides)}"
         )
     agent = rljax.make_agent(config)
     check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
     source = "" if options.fork is None else f" from {options.fork}"
-    print(f"training {config.algorithm} on {config.env}{seeds}{source} into {folder}", flush=True)
-    return agent, folder, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
+    title = f"training {config.algorithm} on {config.env}{seeds}{source} into {folder}"
+    return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
 
 
-def _resumed(options: Train, overrides: dict[str, Any]) -> tuple[Agent, Path, dict[str, Any]]:
-    """`(agent, folder, arguments of fit)` of a run that goes on. Changes other than of its budget are refused with a warning."""
+def _swallowed(options: Train, overrides: dict[str, Any]) -> str:
+    """A hint where an option before the preset may have taken it for its value."""
+    values = {**{name: [value] for name, value in overrides.items()}, "log": options.log}
+    for name, given in values.items():
+        for value in given:
+            if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):
+                return f" (did --{name.replace('_', '-')} take {value!r} as its value?)"
+    return ""
+
+
+def _resumed(options: Train, overrides: dict[str, Any]) -> _Training:
+    """A run that goes on. Changes other than of its budget are refused with a warning."""
     if options.fork is not None or options.run_dir is not None:
         raise ConfigError("--resume goes on in the run's own folder: give neither --fork nor --run-dir with it")
     folder, _ = split_path(options.resume or "")
     warn_refused([name for name in overrides if name != BUDGET])
     budget = {name: value for name, value in overrides.items() if name == BUDGET}
-    agent = rljax.make_agent(read_config(folder, **budget))
-    print(f"resuming {folder}: {agent.config.algorithm} on {agent.config.env}", flush=True)
-    return agent, folder, {"resume": options.resume, "seeds": options.seeds}
+    config = read_config(folder, **budget)
+    title = f"resuming {folder}: {config.algorithm} on {config.env}"
+    # The budget apart: one that the run has passed is an error where the user asks for it.
+    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if budget else None}
+    return rljax.make_agent(config), folder, title, how
 
 
 def evaluate_run(options: Eval) -> None:
@@ -145,7 +162,7 @@ def plot_runs(options: Plot) -> None:
     """`rljax plot`: learning curves."""
     from rljax.run.plot import plot
 
-    plot(options.runs, options.out, metric=options.metric)
+    plot([split_path(run)[0] for run in options.runs], options.out, metric=options.metric)
     print(options.out)
 
 
@@ -153,7 +170,7 @@ def show_run(path: str) -> None:
     """`rljax show`: a run in the terminal."""
     from rljax.run.show import show
 
-    show(path)
+    show(split_path(path)[0])
 
 
 def _load(options: Saved) -> tuple[Run, str]:
@@ -252,6 +269,12 @@ def _merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any
         key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), Mapping)
     }
     return {**overrides, **merged}
+
+
+def _beside(run: Path) -> Path:
+    """Where a fork of a run goes: next to it, also where the run is the working directory."""
+    name = f"{run.resolve().name}-fork"
+    return run.with_name(name) if run.name not in ("", "..") else run.resolve().with_name(name)
 
 
 def _free_folder(path: Path) -> Path:

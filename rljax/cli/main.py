@@ -55,12 +55,12 @@ class Train:
     """Loggers besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
     max_minutes: float | None = None
     """Stop and save after this long."""
-    checkpoint_every: int | None = None
+    checkpoint_every: float | None = None
     """Save each time this many environment steps have been taken."""
-    checkpoint_seconds: float = 60.0
-    """Save when this long has passed since the last save."""
-    keep: int = 3
-    """How many checkpoints to keep besides the best."""
+    checkpoint_seconds: float | None = 60.0
+    """Save when this long has passed since the last save; none: only at the end, and where other options say so."""
+    keep: int | None = 3
+    """How many checkpoints to keep besides the best; none: all."""
 
 
 @dataclasses.dataclass
@@ -224,7 +224,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
         token = tokens.pop(0)
         name, equals, value = token.removeprefix("--").partition("=")
         if not token.startswith("--") or not name or name.replace("-", "_") in known:
-            own.append(token)
+            own.append("None" if token == "none" else token)
         else:
             if not equals:
                 value = tokens.pop(0) if tokens and not tokens[0].startswith("--") else "true"

@@ -31,7 +31,7 @@ CHECKPOINTS = "checkpoints"
 
 
 class CheckpointError(ConfigError):
-    """A checkpoint is damaged or does not fit; the message says which and how."""
+    """A checkpoint is damaged, or is of another structure than it should be; the message says which and how."""
 
 
 class Checkpoint(NamedTuple):
@@ -86,7 +86,7 @@ def write_checkpoint(
     if pending is not None and pending.size:
         tree["pending"] = pending
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         with _checkpointer() as checkpointer:
@@ -116,6 +116,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is damaged; says which file.
     """
     meta = read_meta(path)
+    if not all(name in meta for name in ("iteration", "arrays", "files")):
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} is not as it was written")
     for name, (size, crc) in meta["files"].items():
         file = path / name
         if not file.is_file():
@@ -137,7 +139,8 @@ def read_meta(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself: step, time, scores and so on.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or it was written by a version that this one cannot read.
+        CheckpointError: there is none, or it is damaged.
+        ConfigError: it was written by a version of rljax whose format this one does not read.
     """
     try:
         meta = json.loads((path / META_FILE).read_text(encoding="utf-8"))
@@ -147,7 +150,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} cannot be read") from None
     if version != 1:
-        raise CheckpointError(f"checkpoint {path} has format {version}: this version of rljax reads format 1")
+        raise ConfigError(f"checkpoint {path} has format {version}: this version of rljax reads format 1")
     if path.resolve().name != f"step_{step}":
         raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} says step {step}")
     return meta
@@ -161,10 +164,12 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 def link(folder: Path, name: str, step: int) -> None:
     """Point `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
-    aside = folder / f".{name}"
+    aside, target = folder / f".{name}", folder / name
+    if target.is_dir() and not target.is_symlink():
+        _remove(target)  # a copy of the run whose links were followed
     aside.unlink(missing_ok=True)
     aside.symlink_to(f"step_{step}")
-    aside.rename(folder / name)
+    aside.rename(target)
 
 
 class CheckpointWriter:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
-import sys
-import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +18,15 @@ import numpy as np
 from rljax.algos.training import TrainResult, train_iteration
 from rljax.core.agent import Agent, make_agent, stack_metrics
 from rljax.core.config import Config, config_table
-from rljax.core.errors import ConfigError, RljaxError, TrainingError, TrainingInterrupted
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.keys import as_key
-from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter
-from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, create_run_dir, locked, split_path
+from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, link
+from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, create_run_dir, locked, read_config, split_path
 from rljax.run.loggers import Logger, Loggers, RunStart
 from rljax.run.progress import Progress, Silent
-from rljax.run.records import JsonLines, Records, cut_after, last_known, over_seeds, window_of
+from rljax.run.records import JsonLines, Records, cut_after, over_seeds, window_of
+from rljax.run.scores import SCORES, Scores
+from rljax.run.signals import Stopping, noted_signals
 from rljax.run.start import Start, start_forked, start_new, start_resumed
 
 MAX_CHUNK = 1024
@@ -44,8 +44,8 @@ HISTOGRAMS = 50
 MAX_LOGGED_SEEDS = 64
 """With more seeds than this, loggers get the aggregates only; metrics.jsonl has every seed."""
 
-SCORES = ("eval/return", "episode/return")
-"""What seeds are compared by: the first of these that is known."""
+MAX_METRICS_BYTES = 100_000_000
+"""Size of the metrics that `fit` returns at most; beyond it they are averaged over the iterations of each record."""
 
 Callback = Callable[[int, dict[str, float]], bool | None]
 
@@ -86,7 +86,8 @@ def fit(
         total_timesteps: another budget for the run that is resumed. An annealed learning rate follows the new budget's schedule
             from there on, so that of a completed run rises again: to (1 - done / total) of the initial one.
         progress: how to show progress; None shows nothing.
-        callback: called with (environment steps, metrics) for each record; True ends the run early.
+        callback: called with (environment steps, metrics) for each record; True ends the run early, after the chunk under way.
+            What it raises is raised after that, too.
         loggers: names ("tensorboard", "wandb", "mlflow", "aim") or objects with the methods of `Logger`.
         checkpoint_every: save the state each time this many environment steps have been taken.
         checkpoint_seconds: save the state when this long has passed since the last save. It is saved at the end in any case, and
@@ -96,7 +97,8 @@ def fit(
 
     Returns:
         `TrainResult(state, metrics)`, the metrics of the iterations of this call as NumPy arrays `[iterations]`, or
-        `[seeds, iterations]`.
+        `[seeds, iterations]`; of a run so long, or of so many seeds, that these would take more than 100 MB, one mean for each
+        record of metrics.jsonl.
 
     Raises:
         ConfigError: the configuration cannot be trained, `run_dir` exists, or the run cannot be resumed or forked; nothing was
@@ -105,13 +107,20 @@ def fit(
         TrainingInterrupted: Ctrl-C, or SIGTERM; the state is saved and in the error's `result`. A second one stops at once.
         RljaxError: the run folder cannot be written (a full disk, say); the last good checkpoint is kept.
     """
-    for name, value in (("checkpoint_every", checkpoint_every), ("keep", keep), ("max_minutes", max_minutes)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{name} = {value!r}: expected a number > 0")
+    checkpoint_every = _number("checkpoint_every", checkpoint_every, whole=True)
+    keep = _number("keep", keep, whole=True)
+    checkpoint_seconds = _number("checkpoint_seconds", checkpoint_seconds, zero=True)
+    max_minutes = _number("max_minutes", max_minutes)
     attached = Loggers(loggers)
     agent = config_or_agent if config_or_agent is None or isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
+    if agent is not None:
+        _check_single(agent.config)
     folder = _folder(run_dir, resume)
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
+    if resume not in (True, False) and (key is not None or fork is not None):
+        raise ConfigError("a resumed run goes on with its own state: give neither key nor fork with resume=RUN")
+    if fork is not None and key is not None:
+        raise ConfigError("a fork goes on with the keys of its checkpoint, or those of another seed: give no key with fork")
     if not resumed:
         if agent is None:
             raise ConfigError("nothing to train: give a configuration, or resume=RUN")
@@ -121,21 +130,20 @@ def fit(
             check_free(folder)
     with contextlib.ExitStack() as stack:
         if resumed and folder is not None:
-            if not folder.is_dir():
-                raise ConfigError(f"{folder}: no run there; a run folder is what `rljax train` makes")
+            read_config(folder)  # before anything is made there
             stack.enter_context(locked(folder))
             start = start_resumed(folder, agent, total_timesteps, seeds)
         elif fork is not None and agent is not None:
             start = start_forked(fork, agent, seeds)
         elif agent is not None:
-            start = start_new(agent, None if key is None else as_key(key), seeds)
+            start = start_new(agent, None if key is None else _single_key(key), seeds)
         driver = _Driver(
             start, folder, resumed, attached, progress or Silent(), callback, checkpoint_every, checkpoint_seconds, keep
         )
         if folder is not None and not resumed:
             create_run_dir(folder, start.agent.config, start.info, start.state, driver.scores.meta(start.iteration))
             stack.enter_context(locked(folder))
-        stopping = stack.enter_context(_signals())
+        stopping = stack.enter_context(noted_signals())
         return driver.run(stopping, max_minutes)
 
 
@@ -143,9 +151,10 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
     if isinstance(resume, bool):
         if resume and run_dir is None:
             raise ConfigError("resume = True: needs run_dir, the folder to go on in; or give the folder itself, resume=RUN")
-        return None if run_dir is None else Path(run_dir)
+        return None if run_dir is None else Path(run_dir).resolve()
     folder, checkpoint = split_path(resume)
-    if run_dir is not None and Path(run_dir) != folder:
+    folder = folder.resolve()  # a callback may change the working directory
+    if run_dir is not None and Path(run_dir).resolve() != folder:
         raise ConfigError(f"run_dir = {str(run_dir)!r}: a resumed run stays in its folder {folder}; to branch it, fork it")
     if checkpoint != "latest":
         raise ConfigError(
@@ -154,41 +163,31 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
     return folder
 
 
-class _Scores:
-    """The last known returns of each seed and the best evaluation so far: what meta.json says of a checkpoint."""
+def _number(name: str, value: Any, *, whole: bool = False, zero: bool = False) -> Any:
+    """A positive number, None as it is; `1e5` is a whole number."""
+    if value is None:
+        return None
+    kind = "a whole number" if whole else "a number"
+    allowed = f"{kind} {'>= 0' if zero else '> 0'} or none"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 if zero else value > 0):
+        raise ConfigError(f"{name} = {value!r}: expected {allowed}")
+    if whole and value != int(value):
+        raise ConfigError(f"{name} = {value!r}: expected {allowed}")
+    return int(value) if whole else value
 
-    def __init__(self, num_seeds: int, meta: dict[str, Any]):
-        known = meta.get("returns", {})
-        self.returns = {name: _from_json(known.get(name), num_seeds) for name in SCORES}
-        self.best_score: float = -math.inf if meta.get("best_score") is None else meta["best_score"]
-        self.best_step: int | None = meta.get("best_step")
 
-    def update(self, names: list[str], rows: np.ndarray) -> None:
-        """Take in rows `[iterations, S, metrics]`."""
-        for name in SCORES:
-            if name in names:
-                values = last_known(rows[:, :, names.index(name)])
-                self.returns[name] = np.where(np.isfinite(values), values, self.returns[name])
+def _check_single(config: Config) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(config)[0]:
+        if isinstance(leaf, jax.core.Tracer) or np.ndim(leaf):
+            name = jax.tree_util.keystr(path, simple=True)
+            raise ConfigError(f"{name}: fit trains one configuration; traced or batched values are for vmap of make_train")
 
-    def improved(self, step: int) -> bool:
-        """Whether the evaluation just made is the best so far (the mean over seeds); it is then noted as that."""
-        score = over_seeds("eval/return", self.returns["eval/return"])
-        if not score > self.best_score:
-            return False
-        self.best_score, self.best_step = score, step
-        return True
 
-    def meta(self, iteration: int) -> dict[str, Any]:
-        score_name = next((name for name in SCORES if np.isfinite(self.returns[name]).any()), SCORES[-1])
-        returns = {name: _to_json(values) for name, values in self.returns.items()}
-        return {
-            "iteration": iteration,
-            "score_name": score_name,
-            "scores": returns[score_name],
-            "returns": returns,
-            "best_score": None if self.best_step is None else self.best_score,
-            "best_step": self.best_step,
-        }
+def _single_key(key: jax.Array) -> jax.Array:
+    key = as_key(key)
+    if key.ndim:
+        raise ConfigError(f"key: expected a single one, got {list(key.shape)}; fit(config, key=key, seeds=N) trains several")
+    return key
 
 
 class _Driver:
@@ -219,28 +218,29 @@ class _Driver:
         # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
         self.iteration = jax.jit(_vectorized(start.agent, start.info.seeds))
         self.names = sorted(jax.eval_shape(self.iteration, start.state, _INT32)[1])
-        self.scores = _Scores(self.num_seeds, start.meta)
+        self.scores = Scores(self.num_seeds, start.meta)
         self.window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
         pending = start.pending
         if pending is None or pending.shape[1:] != (self.num_seeds, len(self.names)):
             pending = np.zeros((0, self.num_seeds, len(self.names)), np.float32)
         self.records = Records(self.names, self.window, self.done - len(pending), self.last, pending, self._emit)
         self.speed = math.nan
+        # Every iteration's metrics, unless they are too many; one row per record then.
+        self.every_iteration = 4 * (self.last - self.done) * self.num_seeds * len(self.names) <= MAX_METRICS_BYTES
+        self.rows: list[np.ndarray] = []
+        self.stop, self.failure = False, None
         self.file: JsonLines | None = None
         self.writer: CheckpointWriter | None = None
 
-    def run(self, stopping: _Stopping, max_minutes: float | None) -> TrainResult:
+    def run(self, stopping: Stopping, max_minutes: float | None) -> TrainResult:
         deadline = math.inf if max_minutes is None else time.monotonic() + 60.0 * max_minutes
-        first = self.done
-        # Pages that no iteration has written to yet take no memory.
-        rows = np.empty((self.last - first, self.num_seeds, len(self.names)), np.float32)
         state, self.start = self.start.state, self.start._replace(state=None)
         try:
             self._open()
             if self.done < self.last:
                 self.progress.start(self._step(self.last))
                 try:
-                    state = self._train(state, rows, first, deadline, stopping)
+                    state = self._train(state, deadline, stopping)
                 finally:
                     self.progress.stop()
         finally:
@@ -249,9 +249,11 @@ class _Driver:
                 self.file.close()
             if self.writer is not None:
                 self.writer.close()
-        done = np.moveaxis(rows[: self.done - first], 0, -1)
-        done = done if self.start.info.seeds else done[0]
-        result = TrainResult(state, {name: done[..., i, :] for i, name in enumerate(self.names)})
+        if self.failure is not None:
+            raise self.failure
+        rows = np.concatenate([np.zeros((0, self.num_seeds, len(self.names)), np.float32), *self.rows])
+        rows = np.moveaxis(rows, 0, -1) if self.start.info.seeds else rows[:, 0].T
+        result = TrainResult(state, {name: rows[..., i, :] for i, name in enumerate(self.names)})
         if stopping.signum is not None and self.done < self.last:
             step = self._step(self.done)
             where = "nothing is kept without a run folder" if self.folder is None else f"saved in {self.folder}"
@@ -267,44 +269,55 @@ class _Driver:
         if self.folder is not None:
             with _disk(self.folder):
                 if self.resumed:
-                    cut_after(self.folder / METRICS_FILE, written)
+                    self._mend(written)
                 fresh = not (self.folder / METRICS_FILE).exists() or not (self.folder / METRICS_FILE).stat().st_size
                 self.file = JsonLines(self.folder / METRICS_FILE)
                 if fresh or start.extended:
                     self.file.write({"step": written, "hyperparameters": table})
             self.writer = CheckpointWriter(self.folder / CHECKPOINTS, self.keep, self.scores.best_step)
         name = self.folder.name if self.folder else f"{self.config.algorithm}-{table['env']}"
-        self.loggers.start(RunStart(name, self.folder, table, written if self.resumed else 0))
+        self.loggers.start(RunStart(name, self.folder, table, written, self.resumed))
 
-    def _train(self, state: Any, rows: np.ndarray, first: int, deadline: float, stopping: _Stopping) -> Any:
+    def _mend(self, written: int) -> None:
+        """Make the folder of a run that goes on what it was at its checkpoint: no later records, links that point somewhere."""
+        assert self.folder is not None
+        kept = cut_after(self.folder / METRICS_FILE, written)
+        if kept < written:
+            since = f"after step {kept:,}" if kept >= 0 else "of the run so far"
+            warnings.warn(f"{self.folder / METRICS_FILE}: records {since} are missing", RljaxWarning, stacklevel=2)
+        checkpoints = self.folder / CHECKPOINTS
+        for link_name, step in (("latest", self._step(self.done)), ("best", self.scores.best_step)):
+            if step is not None and (checkpoints / f"step_{step}").exists() and not _points_to(checkpoints / link_name, step):
+                link(checkpoints, link_name, step)
+
+    def _train(self, state: Any, deadline: float, stopping: Stopping) -> Any:
         """Run chunks until the budget is spent or something asks to stop; returns the final state."""
         metrics_bytes = 4 * self.num_seeds * len(self.names)
         size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // metrics_bytes))
         chunk = _compile_chunk(self.iteration, state, (self.num_seeds,) if self.start.info.seeds else (), len(self.names), size)
         self.progress.compiled()
         length, saved_at, saved = 1, time.monotonic(), self.done
-        stop = False
-        while self.done < self.last and not stop and stopping.signum is None:
+        while self.done < self.last and not self.stop and stopping.signum is None:
             length = min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
             state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
-            new = rows[self.done - first : self.done - first + length]
-            new[:] = np.asarray(buffer)[:length].reshape(new.shape)
+            new = np.array(buffer[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
             self.speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
             bad = _first_bad(new, self.names)
-            with _disk(self.folder):
-                stop = self.records.add(new if bad is None else new[: bad[0] + 1])
+            self.records.add(new if bad is None else new[: bad[0] + 1])
+            if self.every_iteration:
+                self.rows.append(new)
             self._check_finite(new, bad, bool(finite))
             before, self.done = self.done, self.done + length
             self.scores.update(self.names, new)
-            stop |= time.monotonic() >= deadline
+            self.stop |= time.monotonic() >= deadline
             self.progress.update(self._step(self.done), self.speed, over_seeds("", self.scores.returns["episode/return"]))
             if self.loggers.want_histograms and self._crossed(before, -(-self._step(self.last) // HISTOGRAMS)):
                 self.loggers.histograms(self._step(self.done), state)
             if self.writer is not None:
                 best = self._evaluated() and self.scores.improved(self._step(self.done))
-                ends = self.done == self.last or stop or stopping.signum is not None
+                ends = self.done == self.last or self.stop or stopping.signum is not None
                 every = self.checkpoint_every is not None and self._crossed(before, self.checkpoint_every)
                 late = self.checkpoint_seconds is not None and time.monotonic() - saved_at > self.checkpoint_seconds
                 if best or ends or every or (late and not self.writer.busy):
@@ -341,14 +354,17 @@ class _Driver:
     def _first_iteration(self) -> int:
         return (self.start.info.first_step - self.start.info.step_offset) // self.config.steps_per_iteration
 
-    def _emit(self, iterations: int, summary: dict[str, np.ndarray]) -> bool:
-        """Write one record; whether the callback asked to stop."""
+    def _emit(self, iterations: int, summary: dict[str, np.ndarray]) -> None:
+        """Write one record, and ask the callback whether to stop; once it has had enough, or failed, it is not asked again."""
         step = self._step(iterations)
         metrics = {name: over_seeds(name, values) for name, values in summary.items()}
         metrics["perf/steps_per_second"] = self.speed
+        if not self.every_iteration:
+            self.rows.append(np.stack([summary[name] for name in self.names], -1)[None].astype(np.float32))
         if self.file is not None:
             per_seed = {"seeds": {name: values.tolist() for name, values in summary.items()}} if self.start.info.seeds else {}
-            self.file.write({"step": step, **metrics, **per_seed})
+            with _disk(self.folder):
+                self.file.write({"step": step, **metrics, **per_seed})
         if self.loggers.loggers:
             logged = dict(metrics)
             if self.start.info.seeds and self.num_seeds <= MAX_LOGGED_SEEDS:
@@ -356,7 +372,12 @@ class _Driver:
                     f"seed_{i}/{name}": float(x) for name in SCORES if name in summary for i, x in enumerate(summary[name])
                 }
             self.loggers.log(step, logged)
-        return self.callback is not None and bool(self.callback(step, metrics))
+        if self.callback is not None and not self.stop:
+            try:
+                self.stop = bool(self.callback(step, metrics))
+            except Exception as error:
+                # The chunk is finished and saved before it is raised: hours of training are not lost to a typo.
+                self.stop, self.failure = True, error
 
     def _check_finite(self, rows: np.ndarray, bad: tuple[int, int, int] | None, finite: bool) -> None:
         """Stop at the first iteration whose losses are not numbers."""
@@ -434,48 +455,8 @@ def _crossing(step: int, per_iteration: int, every: int) -> int:
     return -(-((step // every + 1) * every - step) // per_iteration)
 
 
-class _Stopping(NamedTuple):
-    """Which signal asked to stop, as the one entry of a list, or none yet."""
-
-    received: list[int]
-
-    @property
-    def signum(self) -> int | None:
-        return self.received[0] if self.received else None
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Stopping]:
-    """Within it, the first Ctrl-C or SIGTERM only notes itself; the next has its usual effect. Other threads are left alone."""
-    stopping = _Stopping([])
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-    def note(signum: int, _: Any) -> None:
-        stopping.received.append(signum)
-        restore()
-        # Python looks at signals between its own instructions only; the system's own handling does not wait for a long chunk.
-        # It would end a notebook's whole kernel, though.
-        if usual[signal.SIGINT] is signal.default_int_handler and not _interactive():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print("stopping: finishing the chunk and saving; once more stops at once", file=sys.stderr, flush=True)
-
-    for number in usual:
-        signal.signal(number, note)
-    try:
-        yield stopping
-    finally:
-        restore()
-
-
-def _interactive() -> bool:
-    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+def _points_to(path: Path, step: int) -> bool:
+    return path.is_symlink() and os.readlink(path) == f"step_{step}"
 
 
 @contextlib.contextmanager
@@ -485,11 +466,3 @@ def _disk(folder: Path | None) -> Iterator[None]:
         yield
     except OSError as error:
         raise RljaxError(f"training stopped: {folder} cannot be written: {error.strerror or error}") from error
-
-
-def _to_json(values: np.ndarray) -> list[float | None]:
-    return [float(x) if math.isfinite(x) else None for x in values]
-
-
-def _from_json(values: list[float | None] | None, size: int) -> np.ndarray:
-    return np.full(size, math.nan) if values is None else np.array([math.nan if x is None else x for x in values])

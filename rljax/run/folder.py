@@ -20,7 +20,7 @@ import numpy as np
 
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, dump_config, load_config
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
+from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -32,6 +32,7 @@ from rljax.run.checkpoint import (
     state_from,
     write_checkpoint,
 )
+from rljax.run.scores import best_seed
 
 CONFIG_FILE = "config.toml"
 INFO_FILE = "run.json"
@@ -65,6 +66,11 @@ class RunInfo(NamedTuple):
     forked_from: dict[str, Any] | None = None
 
 
+def last_iteration(config: Config, info: RunInfo) -> int:
+    """Iterations behind a run at the end of its budget, counted from its own beginning; the budget is never exceeded."""
+    return int((config.total_timesteps - info.step_offset) // config.steps_per_iteration)
+
+
 def check_free(path: Path) -> None:
     """Raise a ConfigError where there is something at `path` that a new run would write into."""
     try:
@@ -85,27 +91,28 @@ def create_run_dir(path: Path, config: Config, info: RunInfo, state: Any, meta: 
     aside = path.parent / f".{path.name}.new-{os.getpid()}"
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        (aside / CHECKPOINTS).mkdir(parents=True)
         (aside / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
         _write_info(aside, info)
         write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
         link(aside / CHECKPOINTS, "latest", info.first_step)
         aside.rename(path)
-    except RljaxError:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             check_free(path)
         raise ConfigError(f"run folder {path}: cannot be made: {error.strerror}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def replace_config(folder: Path, config: Config) -> None:
     """Write another configuration into a run folder; a reader sees the old one or the new one."""
     aside = folder / f".{CONFIG_FILE}"
-    aside.write_text(dump_config(config), encoding="utf-8")
-    aside.rename(folder / CONFIG_FILE)
+    try:
+        aside.write_text(dump_config(config), encoding="utf-8")
+        aside.rename(folder / CONFIG_FILE)
+    except OSError as error:
+        raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
 
 def read_config(folder: Path, **overrides: Any) -> Any:
@@ -164,6 +171,8 @@ def load_run(
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
     state = state_of(make_agent(config), info, saved, folder)
+    if isinstance(seed_index, int) and info.seeds is None:
+        raise ConfigError(f"seed_index = {seed_index}: run {folder} has a single seed")
     if seed_index is not None and info.seeds is not None:
         index = _seed_index(seed_index, info.seeds, saved.meta)
         state = jax.tree.map(lambda x: x[index], state)
@@ -237,12 +246,6 @@ def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -
     return folder, checkpoint
 
 
-def best_seed(meta: dict[str, Any]) -> int:
-    """The number of the seed with the highest score in a checkpoint's meta; 0 where none has one."""
-    scores = [-np.inf if score is None else score for score in meta.get("scores") or [0.0]]
-    return int(np.argmax(scores))
-
-
 def _seed_index(seed_index: int | str, seeds: int, meta: dict[str, Any]) -> int:
     if seed_index == "best":
         return best_seed(meta)
@@ -263,7 +266,11 @@ def locked(folder: Path) -> Iterator[None]:
     except ImportError:  # not on Windows
         yield
         return
-    with (folder / LOCK_FILE).open("w") as file:
+    try:
+        file = (folder / LOCK_FILE).open("w")
+    except OSError as error:
+        raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

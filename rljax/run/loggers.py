@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -30,12 +31,14 @@ class RunStart(NamedTuple):
         hyperparameters: the fields of the configuration, plain values.
         step: environment steps taken; more than 0 for a run that goes on. Records of later steps, logged before a kill, come
             again.
+        resumed: whether the run goes on.
     """
 
     name: str
     folder: Path | None
     hyperparameters: dict[str, Any]
     step: int
+    resumed: bool
 
 
 class Logger(Protocol):
@@ -63,7 +66,7 @@ class TensorBoard:
 
         folder = _folder(run) / "tensorboard"
         # purge_step: what an earlier process logged after the checkpoint that the run goes on from is hidden.
-        self.writer = SummaryWriter(str(folder), purge_step=run.step + 1 if run.step else None)
+        self.writer = SummaryWriter(str(folder), purge_step=run.step + 1 if run.resumed else None)
         rows = [f"| {name} | {value} |" for name, value in run.hyperparameters.items()]
         self.writer.add_text("hyperparameters", "\n".join(["| field | value |", "| --- | --- |", *rows]), run.step)
 
@@ -129,7 +132,7 @@ class MLflow:
             return created
 
         self.run_id = _remembered(run, "mlflow", create)
-        if run.step == 0:
+        if not run.resumed:
             for key, value in run.hyperparameters.items():
                 self.client.log_param(self.run_id, key, str(value))
 
@@ -194,7 +197,7 @@ class Loggers:
     """Several loggers as one. Whatever one of them raises drops that one, with a single warning, and training goes on."""
 
     def __init__(self, loggers: Sequence[str | Logger]):
-        self.loggers = [make_logger(logger) for logger in loggers]
+        self.loggers = [make_logger(logger) for logger in ([loggers] if isinstance(loggers, str) else loggers)]
 
     @property
     def want_histograms(self) -> bool:
@@ -212,20 +215,29 @@ class Loggers:
         self._each(lambda logger: logger.histograms(step, trees) if hasattr(logger, "histograms") else None)
 
     def close(self) -> None:
-        self._each(lambda logger: logger.close())
+        loggers, self.loggers = self.loggers, []
+        for logger in loggers:
+            self._try(logger, lambda logger: logger.close())
 
     def _each(self, call: Callable[[Any], None]) -> None:
         for logger in list(self.loggers):
-            try:
-                call(logger)
-            except Exception as error:
+            if not self._try(logger, call):
                 self.loggers.remove(logger)
-                reason = " ".join(str(error).split()) or type(error).__name__
-                warnings.warn(
-                    f"logger {type(logger).__name__} failed and is switched off, training goes on: {reason}",
-                    RljaxWarning,
-                    stacklevel=2,
-                )
+                with contextlib.suppress(Exception):
+                    logger.close()
+
+    def _try(self, logger: Any, call: Callable[[Any], None]) -> bool:
+        try:
+            call(logger)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            warnings.warn(
+                f"logger {type(logger).__name__} failed and is switched off, training goes on: {reason}",
+                RljaxWarning,
+                stacklevel=2,
+            )
+            return False
+        return True
 
 
 def recent_gradients(state: Any) -> Any:
@@ -254,7 +266,7 @@ def _remembered(run: RunStart, service: str, make: Callable[[], str]) -> str:
     if run.folder is None:
         return make()
     file = run.folder / f".{service}_id"
-    if run.step and file.is_file():
+    if run.resumed and file.is_file():
         return file.read_text(encoding="utf-8").strip()
     identity = make()
     _remember(run, service, identity)

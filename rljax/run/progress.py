@@ -32,11 +32,14 @@ class Silent:
 
 
 class Lines:
-    """A line at every tenth of the run, or every ten seconds where that is sooner."""
+    """A line at every tenth of the run, or every ten seconds where that is sooner; `title` comes first."""
+
+    def __init__(self, title: str = ""):
+        self.title = title
 
     def start(self, total_steps: int) -> None:
         self.total, self.last_step, self.last_time = total_steps, 0, time.monotonic()
-        print("compiling ...", flush=True)
+        print(f"{self.title}\ncompiling ..." if self.title else "compiling ...", flush=True)
 
     def compiled(self) -> None:
         print(f"compiled in {time.monotonic() - self.last_time:.1f} s", flush=True)
@@ -59,12 +62,17 @@ class Lines:
 
 
 class Bar:
-    """rich's progress bar: steps, steps per second, return, time left."""
+    """rich's progress bar: steps, steps per second, return, time left; `title` comes first."""
+
+    def __init__(self, title: str = ""):
+        self.title = title
 
     def start(self, total_steps: int) -> None:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
+        if self.title:
+            print(self.title, flush=True)
         self.total = total_steps
         self.bar = RichProgress(
             TextColumn("[bold]{task.description}"),
@@ -96,9 +104,9 @@ class Bar:
         self.bar.stop()
 
 
-def default_progress() -> Progress:
+def default_progress(title: str) -> Progress:
     """A bar where standard output is a terminal, plain lines where it is not."""
-    return Bar() if sys.stdout.isatty() else Lines()
+    return Bar(title) if sys.stdout.isatty() else Lines(title)
 
 
 def _number(x: float) -> str:

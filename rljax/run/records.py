@@ -86,21 +86,25 @@ def _without_nan(value: Any) -> Any:
     return [_without_nan(v) for v in value] if isinstance(value, list) else value
 
 
-def cut_after(path: Path, step: int) -> None:
-    """Take back what a metrics file says of later steps, and a line that a kill cut off: those iterations run again."""
-    kept = 0
+def cut_after(path: Path, step: int) -> int:
+    """Take back what a metrics file says of later steps, and a line that a kill cut off: those iterations run again.
+
+    Lines that cannot be read are left as they are. Returns the step of the last record that is kept, -1 where there is none.
+    """
+    kept, last = 0, -1
     if not path.exists():
-        return
+        return last
     with path.open("rb") as file:
         for line in file:
             try:
-                whole = line.endswith(b"\n") and json.loads(line)["step"] <= step
+                found = int(json.loads(line)["step"])
             except (ValueError, KeyError, TypeError):
-                whole = False
-            if not whole:
+                found = last
+            if found > step or not line.endswith(b"\n"):
                 break
-            kept += len(line)
+            kept, last = kept + len(line), found
     os.truncate(path, kept)
+    return last
 
 
 class Records:
@@ -112,7 +116,7 @@ class Records:
         names: of the metrics, in the order of the rows' last axis.
         window: iterations in a record.
         first, last: iterations at which the run goes on, rows in `pending` not counted, and ends.
-        emit: called with (iterations done by then, metric -> `[S]`) for each record; true: stop the run.
+        emit: called with (iterations done by then, metric -> `[S]`) for each record.
         pending: `[iterations, S, metrics]`.
     """
 
@@ -123,19 +127,17 @@ class Records:
         first: int,
         last: int,
         pending: np.ndarray,
-        emit: Callable[[int, dict[str, np.ndarray]], bool],
+        emit: Callable[[int, dict[str, np.ndarray]], None],
     ):
         self.names, self.window, self.written, self.last, self.pending, self.emit = names, window, first, last, pending, emit
 
-    def add(self, rows: np.ndarray) -> bool:
-        """Take in rows `[iterations, S, metrics]`; whether one of the records asked to stop."""
+    def add(self, rows: np.ndarray) -> None:
+        """Take in rows `[iterations, S, metrics]`."""
         self.pending = np.concatenate([self.pending, rows])
-        stop = False
         while len(self.pending):
             length = min(self.window, self.last - self.written)
             if length > len(self.pending):
                 break
             window, self.pending = self.pending[:length], self.pending[length:]
             self.written += length
-            stop |= self.emit(self.written, summarize({name: window[:, :, i] for i, name in enumerate(self.names)}))
-        return stop
+            self.emit(self.written, summarize({name: window[:, :, i] for i, name in enumerate(self.names)}))

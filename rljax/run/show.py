@@ -14,7 +14,7 @@ import numpy as np
 from rljax.core.config import OBJECT_PREFIX
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.curves import Curves, History, common_grid, curves, on_grid, read_metrics
-from rljax.run.folder import LOCK_FILE, RunInfo, read_config, read_info
+from rljax.run.folder import LOCK_FILE, RunInfo, last_iteration, read_config, read_info
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +100,7 @@ def _console() -> Console:
 
 def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoints: list[_Checkpoint]) -> str:
     taken = max([*(record["step"] for record in history.records[-1:]), *(c.step for c in checkpoints)], default=0)
-    budget = info.step_offset + config.num_iterations * config.steps_per_iteration
+    budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration
     if taken >= budget:
         return f"complete at {taken:,} steps"
     if _is_training(folder):

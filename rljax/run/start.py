@@ -19,6 +19,7 @@ from rljax.run.folder import (
     RunInfo,
     initial_keys,
     initial_state,
+    last_iteration,
     load_checkpoint,
     read_config,
     read_info,
@@ -57,9 +58,7 @@ class Start(NamedTuple):
 
     @property
     def last_iteration(self) -> int:
-        """Iterations behind it at the end of the budget, which is never exceeded."""
-        config = self.agent.config
-        return int((config.total_timesteps - self.info.step_offset) // config.steps_per_iteration)
+        return last_iteration(self.agent.config, self.info)
 
 
 def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
@@ -89,20 +88,26 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         total_timesteps: another budget; None: as `given`, or as the run has it.
         seeds: must be those of the run, or None.
     """
-    frozen = read_config(folder)
-    config, agent = frozen, None
-    if given is not None:
-        config = _with_objects(frozen, given.config)
-        config = config.replace(**{BUDGET: given.config.total_timesteps})
-        if config == given.config:
-            agent = given
-    if total_timesteps is not None and total_timesteps != config.total_timesteps:
-        config, agent = config.replace(**{BUDGET: total_timesteps}), None
-    info = read_info(folder)
+    frozen, info = read_config(folder), read_info(folder)
     if seeds is not None and seeds != info.seeds:
         raise ConfigError(f"seeds = {seeds}: run {folder} has {info.seeds or 'a single one'}")
-    agent = agent or make_agent(config)
     saved = load_checkpoint(folder)
+    step = saved.meta["step"]
+    if step != info.step_offset + saved.meta["iteration"] * frozen.steps_per_iteration:
+        raise ConfigError(f"{folder}: step {step} and iteration {saved.meta['iteration']} of its checkpoint do not agree")
+    config = frozen if given is None else _with_objects(frozen, given.config)
+    budget = total_timesteps
+    if budget is None and given is not None:
+        budget = given.config.total_timesteps
+        if budget < step:
+            # A script that is started again, of a run that was extended since.
+            warnings.warn(
+                f"{BUDGET} = {budget}: refused, run {folder} has taken {step} steps already", RljaxWarning, stacklevel=2
+            )
+            budget = None
+    if budget is not None:
+        config = config.replace(**{BUDGET: budget})
+    agent = given if given is not None and config == given.config else make_agent(config)
     start = Start(
         agent=agent,
         state=state_of(agent, info, saved, folder),
@@ -113,9 +118,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         extended=config.total_timesteps != frozen.total_timesteps,
     )
     if start.last_iteration < start.iteration:
-        raise ConfigError(
-            f"total_timesteps = {config.total_timesteps}: run {folder} has taken {saved.meta['step']} steps already"
-        )
+        raise ConfigError(f"{BUDGET} = {config.total_timesteps}: run {folder} has taken {step} steps already")
     if start.extended:
         replace_config(folder, config)
     return start
@@ -148,13 +151,17 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     step_offset = step - iteration * config.steps_per_iteration
     keys = initial_keys(config.seed, info.seeds, info.key_impl)
     fresh = jax.jit(lambda keys: initial_state(agent, keys, info.seeds))(keys)
-    state, anew = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source)
+    state, anew, left_out = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source)
     if anew:
         warnings.warn(
             f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2
         )
+    if left_out:
+        warnings.warn(
+            f"fork of {source}: left out, since this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
+        )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
-    forked_from = {"checkpoint": str(source), "step": step}
+    forked_from = {"checkpoint": os.path.abspath(source), "step": step}
     start = Start(
         agent=agent,
         state=state,
@@ -173,8 +180,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
 
 def _take_over(
     fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path
-) -> tuple[Any, list[str]]:
-    """`(state, fields made anew)`: each field of the fresh state replaced by the saved one where all of it fits."""
+) -> tuple[Any, list[str], list[str]]:
+    """`(state, fields made anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
     saved: dict[str, dict[str, np.ndarray]] = {}
     for name, x in arrays.items():
         saved.setdefault(name.partition("/")[0], {})[name] = x
@@ -198,7 +205,7 @@ def _take_over(
         for name, value in fields.items()
         if name not in anew and not (old.seed != new.seed and name in ("key", "eval_key"))
     }
-    return fresh.replace(**taken), sorted(anew & set(fields))
+    return fresh.replace(**taken), sorted(anew & set(fields)), sorted(set(saved) - set(fields))
 
 
 def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:

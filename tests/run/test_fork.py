@@ -12,6 +12,7 @@ import pytest
 
 import rljax
 from rljax.run.checkpoint import named_arrays
+from rljax.run.show import show
 from tests.run.tiny_runs import CONFIG, assert_same_state, records
 
 LONGER = CONFIG.replace(total_timesteps=64 * 30)
@@ -80,6 +81,19 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
     start = named_arrays(rljax.load_run(tmp_path / "a", checkpoint=1536).state)
     assert not start["env_state/episode_length"].any()
+
+
+def test_a_normaliser_that_is_left_out_is_named(parent: Path, tmp_path: Path) -> None:
+    with pytest.warns(rljax.RljaxWarning, match="left out, since this configuration has none: obs_statistics"):
+        rljax.fit(LONGER.replace(normalize_observations=False), fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
+
+
+def test_a_finished_fork_shows_as_complete(parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = LONGER.replace(num_envs=6, num_steps=20)
+    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "a")
+    show(tmp_path / "a")
+    assert "complete at 1,896 steps" in capsys.readouterr().out
 
 
 def test_another_seed_goes_another_way_from_the_same_weights(parent: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_loggers_get_what_metrics_jsonl_gets(tmp_path: Path) -> None:
     rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[first, second])
     hyperparameters, *rest = records(tmp_path / "a")
     (run,) = first.runs
-    assert (run.name, run.folder, run.step) == ("a", tmp_path / "a", 0)
+    assert (run.name, run.folder, run.step, run.resumed) == ("a", tmp_path / "a", 0, False)
     assert run.hyperparameters == hyperparameters["hyperparameters"]
     assert [step for step, _ in first.logged] == [r["step"] for r in rest] == [64 * (i + 1) for i in range(6)]
     for (_, metrics), record in zip(first.logged, rest, strict=True):
@@ -81,6 +81,7 @@ def test_a_resumed_run_tells_loggers_where_it_goes_on(tmp_path: Path) -> None:
     done = records(tmp_path / "a")[-1]["step"]
     rljax.fit(resume=tmp_path / "a", loggers=[logger])
     assert logger.runs[0].step == done > 0
+    assert logger.runs[0].resumed
     assert [step for step, _ in logger.logged] == list(range(done + 64, 1537, 64))
 
 
@@ -100,7 +101,7 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(wh
     ) as caught:
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[failing, other])
     assert len([w for w in caught if w.category is rljax.RljaxWarning]) == 1
-    assert failing.calls == {"start": 1, "log": 2, "close": 8}[where]
+    assert failing.calls == {"start": 2, "log": 3, "close": 8}[where]
     assert len(other.logged) == 6
     assert len(records(tmp_path / "a")) == 7
 

@@ -54,6 +54,14 @@ def test_nan_loss_is_not_averaged_away() -> None:
     assert math.isnan(summarize({"train/loss": column(1.0, np.nan)})["train/loss"][0])
 
 
+def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "m.jsonl"
+    kept = '{"step": 64}\ngarbage\n{"step": 128}\n'
+    file.write_text(kept + '{"step": 192}\n')
+    assert cut_after(file, 128) == 128
+    assert file.read_text() == kept
+
+
 def test_the_number_of_values_in_a_file_is_bounded() -> None:
     for iterations, seeds, metrics in ((23, 1, 12), (100_000, 1, 12), (976, 8, 15), (976, 2048, 15), (10**6, 2048, 15)):
         records = -(-iterations // window_of(iterations, seeds, metrics))
@@ -73,9 +81,9 @@ def test_later_records_and_a_line_cut_off_are_taken_back(tmp_path: Path) -> None
         '{"step": 128, "a": 1}',
     ):
         file.write_text(kept + rest)
-        cut_after(file, 128)
+        assert cut_after(file, 128) == 128
         assert file.read_text() == kept
-    cut_after(tmp_path / "missing.jsonl", 5)
+    assert cut_after(tmp_path / "missing.jsonl", 5) == -1
     assert not (tmp_path / "missing.jsonl").exists()
 
 

@@ -22,6 +22,7 @@ import pytest
 import rljax
 from rljax.core.config import ALGORITHMS
 from rljax.run import checkpoint as checkpoint_module
+from rljax.run import fit as fit_module
 from rljax.run import records as records_module
 from rljax.run.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
@@ -322,8 +323,111 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
         rljax.fit(resume=tmp_path / "a", run_dir=tmp_path / "b")
     with pytest.raises(rljax.ConfigError, match="to go on from another, fork it"):
         rljax.fit(resume=tmp_path / "a" / "checkpoints" / "best")
-    with pytest.raises(rljax.ConfigError, match="keep = 0"):
-        rljax.fit(CONFIG, keep=0)
+    for wrong in ({"keep": 0}, {"keep": 2.5}, {"keep": "3"}, {"checkpoint_seconds": -1}, {"checkpoint_every": True}):
+        with pytest.raises(rljax.ConfigError, match=f"{next(iter(wrong))} = .*: expected a"):
+            rljax.fit(CONFIG, run_dir=tmp_path / "b", **wrong)
+    with pytest.raises(rljax.ConfigError, match="give neither key nor fork"):
+        rljax.fit(resume=tmp_path / "a", key=jax.random.key(0))
+    with pytest.raises(rljax.ConfigError, match="give no key with fork"):
+        rljax.fit(CONFIG, fork=tmp_path / "a", key=jax.random.key(0))
+    with pytest.raises(rljax.ConfigError, match="key: expected a single one"):
+        rljax.fit(CONFIG, key=jax.random.split(jax.random.key(0)))
+    with pytest.raises(rljax.ConfigError, match="learning_rate: fit trains one configuration"):
+        rljax.fit(CONFIG.replace(learning_rate=jnp.array([1e-3, 1e-4])))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(rljax.ConfigError, match="no run there"):
+        rljax.fit(resume=tmp_path / "empty")
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_copy_of_a_run_whose_links_were_followed_or_lost_resumes(tmp_path: Path, reference: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    shutil.copytree(tmp_path / "a", tmp_path / "followed", symlinks=False)
+    assert not (tmp_path / "followed" / "checkpoints" / "latest").is_symlink()
+    shutil.copytree(tmp_path / "a", tmp_path / "lost", symlinks=True)
+    for name in ("latest", "best"):
+        (tmp_path / "lost" / "checkpoints" / name).unlink()
+    for copy in ("followed", "lost"):
+        rljax.fit(resume=tmp_path / copy)
+        assert_same_run(tmp_path / copy, reference)
+        assert (tmp_path / copy / "checkpoints" / "latest").is_symlink()
+    complete = tmp_path / "lost" / "checkpoints" / "latest"
+    complete.unlink()
+    rljax.fit(resume=tmp_path / "lost")
+    assert complete.resolve().name == "step_1536"
+
+
+def test_records_that_are_gone_are_spoken_of(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    (tmp_path / "a" / "metrics.jsonl").unlink()
+    with pytest.warns(rljax.RljaxWarning, match=r"metrics\.jsonl: records of the run so far are missing"):
+        rljax.fit(resume=tmp_path / "a")
+    assert rljax.load_run(tmp_path / "a").step == 1536
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions work otherwise there")
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    (tmp_path / "a" / ".lock").unlink()
+    (tmp_path / "a" / ".lock").mkdir()  # cannot be opened, not even by root
+    with pytest.raises(rljax.ConfigError, match="cannot be written: Is a directory"):
+        rljax.fit(resume=tmp_path / "a")
+    (tmp_path / "a" / ".lock").rmdir()
+    (tmp_path / "a" / ".config.toml").mkdir()
+    with pytest.raises(rljax.ConfigError, match="cannot be written: Is a directory"):
+        rljax.fit(resume=tmp_path / "a", total_timesteps=3000)
+    assert rljax.load_run(tmp_path / "a").config == CONFIG
+
+
+def test_the_working_directory_may_change_under_a_run(tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rljax.fit(CONFIG, run_dir="a", callback=lambda *_: os.chdir(tmp_path / "elsewhere"))
+    assert_same_run(tmp_path / "a", reference)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_a_callback_raises_comes_out_as_it_is_after_a_save(tmp_path: Path, reference: Path) -> None:
+    asked = []
+
+    def broken(step: int, _: dict[str, float]) -> None:
+        asked.append(step)
+        if step >= 640:
+            raise FileNotFoundError("mine")
+
+    with pytest.raises(FileNotFoundError, match="mine"):
+        rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=broken, checkpoint_seconds=None)
+    assert asked[-1] == 640  # not asked again for the rest of the chunk
+    assert rljax.load_run(tmp_path / "a").step >= 640
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", reference)
+
+
+def test_a_script_started_again_after_its_run_was_extended_keeps_the_longer_budget(tmp_path: Path) -> None:
+    short = CONFIG.replace(total_timesteps=768)
+    rljax.fit(short, run_dir=tmp_path / "a", resume=True)
+    rljax.fit(resume=tmp_path / "a", total_timesteps=1536)
+    with pytest.warns(rljax.RljaxWarning, match="total_timesteps = 768: refused, run .* has taken 1536 steps already"):
+        result = rljax.fit(short, run_dir=tmp_path / "a", resume=True)
+    assert int(result.state.iteration) == 24
+    assert rljax.load_run(tmp_path / "a").config.total_timesteps == 1536
+
+
+def test_a_budget_without_end_needs_no_memory_for_its_metrics(tmp_path: Path) -> None:
+    endless = CONFIG.replace(total_timesteps=10**11)
+    result = rljax.fit(endless, run_dir=tmp_path / "a", max_minutes=1e-9)
+    assert int(result.state.iteration) == 1
+    assert all(values.shape == (0,) for values in result.metrics.values())  # no record was full yet
+
+
+def test_metrics_that_would_be_too_large_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = rljax.fit(CONFIG).metrics["train/value"]
+    monkeypatch.setattr(records_module, "MAX_RECORDS", 6)  # of 4 iterations each
+    monkeypatch.setattr(fit_module, "MAX_METRICS_BYTES", 1000)
+    thinned = rljax.fit(CONFIG, run_dir=tmp_path / "a").metrics["train/value"]
+    np.testing.assert_allclose(thinned, whole.reshape(6, 4).mean(1), rtol=1e-6)
+    assert [r["train/value"] for r in records(tmp_path / "a")[1:]] == pytest.approx(thinned)
 
 
 def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
@@ -341,8 +445,9 @@ def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
     info.write_text(kept_info)
     meta = tmp_path / "a" / "checkpoints" / "latest" / "meta.json"
     meta.write_text(meta.read_text().replace('"format": 1', '"format": 7'))
-    with pytest.raises(rljax.ConfigError, match="has format 7"):
-        rljax.load_run(tmp_path / "a", checkpoint=1536)
+    for read in (lambda: rljax.load_run(tmp_path / "a"), lambda: rljax.fit(resume=tmp_path / "a")):
+        with pytest.raises(rljax.ConfigError, match="has format 7"):  # and no fall-back, which would write over it
+            read()
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:
@@ -376,7 +481,7 @@ def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path
         "flag": jnp.array(True),
         "byte": jnp.arange(3, dtype=jnp.uint8),
     }
-    path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {})
+    path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {"iteration": 1})
     read = checkpoint_module.read_checkpoint(path)
     assert_same_state(checkpoint_module.state_from(read.arrays, state, "threefry2x32", path), state)
 

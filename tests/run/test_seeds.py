@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 import rljax
 from rljax.run import fit as fit_module
 from rljax.run.checkpoint import named_arrays, read_meta
+from rljax.run.scores import Scores, best_seed
 from tests.run.tiny_runs import CONFIG, assert_same_state, records
 
 SEEDS = 3
@@ -78,6 +78,20 @@ def test_the_best_seed_is_the_one_with_the_highest_evaluation(run: tuple[Path, r
         assert rljax.evaluate(rljax.make_agent(best.config), best.state, jax.random.key(0), 2).shape == (2,)
 
 
+def test_a_seed_that_was_not_evaluated_has_no_score_and_no_best() -> None:
+    scores = Scores(2, {})
+    rows = np.array([[[100.0, 0.0], [10.0, 0.0]]])
+    names = ["eval/return", "episode/return"]
+    scores.update(names, rows)
+    assert scores.improved(64)
+    assert scores.best_score == 55.0
+    scores.update(names, np.array([[[np.nan, 1.0], [130.0, 1.0]]]))  # no episode of seed 0 ended
+    assert not scores.improved(128)
+    assert scores.meta(2)["scores"] == [None, 130.0]
+    assert best_seed(scores.meta(2)) == 1
+    assert (scores.best_score, scores.best_step) == (55.0, 64)
+
+
 def test_a_seed_index_that_is_not_there_is_one_clear_line(run: tuple[Path, rljax.TrainResult]) -> None:
     for wrong in (3, -1, "worst", True):
         with pytest.raises(rljax.ConfigError, match='expected "best" or a whole number from 0 to 2'):
@@ -119,4 +133,3 @@ def test_metrics_of_2048_seeds_of_half_a_million_steps_stay_under_100_mb(monkeyp
     assert sizes[0][1:] == (2048, len(metrics))
     assert 4 * np.prod(sizes[0]) <= 16 * 2**20
     assert sizes[0][0] >= 100
-    assert json.dumps(sizes)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,21 +91,11 @@ def test_the_time_budget_stops_and_saves(tmp_path: Path) -> None:
         rljax.fit(CONFIG, max_minutes=-1)
 
 
-def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A command that trains for hours, once it has saved something of its own."""
-    command = [
-        *COMMAND,
-        "train",
-        "cartpole_ppo",
-        "--total-timesteps",
-        "1_000_000_000",
-        "--checkpoint-every",
-        "20_000",
-        *arguments,
-    ]
+def started(tmp_path: Path, *arguments: str, until: Callable[[], bool]) -> subprocess.Popen[str]:
+    command = [*COMMAND, "train", "cartpole_ppo", *arguments]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while checkpoint_steps(tmp_path / "runs/cartpole_ppo/checkpoints")[:1] in ([], [0]):
+    while not until():
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -112,28 +103,35 @@ def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
-    process = started(tmp_path)
+    checkpoints = tmp_path / "runs/cartpole_ppo/checkpoints"
+    arguments = ("--total-timesteps", "1_000_000_000", "--checkpoint-every", "2e4")
+    process = started(tmp_path, *arguments, until=lambda: checkpoint_steps(checkpoints)[:1] not in ([], [0]))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     first, last = err.strip().splitlines()
     assert first == "stopping: finishing the chunk and saving; once more stops at once"
     assert re.fullmatch(
-        r"rljax: interrupted at step [\d,]+, saved in runs/cartpole_ppo; to go on: rljax train --resume runs/cartpole_ppo", last
+        r"rljax: interrupted at step [\d,]+, saved in \S+; to go on: rljax train --resume runs/cartpole_ppo", last
     )
     step = int(re.findall(r"step ([\d,]+)", last)[0].replace(",", ""))
     assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step == step
     command = [*COMMAND, "train", "--resume", "runs/cartpole_ppo", "--max-minutes", "0.001"]
     resumed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    assert "stopped after 0.001 minutes; to go on: rljax train --resume runs/cartpole_ppo" in resumed.stdout
+    assert "after 0.001 minutes; to go on: rljax train --resume runs/cartpole_ppo" in resumed.stdout
     assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > step
 
 
 def test_a_second_ctrl_c_stops_at_once_with_the_last_checkpoint_intact(tmp_path: Path) -> None:
-    # One iteration takes minutes: without the second Ctrl-C the test would run into its timeout.
-    process = started(tmp_path)
+    """One iteration takes hours, so that nothing but the second signal can end this process before the test's timeout."""
+    folder = tmp_path / "runs/cartpole_ppo"
+    arguments = ("--num-envs", "4096", "--num-steps", "1024", "--num-epochs", "10_000", "--total-timesteps", "10_000_000")
+    process = started(tmp_path, *arguments, until=lambda: (folder / "metrics.jsonl").exists())
+    time.sleep(5.0)  # into the compilation or the iteration; either will do
+    assert process.stderr is not None
     process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "stopping: finishing the chunk and saving; once more stops at once\n"
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT)
-    assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > 0
+    assert process.wait(timeout=60) == 130
+    assert rljax.load_run(folder).step == 0
