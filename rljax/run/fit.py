@@ -228,7 +228,8 @@ class _Driver:
         # Every iteration's metrics, unless they are too many; one row per record then.
         self.every_iteration = 4 * (self.last - self.done) * self.num_seeds * len(self.names) <= MAX_METRICS_BYTES
         self.rows: list[np.ndarray] = []
-        self.stop, self.failure = False, None
+        self.stop = False
+        self.failure: Exception | None = None
         self.file: JsonLines | None = None
         self.writer: CheckpointWriter | None = None
 
@@ -301,11 +302,13 @@ class _Driver:
             length = min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
             state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
-            new = np.array(buffer[:length]).reshape(length, self.num_seeds, len(self.names))
+            # Cut on the host: JAX would compile a program for each length.
+            new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
             self.speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
             bad = _first_bad(new, self.names)
-            self.records.add(new if bad is None else new[: bad[0] + 1])
+            if self.file is not None or self.loggers.loggers or self.callback is not None or not self.every_iteration:
+                self.records.add(new if bad is None else new[: bad[0] + 1])
             if self.every_iteration:
                 self.rows.append(new)
             self._check_finite(new, bad, bool(finite))

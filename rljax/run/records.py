@@ -31,6 +31,8 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     Episode means are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged.
     """
+    if all(len(values) == 1 for values in rows.values()):
+        return {name: values[0].astype(np.float64) for name, values in rows.items()}
     counts = rows.get("episode/count")
     summary: dict[str, Any] = {}
     for name, values in rows.items():
@@ -58,9 +60,11 @@ def last_known(values: np.ndarray) -> np.ndarray:
 
 def over_seeds(name: str, values: np.ndarray) -> float:
     """A metric's value for all seeds `[S]` together: the mean of those that are known; counts add up."""
+    if len(values) == 1:
+        return float(values[0])
     known = values[np.isfinite(values)]
     if not len(known):
-        return math.nan if len(values) > 1 else float(values[0])
+        return math.nan
     return float(known.sum() if name.endswith("/count") else known.mean())
 
 

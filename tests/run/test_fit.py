@@ -96,6 +96,33 @@ def test_nothing_traces_after_the_chunk_was_compiled(monkeypatch: pytest.MonkeyP
     assert len(set(counts)) == 1, f"the environment was traced again between chunks: {counts}"
 
 
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_nothing_compiles_once_training_is_under_way(seeds: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    training: list[bool] = []
+
+    class Watching(Recorder):
+        def compiled(self) -> None:
+            training.append(True)
+
+    def note(event: str, _: float, **__: Any) -> None:
+        if training and event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        rljax.fit(
+            CONFIG, seeds=seeds, run_dir=tmp_path / "a", progress=Watching(), checkpoint_every=300, callback=lambda *_: None
+        )
+        assert training
+        assert compiled == []
+        jax.jit(lambda x: x * 7 + len(compiled))(jnp.ones(3))
+        assert compiled, "the listener hears nothing: the test tests nothing"
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
 def test_run_folder_has_frozen_config_metrics_and_a_checkpoint_that_reads_back(
     tmp_path: Path, reference: rljax.TrainResult
 ) -> None:
