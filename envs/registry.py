@@ -166,7 +166,7 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
     """What builds gymnax's environment of this id, with or without the prefix."""
     if env_id.startswith(OBJECT_PREFIX):
         name = env_id.removeprefix(OBJECT_PREFIX)
-        again = "give it again: load_run(path, env=...) or fit(config, resume=...)"
+        again = "give it again, load_run(path, env=...) or fit(config, resume=...)"
         raise ConfigError(f"the environment was given as an object of class {name}: {again}")
     import gymnax
 

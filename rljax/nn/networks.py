@@ -121,7 +121,7 @@ def make_network(spec: Any, num_outputs: int) -> nn.Module:
         return spec
     if isinstance(spec, str) and spec.startswith(OBJECT_PREFIX):
         name = spec.removeprefix(OBJECT_PREFIX)
-        again = "give it again: load_run(path, network=...) or fit(config, resume=...)"
+        again = "give it again, load_run(path, network=...) or fit(config, resume=...)"
         raise ConfigError(f"the network was given as an object of class {name}: {again}")
     if not isinstance(spec, Mapping):
         raise ConfigError(f"network = {spec!r}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
