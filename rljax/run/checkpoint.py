@@ -151,7 +151,8 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} cannot be read") from None
     if version != 1:
         raise ConfigError(f"checkpoint {path} has format {version}: this version of rljax reads format 1")
-    if path.resolve().name != f"step_{step}":
+    name = path.resolve().name
+    if name.startswith("step_") and name != f"step_{step}":  # in a copy whose links were followed, `best` is a folder
         raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} says step {step}")
     return meta
 

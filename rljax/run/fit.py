@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 import os
 import time
 import warnings
@@ -169,9 +170,8 @@ def _number(name: str, value: Any, *, whole: bool = False, zero: bool = False) -
         return None
     kind = "a whole number" if whole else "a number"
     allowed = f"{kind} {'>= 0' if zero else '> 0'} or none"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 if zero else value > 0):
-        raise ConfigError(f"{name} = {value!r}: expected {allowed}")
-    if whole and value != int(value):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not (value >= 0 if zero else value > 0) or (whole and (math.isinf(value) or value != int(value))):
         raise ConfigError(f"{name} = {value!r}: expected {allowed}")
     return int(value) if whole else value
 
@@ -238,6 +238,7 @@ class _Driver:
         state, self.start = self.start.state, self.start._replace(state=None)
         try:
             self._open()
+            self.records.add(np.zeros((0, self.num_seeds, len(self.names)), np.float32))  # a smaller budget may end a window now
             if self.done < self.last:
                 self.progress.start(self._step(self.last))
                 try:
@@ -378,6 +379,8 @@ class _Driver:
         if self.callback is not None and not self.stop:
             try:
                 self.stop = bool(self.callback(step, metrics))
+            except TrainingInterrupted:
+                self.stop = True  # of a run within the callback; this one has noted the signal, too
             except Exception as error:
                 # The chunk is finished and saved before it is raised: hours of training are not lost to a typo.
                 self.stop, self.failure = True, error

@@ -237,6 +237,8 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
 def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -> tuple[Path, str | int]:
     """The run's folder and the checkpoint meant by a path to either."""
     folder = Path(path)
+    if folder.parent.name != CHECKPOINTS and Path(os.path.abspath(path)).parent.name == CHECKPOINTS:
+        folder = Path(os.path.abspath(path))  # `.` in a checkpoint, `latest` in their folder
     if folder.parent.name == CHECKPOINTS and not (folder / CONFIG_FILE).exists():
         name = folder.name.removeprefix("step_")
         return folder.parent.parent, int(name) if name.isdigit() else name

@@ -323,7 +323,14 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
         rljax.fit(resume=tmp_path / "a", run_dir=tmp_path / "b")
     with pytest.raises(rljax.ConfigError, match="to go on from another, fork it"):
         rljax.fit(resume=tmp_path / "a" / "checkpoints" / "best")
-    for wrong in ({"keep": 0}, {"keep": 2.5}, {"keep": "3"}, {"checkpoint_seconds": -1}, {"checkpoint_every": True}):
+    for wrong in (
+        {"keep": 0},
+        {"keep": 2.5},
+        {"keep": "3"},
+        {"checkpoint_seconds": -1},
+        {"checkpoint_every": True},
+        {"keep": float("inf")},
+    ):
         with pytest.raises(rljax.ConfigError, match=f"{next(iter(wrong))} = .*: expected a"):
             rljax.fit(CONFIG, run_dir=tmp_path / "b", **wrong)
     with pytest.raises(rljax.ConfigError, match="give neither key nor fork"):
@@ -348,6 +355,8 @@ def test_a_copy_of_a_run_whose_links_were_followed_or_lost_resumes(tmp_path: Pat
     shutil.copytree(tmp_path / "a", tmp_path / "lost", symlinks=True)
     for name in ("latest", "best"):
         (tmp_path / "lost" / "checkpoints" / name).unlink()
+    followed, best = (rljax.load_run(tmp_path / copy, checkpoint="best") for copy in ("followed", "a"))
+    assert followed.step == best.step
     for copy in ("followed", "lost"):
         rljax.fit(resume=tmp_path / copy)
         assert_same_run(tmp_path / copy, reference)
@@ -412,6 +421,14 @@ def test_a_script_started_again_after_its_run_was_extended_keeps_the_longer_budg
         result = rljax.fit(short, run_dir=tmp_path / "a", resume=True)
     assert int(result.state.iteration) == 24
     assert rljax.load_run(tmp_path / "a").config.total_timesteps == 1536
+
+
+def test_a_budget_cut_to_the_steps_taken_completes_the_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "MAX_RECORDS", 5)  # windows of 5 iterations, 320 steps
+    rljax.fit(CONFIG.replace(eval_every=None), run_dir=tmp_path / "a", max_minutes=1e-9)
+    assert [r["step"] for r in records(tmp_path / "a")] == [0]
+    rljax.fit(resume=tmp_path / "a", total_timesteps=64)
+    assert [r["step"] for r in records(tmp_path / "a") if "train/value" in r] == [64]
 
 
 def test_a_budget_without_end_needs_no_memory_for_its_metrics(tmp_path: Path) -> None:

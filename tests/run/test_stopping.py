@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -70,6 +71,73 @@ def test_the_second_signal_has_its_usual_effect() -> None:
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_a_handler_of_the_users_own_is_called_the_second_time() -> None:
+    called: list[int] = []
+
+    class Twice(SignalAt):
+        def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+            if not called:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+
+    usual = signal.signal(signal.SIGTERM, lambda signum, _: called.append(signum))
+    try:
+        with pytest.raises(rljax.TrainingInterrupted):
+            rljax.fit(CONFIG, progress=Twice(0))
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert called == [signal.SIGTERM]
+
+
+def test_a_run_within_a_callback_passes_the_signal_on(tmp_path: Path) -> None:
+    rljax.fit(CONFIG, run_dir=tmp_path / "whole")
+
+    def train_another(step: int, _: dict[str, float]) -> None:
+        if step == 640:
+            rljax.fit(CONFIG, progress=SignalAt(0))
+
+    with pytest.raises(rljax.TrainingInterrupted, match="saved in") as stop:
+        rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=train_another, checkpoint_seconds=None)
+    assert 640 <= rljax.load_run(tmp_path / "a").step == int(stop.value.result.state.iteration) * 64 < 1536
+    rljax.fit(resume=tmp_path / "a")
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
+
+
+FORKING = """
+import multiprocessing, os, signal, sys, time
+import rljax
+context = multiprocessing.get_context("fork")
+def callback(step, _):
+    if step == 640:
+        children = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
+        for child in children: child.start()
+        for child in children: child.terminate()
+        for child in children: child.join()
+        print([child.exitcode for child in children], flush=True)
+    if step == 768 and sys.argv[2] == "group":
+        child = context.Process(target=time.sleep, args=(60,))
+        child.start()
+        time.sleep(0.5)
+        os.killpg(os.getpgid(0), signal.SIGINT)  # what Ctrl-C in a terminal does
+        child.join()
+config = rljax.PPOConfig(num_envs=4, num_steps=16, total_timesteps=64 * 24, network={"hidden": [8]})
+try:
+    result = rljax.fit(config, run_dir=sys.argv[1], callback=callback)
+    print("done", flush=True)
+except rljax.TrainingInterrupted as stop:
+    print("saved", rljax.load_run(sys.argv[1]).step >= 768, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(("how", "expected"), [("children", "done"), ("group", "saved True")])
+def test_signals_to_forked_children_are_not_those_of_the_run(how: str, expected: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "a"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True, check=False)
+    assert done.stdout.splitlines() == ["[-15, -15, -15]", expected], done
+    assert done.returncode == 0
 
 
 def test_a_thread_leaves_signals_alone() -> None:
