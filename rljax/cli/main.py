@@ -65,6 +65,8 @@ class Train:
 
 @dataclasses.dataclass
 class Saved:
+    """What a command needs to find an agent."""
+
     run: tyro.conf.Positional[str]
     """The run's folder, or one of its checkpoints."""
     checkpoint: str = "latest"
@@ -74,11 +76,7 @@ class Saved:
 
 
 @dataclasses.dataclass
-class Eval(Saved):
-    """Play whole episodes with a trained agent and print what it scored."""
-
-    episodes: int = 100
-    """How many episodes."""
+class _Played(Saved):
     seed: int = 0
     """Key of the episodes."""
     sample: bool = False
@@ -86,7 +84,15 @@ class Eval(Saved):
 
 
 @dataclasses.dataclass
-class Record(Saved):
+class Eval(_Played):
+    """Play whole episodes with a trained agent and print what it scored."""
+
+    episodes: int = 100
+    """How many episodes."""
+
+
+@dataclasses.dataclass
+class Record(_Played):
     """Record an agent playing, as a GIF or an MP4."""
 
     out: str = "agent.gif"
@@ -97,10 +103,6 @@ class Record(Saved):
     """Cut an episode off after this many steps."""
     fps: int = 30
     """Frames per second."""
-    seed: int = 0
-    """Key of the episodes."""
-    sample: bool = False
-    """Sample actions instead of taking the most probable one."""
 
 
 @dataclasses.dataclass

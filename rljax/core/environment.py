@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, first_line
 from rljax.core.spaces import Box, Discrete, MultiDiscrete, Space, as_space
 
 
@@ -184,8 +184,7 @@ def _traced(name: str, label: str, function: Callable[..., Any], *arguments: Any
             f"environment {name}: {label} looks at a traced value with Python's if, while, bool() or int(); use jnp.where"
         ) from error
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise ConfigError(f"environment {name}: {label} raised {type(error).__name__}: {first}") from error
+        raise ConfigError(f"environment {name}: {label} raised {first_line(error)}") from error
 
 
 def _traced_tuple(name: str, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any) -> Any:

@@ -40,6 +40,11 @@ class RljaxWarning(UserWarning):
     """Something was not done as asked, or was mended, and the run goes on."""
 
 
+def first_line(error: BaseException) -> str:
+    """Type and first line of an error of somebody else's code, for a message of one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of a message about an unknown name: the closest match, or all names where none is close."""
     known = sorted(known)

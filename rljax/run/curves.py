@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.folder import CONFIG_FILE, METRICS_FILE
+from rljax.run.folder import METRICS_FILE, check_run
 
 NOT_METRICS = ("step", "seeds", "hyperparameters")
 
@@ -46,8 +46,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
         ConfigError: no run there, or a line that is not a record (names file and line).
     """
     folder = Path(run_dir)
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
+    check_run(folder)
     file = folder / METRICS_FILE
     history = History([], [])
     try:

@@ -33,7 +33,7 @@ from jax import export as jax_export
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, first_line
 from rljax.core.spaces import Discrete, MultiDiscrete, Space, as_space
 
 FORMAT = 1
@@ -230,7 +230,7 @@ def _read_artifact(path: Path, digest: str) -> Any:
     except ImportError:
         raise ConfigError("reading an exported policy needs flatbuffers: pip install flatbuffers") from None
     except Exception as error:
-        raise ConfigError(f"{path}: JAX {jax.__version__} cannot read it: {_first_line(error)}") from error
+        raise ConfigError(f"{path}: JAX {jax.__version__} cannot read it: {first_line(error)}") from error
 
 
 def _checked_leaf(name: str, x: Any, expected: jax.ShapeDtypeStruct) -> tuple[jax.Array, int | None]:
@@ -329,7 +329,7 @@ def _exported(function: Callable[..., jax.Array], *arguments: Any) -> Any:
         with _no_source_locations():
             return jax_export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
     except Exception as error:
-        raise ConfigError(f"the policy cannot be exported for any batch size: {_first_line(error)}") from error
+        raise ConfigError(f"the policy cannot be exported for any batch size: {first_line(error)}") from error
 
 
 def _serialized(exported: Any) -> bytes:
@@ -357,13 +357,13 @@ def _onnx_or_reason(greedy: Callable[..., jax.Array], exported: Any, signature: 
         with _as_found():
             model = _converted(greedy, signature)
     except ImportError as error:
-        return None, f"jax2onnx cannot be imported ({_first_line(error)}): pip install 'rljax[onnx]'"
+        return None, f"jax2onnx cannot be imported ({first_line(error)}): pip install 'rljax[onnx]'"
     except Exception as error:
-        return None, f"jax2onnx cannot convert this policy: {_first_line(error)}"
+        return None, f"jax2onnx cannot convert this policy: {first_line(error)}"
     try:
         disagreement = _disagreement(model, exported, signature)
     except Exception as error:
-        return None, f"the converted policy cannot be checked: {_first_line(error)}"
+        return None, f"the converted policy cannot be checked: {first_line(error)}"
     return (model, None) if disagreement is None else (None, disagreement)
 
 
@@ -563,7 +563,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

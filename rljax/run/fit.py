@@ -22,7 +22,7 @@ from rljax.core.config import Config, config_table
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.keys import as_key
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, link
-from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, create_run_dir, locked, read_config, split_path
+from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, check_run, create_run_dir, locked, split_path
 from rljax.run.loggers import Logger, Loggers, RunStart
 from rljax.run.progress import Progress, Silent
 from rljax.run.records import JsonLines, Records, cut_after, over_seeds, window_of
@@ -131,7 +131,7 @@ def fit(
             check_free(folder)
     with contextlib.ExitStack() as stack:
         if resumed and folder is not None:
-            read_config(folder)  # before anything is made there
+            check_run(folder)  # before a lock is made there
             stack.enter_context(locked(folder))
             start = start_resumed(folder, agent, total_timesteps, seeds)
         elif fork is not None and agent is not None:
@@ -219,14 +219,15 @@ class _Driver:
         self.iteration = jax.jit(_vectorized(start.agent, start.info.seeds))
         self.names = sorted(jax.eval_shape(self.iteration, start.state, _INT32)[1])
         self.scores = Scores(self.num_seeds, start.meta)
-        self.window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
+        window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
         pending = start.pending
         if pending is None or pending.shape[1:] != (self.num_seeds, len(self.names)):
             pending = np.zeros((0, self.num_seeds, len(self.names)), np.float32)
-        self.records = Records(self.names, self.window, self.done - len(pending), self.last, pending, self._emit)
+        self.records = Records(self.names, window, self.done - len(pending), self.last, pending, self._emit)
         self.speed = math.nan
         # Every iteration's metrics, unless they are too many; one row per record then.
-        self.every_iteration = 4 * (self.last - self.done) * self.num_seeds * len(self.names) <= MAX_METRICS_BYTES
+        self.row_bytes = 4 * self.num_seeds * len(self.names)
+        self.every_iteration = (self.last - self.done) * self.row_bytes <= MAX_METRICS_BYTES
         self.rows: list[np.ndarray] = []
         self.stop = False
         self.failure: Exception | None = None
@@ -294,8 +295,7 @@ class _Driver:
 
     def _train(self, state: Any, deadline: float, stopping: Stopping) -> Any:
         """Run chunks until the budget is spent or something asks to stop; returns the final state."""
-        metrics_bytes = 4 * self.num_seeds * len(self.names)
-        size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // metrics_bytes))
+        size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // self.row_bytes))
         chunk = _compile_chunk(self.iteration, state, (self.num_seeds,) if self.start.info.seeds else (), len(self.names), size)
         self.progress.compiled()
         length, saved_at, saved = 1, time.monotonic(), self.done
@@ -316,7 +316,9 @@ class _Driver:
             before, self.done = self.done, self.done + length
             self.scores.update(self.names, new)
             self.stop |= time.monotonic() >= deadline
-            self.progress.update(self._step(self.done), self.speed, over_seeds("", self.scores.returns["episode/return"]))
+            self.progress.update(
+                self._step(self.done), self.speed, over_seeds("episode/return", self.scores.returns["episode/return"])
+            )
             if self.loggers.want_histograms and self._crossed(before, -(-self._step(self.last) // HISTOGRAMS)):
                 self.loggers.histograms(self._step(self.done), state)
             if self.writer is not None:

@@ -115,14 +115,19 @@ def replace_config(folder: Path, config: Config) -> None:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
 
+def check_run(folder: Path) -> None:
+    """Raise a ConfigError where there is no run at `folder`."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
+
+
 def read_config(folder: Path, **overrides: Any) -> Any:
     """The frozen configuration of a run, with fields of it replaced.
 
     Raises:
         ConfigError: no run there, or its configuration is not one that this version reads.
     """
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
+    check_run(folder)
     try:
         return load_config(folder / CONFIG_FILE, **overrides)
     except ConfigError as error:

@@ -16,7 +16,7 @@ import numpy as np
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
 from rljax.core.environment import Environment, action_mask_of, strong, tree_where
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, first_line
 from rljax.core.keys import as_key
 from rljax.core.wrappers import Wrapper, flatten_observation
 from rljax.envs import drawing
@@ -242,8 +242,7 @@ def _renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:
     except ConfigError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise ConfigError(f"environment {env.name}: render raised {type(error).__name__}: {reason}") from error
+        raise ConfigError(f"environment {env.name}: render raised {first_line(error)}") from error
     shape, dtype = getattr(picture, "shape", None), getattr(picture, "dtype", None)
     if shape is None or len(shape) != 3 or shape[2] != 3 or dtype != jnp.uint8:
         found = type(picture).__name__ if shape is None else f"{dtype}{list(shape)}"

@@ -15,6 +15,7 @@ from rljax.core.config import OBJECT_PREFIX
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.curves import Curves, History, common_grid, curves, on_grid, read_metrics
 from rljax.run.folder import LOCK_FILE, RunInfo, last_iteration, read_config, read_info
+from rljax.run.scores import SCORES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,9 +26,6 @@ SPARKLINE = 60
 BLOCKS = " ▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = " .:-=+*%#"
 MAX_SEED_ROWS = 16
-
-SCORES = ("eval/return", "episode/return")
-"""Metrics that say how good an agent is, the better one first."""
 
 
 class _Checkpoint(NamedTuple):

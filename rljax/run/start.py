@@ -89,8 +89,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         seeds: must be those of the run, or None.
     """
     frozen, info = read_config(folder), read_info(folder)
-    if seeds is not None and seeds != info.seeds:
-        raise ConfigError(f"seeds = {seeds}: run {folder} has {info.seeds or 'a single one'}")
+    _check_seeds(seeds, info, f"run {folder}")
     saved = load_checkpoint(folder)
     step = saved.meta["step"]
     if step != info.step_offset + saved.meta["iteration"] * frozen.steps_per_iteration:
@@ -143,8 +142,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     saved_config, info, saved = read_config(folder), read_info(folder), load_checkpoint(folder, name)
     config, step = agent.config, saved.meta["step"]
     source = folder / CHECKPOINTS / f"step_{step}"
-    if seeds is not None and seeds != info.seeds:
-        raise ConfigError(f"seeds = {seeds}: checkpoint {source} has {info.seeds or 'a single one'}")
+    _check_seeds(seeds, info, f"checkpoint {source}")
     iteration = step // config.steps_per_iteration
     if config.steps_per_iteration == saved_config.steps_per_iteration:
         iteration = saved.meta["iteration"]
@@ -178,6 +176,11 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     return start
 
 
+def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:
+    if seeds is not None and seeds != info.seeds:
+        raise ConfigError(f"seeds = {seeds}: {where} has {info.seeds or 'a single one'}")
+
+
 def _take_over(
     fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path
 ) -> tuple[Any, list[str], list[str]]:
@@ -196,9 +199,8 @@ def _take_over(
 
     anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
     there, now = config_table(old), config_table(new)
-    if (there["env"], there["env_params"]) != (now["env"], now["env_params"]):
-        anew |= set(ENVIRONMENT_FIELDS)
-    if anew & set(ENVIRONMENT_FIELDS):
+    another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
+    if another or anew & set(ENVIRONMENT_FIELDS):
         anew |= set(ENVIRONMENT_FIELDS)
     taken = {
         name: state_from(saved[name], {name: value}, key_impl, source)[name]

@@ -14,22 +14,9 @@ import pytest
 import rljax
 from rljax.run import fit as fit_module
 from rljax.run.progress import Silent
+from tests.run import tiny_runs
 
-CONFIG = rljax.PPOConfig(
-    env="CartPole-v1",
-    num_envs=4,
-    num_steps=16,
-    num_epochs=2,
-    num_minibatches=2,
-    learning_rate=1e-3,
-    total_timesteps=64 * 23,
-    network={"hidden": [16]},
-    normalize_observations=True,
-    normalize_rewards=True,
-    eval_every=500,
-    eval_episodes=3,
-    seed=7,
-)
+CONFIG = tiny_runs.CONFIG.replace(total_timesteps=64 * 23, eval_every=500)
 
 
 def bits(tree: Any) -> list[bytes]:
