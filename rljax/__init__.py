@@ -4,6 +4,20 @@ config = rljax.PPOConfig(env="CartPole-v1")
 result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 """
 
+from rljax.algos.dqn import (
+    DQNConfig,
+    DQNParts,
+    DQNState,
+    dqn_collect,
+    dqn_init,
+    dqn_loss,
+    dqn_noise,
+    dqn_parts,
+    dqn_target,
+    dqn_update,
+    epsilon_greedy,
+)
+from rljax.algos.off_policy import polyak_update
 from rljax.algos.ppo import (
     Minibatch,
     PPOConfig,
@@ -49,6 +63,7 @@ __all__ = [
     # configure
     "Config",
     "PPOConfig",
+    "DQNConfig",
     "load_config",
     "preset_names",
     # environments
@@ -73,6 +88,17 @@ __all__ = [
     "ppo_update",
     "ppo_loss",
     "gae",
+    "DQNParts",
+    "DQNState",
+    "dqn_parts",
+    "dqn_init",
+    "dqn_noise",
+    "dqn_collect",
+    "dqn_update",
+    "dqn_target",
+    "dqn_loss",
+    "epsilon_greedy",
+    "polyak_update",
     # errors
     "RljaxError",
     "ConfigError",

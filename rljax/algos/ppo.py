@@ -18,11 +18,11 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from flax.core import FrozenDict
 from flax.errors import FlaxError
 
+from rljax.algos.optimizer import adam, annealed
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
@@ -35,7 +35,7 @@ from rljax.collect.normalizers import (
     update_statistics,
 )
 from rljax.collect.returns import gae
-from rljax.collect.rollout import Steps, episode_metrics, initial_environments, rollout_scan
+from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -182,7 +182,7 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
     first_obs = jax.tree.map(lambda x: x[0], obs)
     return PPOState(
         params=params,
-        opt_state=init_optimizer(_optimizer(parts.config), params),
+        opt_state=init_optimizer(adam(parts.config), params),
         obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
         reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
         env_state=env_state,
@@ -195,25 +195,26 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
 
 def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
+    config, head = parts.config, parts.head
     key, noise_key, env_key = jax.random.split(state.key, 3)
 
-    def policy_outputs(obs: Any) -> jax.Array:
-        return policy_and_value(parts, state.params, _seen(state, obs))[0]
+    def act(obs: Any, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
+        outputs, _ = policy_and_value(parts, state.params, _seen(state, obs))
+        return head.sample(head.distribution(outputs, mask), noise)
 
-    env_state, obs, steps, final_obs = rollout_scan(
+    env_state, obs, steps = rollout_scan(
         parts.env,
         parts.env_params,
-        parts.head,
-        policy_outputs,
+        act,
+        head.to_env,
         state.env_state,
         state.obs,
-        noise_key,
-        env_key,
-        parts.config.num_steps,
+        head.noise(noise_key, (config.num_steps, config.num_envs)),
+        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
     )
     outputs, value = policy_and_value(parts, state.params, _seen(state, steps.obs))
-    _, next_value = policy_and_value(parts, state.params, _seen(state, final_obs))
-    log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
+    _, next_value = policy_and_value(parts, state.params, _seen(state, steps.next_obs))
+    log_prob = head.distribution(outputs, steps.mask).log_prob(steps.action)
     chex.assert_equal_shape([log_prob, value, next_value, steps.reward])
     return state.replace(key=key, env_state=env_state, obs=obs), Rollout(steps, log_prob, value, next_value)
 
@@ -245,7 +246,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     target_kl = config.target_kl
     params, opt_state, metrics = minibatch_steps(
         lambda params, minibatch: (loss_fn or ppo_loss)(parts, params, minibatch),
-        _optimizer(config),
+        adam(config),
         state.params,
         state.opt_state,
         batch,
@@ -313,20 +314,6 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
         "train/approx_kl": jnp.mean(ratio - 1.0 - log_ratio),
         "train/clip_fraction": jnp.mean(jnp.abs(ratio - 1.0) > config.clip_eps, dtype=jnp.float32),
     }
-
-
-def annealed(config: PPOConfig, iteration: jax.Array) -> jax.Array:
-    """The learning rate of an iteration: the whole rate in the first, exactly 0 from the last on."""
-    rate = jnp.asarray(config.learning_rate, jnp.float32)
-    # The difference first: compiled, 1 - n / n may be 1e-8. Not below 0, for who goes on after the last iteration.
-    left = jnp.maximum(config.num_iterations - iteration, 0)
-    return rate * left / config.num_iterations if config.anneal_lr else rate
-
-
-def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
-    """Everything but the learning rate, which `ppo_update` anneals by iterations, not by gradient steps."""
-    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-    return optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
 
 
 def policy_and_value(parts: PPOParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +26,38 @@ class _Carry(NamedTuple):
 def init_optimizer(optimizer: optax.GradientTransformation, params: Any) -> Any:
     """The optimiser's state as `minibatch_steps` keeps it: for the parameters as one flat vector."""
     return optimizer.init(ravel_pytree(params)[0])
+
+
+def ravel(tree: Any) -> jax.Array:
+    """All leaves of a tree as one flat vector; a flat vector as it is."""
+    return ravel_pytree(tree)[0]
+
+
+def unraveler(shapes: Any) -> Callable[[jax.Array], Any]:
+    """What makes a tree again of its raveled form; `shapes` is the tree, or its `jax.ShapeDtypeStruct`s."""
+    leaves, structure = jax.tree.flatten(shapes)
+    ends = list(itertools.accumulate(math.prod(x.shape) for x in leaves))
+
+    def unravel(flat: jax.Array) -> Any:
+        # One split and not a slice for each leaf: its gradient is a concatenation, that of slices a sum of padded vectors.
+        parts = jnp.split(flat, ends[:-1])
+        return jax.tree.unflatten(structure, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
+
+    return unravel
+
+
+def gradient_step(
+    loss_fn: Callable[[Any], tuple[jax.Array, Metrics]],
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    opt_state: Any,
+    learning_rate: jax.Array,
+) -> tuple[Any, Any, Metrics]:
+    """One step along the optimiser's direction: `(params, opt_state, metrics)`, the metrics with `train/grad_norm` added."""
+    (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    metrics = metrics | {"train/grad_norm": optax.tree.norm(grads)}
+    directions, opt_state = optimizer.update(grads, opt_state, params)
+    return jax.tree.map(lambda p, d: p - learning_rate * d, params, directions), opt_state, metrics
 
 
 def minibatch_steps(
@@ -63,12 +97,12 @@ def minibatch_steps(
     flat_params, unravel = ravel_pytree(params)
     names: list[str] = []
 
-    def gradient_step(carry: _Carry, minibatch: Any) -> tuple[_Carry, tuple[jax.Array, jax.Array]]:
-        (_, metrics), grads = jax.value_and_grad(lambda p: loss_fn(unravel(p), minibatch), has_aux=True)(carry.params)
-        metrics = metrics | {"train/grad_norm": optax.tree.norm(grads)}
+    def minibatch_step(carry: _Carry, minibatch: Any) -> tuple[_Carry, tuple[jax.Array, jax.Array]]:
+        params, opt_state, metrics = gradient_step(
+            lambda p: loss_fn(unravel(p), minibatch), optimizer, carry.params, carry.opt_state, learning_rate
+        )
         names[:] = sorted(metrics)
-        directions, opt_state = optimizer.update(grads, carry.opt_state, carry.params)
-        params, stopped = carry.params - learning_rate * directions, carry.stopped
+        stopped = carry.stopped
         if stop is not None:
             stopped = stopped | stop(metrics)
             params, opt_state = tree_where(stopped, (carry.params, carry.opt_state), (params, opt_state))
@@ -76,10 +110,10 @@ def minibatch_steps(
 
     def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, Any]:
         if order is None:
-            carry, out = gradient_step(carry, batch)
+            carry, out = minibatch_step(carry, batch)
             return carry, jax.tree.map(lambda x: x[None], out)
         shuffled = jax.tree.map(lambda x: x[order].reshape((num_minibatches, -1, *x.shape[1:])), batch)
-        return jax.lax.scan(gradient_step, carry, shuffled)
+        return jax.lax.scan(minibatch_step, carry, shuffled)
 
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(flat_params, opt_state, jnp.zeros((), bool))

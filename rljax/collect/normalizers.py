@@ -64,14 +64,21 @@ def init_reward_statistics(num_envs: int) -> RewardStatistics:
 
 
 def normalize_rewards(
-    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array, clip: float = 10.0
+    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
 ) -> tuple[RewardStatistics, jax.Array]:
     """Divide rewards `[T, N]` by the standard deviation of the discounted return.
 
-    They are not centred, which would change the task; they are clipped to `[-clip, clip]`, for returns that hardly ever vary.
     The statistics take in this batch first, so that the very first rewards are scaled too. `done` bool `[T, N]` restarts
     an environment's return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
     """
+    rewards = update_reward_statistics(rewards, reward, done, gamma)
+    return rewards, scale_rewards(rewards, reward)
+
+
+def update_reward_statistics(
+    rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
+) -> RewardStatistics:
+    """Take in rewards `[T, N]`; `done` bool `[T, N]` restarts an environment's return."""
 
     def accumulate(total: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         reward_t, done_t = step
@@ -79,5 +86,12 @@ def normalize_rewards(
         return jnp.where(done_t, 0.0, total), total
 
     last, returns = jax.lax.scan(accumulate, rewards.discounted_return, (reward, done))
-    statistics = update_statistics(rewards.statistics, returns)
-    return RewardStatistics(statistics, last), jnp.clip(reward / jnp.sqrt(statistics.var + 1e-8), -clip, clip)
+    return RewardStatistics(update_statistics(rewards.statistics, returns), last)
+
+
+def scale_rewards(rewards: RewardStatistics, reward: jax.Array, clip: float = 10.0) -> jax.Array:
+    """Rewards of any shape over the deviation of the discounted return.
+
+    They are not centred, which would change the task; they are clipped to `[-clip, clip]`, for returns that hardly ever vary.
+    """
+    return jnp.clip(reward / jnp.sqrt(rewards.statistics.var + 1e-8), -clip, clip)

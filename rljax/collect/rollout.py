@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.agent import Metrics
-from rljax.core.environment import action_mask_of, step_and_reset, strong
+from rljax.core.environment import action_mask_of, step_or_restart, strong
 from rljax.core.keys import draw
-from rljax.nn.distributions import ActionHead
+from rljax.core.memory import tree_bytes
 
 
 class Steps(NamedTuple):
-    """What happened, arrays `[T, N, ...]`. `mask` is None where the environment has none.
+    """What happened, arrays `[T, N, ...]`.
 
-    `episode_return` and `episode_length` are running totals: those of a whole episode where it ended.
+    `next_obs` is the observation that the step led to, before any reset. `mask` and `next_mask` are the legal actions at `obs`
+    and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of a
+    whole episode where it ended.
     """
 
     obs: Any
@@ -26,6 +28,8 @@ class Steps(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
+    next_obs: Any
+    next_mask: jax.Array | None
     episode_return: jax.Array
     episode_length: jax.Array
 
@@ -36,68 +40,115 @@ def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: in
     return strong(env_state), strong(obs)
 
 
+class EnvironmentNoise(NamedTuple):
+    """All that N environments draw in T steps.
+
+    Attributes:
+        step_key: random keys `[T, N]`, for `step_env`.
+        reset_key: random keys `[T, N]`, for a reset after the step; None where `fresh` is not.
+        fresh: `(obs, state)` of the episodes that begin where one ends, `[T, N, ...]`; None: they are made at each step.
+    """
+
+    step_key: jax.Array
+    reset_key: jax.Array | None
+    fresh: tuple[Any, Any] | None
+
+
+MAX_FRESH_BYTES = 2**20
+"""Size of the episodes of one rollout that are begun before it. Larger ones are begun as the rollout goes: thousands of rollouts
+may be vmapped."""
+
+
+def environment_noise(env: Any, env_params: Any, key: jax.Array, num_steps: int, num_envs: int) -> EnvironmentNoise:
+    """Draw for T steps of N environments, and begin T times N episodes: drawing them all at once is several times cheaper than
+    at each step, where the draws of an auto-reset are as much work as the step itself.
+    """
+    keys = draw(jax.random.split, key, (num_steps, num_envs, 2))
+    step_key, reset_key = keys[..., 0], keys[..., 1]
+
+    def reset(keys: jax.Array) -> tuple[Any, Any]:
+        return strong(jax.vmap(env.reset_env, (0, None))(keys, env_params))
+
+    flat = reset_key.reshape(-1)
+    if tree_bytes(jax.eval_shape(reset, flat)) > MAX_FRESH_BYTES:
+        return EnvironmentNoise(step_key, reset_key, None)
+    fresh = jax.tree.map(lambda x: x.reshape(num_steps, num_envs, *x.shape[1:]), reset(flat))
+    return EnvironmentNoise(step_key, None, fresh)
+
+
 def rollout_scan(
     env: Any,
     env_params: Any,
-    head: ActionHead,
-    policy_outputs: Callable[[Any], jax.Array],
+    act: Callable[[Any, jax.Array | None, Any], jax.Array],
+    to_env: Callable[[jax.Array], jax.Array],
     env_state: Any,
     obs: Any,
-    noise_key: jax.Array,
-    env_key: jax.Array,
-    num_steps: int,
-) -> tuple[Any, Any, Steps, Any]:
-    """Step N environments `num_steps` times with sampled actions. `env` must carry `EpisodeStatistics`.
+    noise: Any,
+    env_noise: EnvironmentNoise,
+) -> tuple[Any, Any, Steps]:
+    """Step N environments T times. `env` must carry `EpisodeStatistics`.
 
     Only the actor runs inside the scan, and all random numbers are drawn before it.
 
     Args:
         env: the environment, unbatched.
         env_params: its parameters, shared by all.
-        head: turns outputs into actions.
-        policy_outputs: `obs [N, ...] -> outputs [N, head.num_outputs]`.
+        act: `(obs [N, ...], mask [N, A] or None, one step's noise) -> action [N, ...]`.
+        to_env: `action -> action` as the environment takes it; the steps keep the one before.
         env_state: `[N, ...]`.
         obs: `[N, ...]`.
-        noise_key: for the actions.
-        env_key: for the environments.
-        num_steps: T.
+        noise: tree of arrays `[T, ...]`, what `act` needs to sample.
+        env_noise: from `environment_noise`.
 
     Returns:
-        `(env_state, obs, steps, final_obs)`: where the environments are now, what happened, and the observation that
-        each step led to before any reset, `[T, N, ...]`.
+        `(env_state, obs, steps)`: where the environments are now, and what happened, `[T, N, ...]`.
     """
-    num_envs = jax.tree.leaves(obs)[0].shape[0]
-    noise = head.noise(noise_key, (num_steps, num_envs))
-    env_keys = draw(jax.random.split, env_key, (num_steps, num_envs, 2))
 
-    def step_env(keys: jax.Array, state: Any, action: jax.Array) -> Any:
-        return step_and_reset(env, keys[0], keys[1], state, action, env_params)
+    def step_env(key: jax.Array, fresh: tuple[Any, Any], state: Any, action: jax.Array) -> Any:
+        return step_or_restart(env, key, fresh, state, action, env_params)
 
-    def step(carry: tuple[Any, Any], random: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], tuple[Steps, Any]]:
+    def step(carry: tuple[Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any], Steps]:
         env_state, obs = carry
-        noise_t, keys_t = random
+        noise_t, env_noise_t = random
+        fresh = env_noise_t.fresh
+        if fresh is None:
+            fresh = jax.vmap(env.reset_env, (0, None))(env_noise_t.reset_key, env_params)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
-        action = head.sample(head.distribution(policy_outputs(obs), mask), noise_t)
-        next_obs, env_state, reward, terminated, truncated, info = jax.vmap(step_env)(keys_t, env_state, head.to_env(action))
+        action = act(obs, mask, noise_t)
+        stepped = jax.vmap(step_env)(env_noise_t.step_key, fresh, env_state, to_env(action))
+        next_obs, env_state, reward, terminated, truncated, info = stepped
         happened = Steps(
-            obs, action, mask, reward.astype(jnp.float32), terminated, truncated, info["episode_return"], info["episode_length"]
+            obs=obs,
+            action=action,
+            mask=mask,
+            reward=reward.astype(jnp.float32),
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=info["final_observation"],
+            next_mask=info.get("final_action_mask"),
+            episode_return=info["episode_return"],
+            episode_length=info["episode_length"],
         )
-        return (env_state, next_obs), (happened, info["final_observation"])
+        return (env_state, next_obs), happened
 
-    (env_state, obs), (steps, final_obs) = jax.lax.scan(step, (env_state, obs), (noise, env_keys))
-    return env_state, obs, steps, final_obs
+    (env_state, obs), steps = jax.lax.scan(step, (env_state, obs), (noise, env_noise))
+    return env_state, obs, steps
 
 
 def episode_metrics(steps: Steps) -> Metrics:
     """Means over the episodes that ended in a rollout, and their count; NaN where none did."""
+    return episode_means(episode_sums(steps))
+
+
+def episode_sums(steps: Steps) -> jax.Array:
+    """Of the episodes that ended: the sums of their returns and lengths, and their count, f32 `[3]`."""
     done = steps.terminated | steps.truncated
-    count = jnp.sum(done, dtype=jnp.float32)
+    totals = (steps.episode_return, steps.episode_length, jnp.ones_like(steps.episode_length))
+    return jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals])
 
-    def mean(total: jax.Array) -> jax.Array:
-        return jnp.where(count > 0, jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) / jnp.maximum(count, 1.0), jnp.nan)
 
-    return {
-        "episode/return": mean(steps.episode_return),
-        "episode/length": mean(steps.episode_length),
-        "episode/count": count,
-    }
+def episode_means(sums: jax.Array) -> Metrics:
+    """`episode_metrics` from the sums of a rollout, f32 `[3]`, or added up over several."""
+    count = sums[2]
+    means = jnp.where(count > 0, sums[:2] / jnp.maximum(count, 1.0), jnp.nan)
+    return {"episode/return": means[0], "episode/length": means[1], "episode/count": count}

@@ -104,11 +104,22 @@ def step_and_reset(
     env: Any, key_step: jax.Array, key_reset: jax.Array, state: Any, action: Any, params: Any
 ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
     """`Environment.step` with its two keys drawn already, so that a rollout can draw those of all its steps at once."""
-    final_obs, next_state, reward, terminated, info = env.step_env(key_step, state, action, params)
+    return step_or_restart(env, key_step, env.reset_env(key_reset, params), state, action, params)
+
+
+def step_or_restart(
+    env: Any, key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any, params: Any
+) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+    """`Environment.step` with the next episode made already: `fresh` is what `reset_env` returned, taken where this one ends.
+
+    `info` has the final observation, and of an environment with masks the legal actions there: `final_action_mask`.
+    """
+    final_obs, next_state, reward, terminated, info = env.step_env(key, state, action, params)
     truncated = env.is_truncated(next_state, params)
-    done = terminated | truncated
-    reset_obs, reset_state = env.reset_env(key_reset, params)
-    obs, next_state = tree_where(done, (reset_obs, reset_state), (final_obs, next_state))
+    final_mask = action_mask_of(env, next_state, params)
+    if final_mask is not None:
+        info = {**info, "final_action_mask": final_mask}
+    obs, next_state = tree_where(terminated | truncated, fresh, (final_obs, next_state))
     obs, next_state = strong((obs, next_state))
     return obs, next_state, reward, terminated, truncated, {**info, "final_observation": final_obs}
 

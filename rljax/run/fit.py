@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.training import TrainResult, train_iteration
+from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, make_agent, stack_metrics
 from rljax.core.config import Config, config_table
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
@@ -419,8 +420,27 @@ def _vectorized(agent: Agent, seeds: int | None) -> Callable[..., Any]:
     def iteration(state: Any, i: jax.Array) -> Any:
         return train_iteration(agent, state, i)
 
-    # The count of iterations is not batched, so that an evaluation stays a branch that is skipped.
-    return iteration if seeds is None else jax.vmap(iteration, in_axes=(0, None))
+    if seeds is None:
+        return iteration
+
+    def vectorized(states: Any, i: jax.Array) -> Any:
+        # The count of iterations is not batched, so that an evaluation stays a branch that is skipped; nor are the counters of
+        # replay buffers, which no seed changes: every seed then writes the same rows, one slice instead of a scatter.
+        axes = _with_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
+        states = _with_counters(states, lambda count: count[0])
+        states, metrics = jax.vmap(iteration, in_axes=(axes, None), out_axes=(axes, 0))(states, i)
+        return _with_counters(states, lambda count: jnp.broadcast_to(count, (seeds,))), metrics
+
+    return vectorized
+
+
+def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
+    """`state` with the counters of its replay buffers changed."""
+
+    def changed(x: Any) -> Any:
+        return x.replace(position=change(x.position), size=change(x.size)) if isinstance(x, Replay) else x
+
+    return jax.tree.map(changed, state, is_leaf=lambda x: isinstance(x, Replay))
 
 
 def _compile_chunk(

@@ -34,6 +34,9 @@ BUDGET = "total_timesteps"
 ENVIRONMENT_FIELDS = ("env_state", "obs")
 """Fields of a state that hold episodes under way: kept together or started anew together."""
 
+REPLAY_FIELDS = ("replay", "priorities")
+"""Fields of a state that hold steps taken: started anew where the episodes under way are, and together."""
+
 
 class Start(NamedTuple):
     """Where a run begins.
@@ -201,7 +204,10 @@ def _take_over(
     there, now = config_table(old), config_table(new)
     another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
     if another or anew & set(ENVIRONMENT_FIELDS):
-        anew |= set(ENVIRONMENT_FIELDS)
+        # Steps in a buffer are of the episodes under way: none may seem to follow one of another environment.
+        anew |= set(ENVIRONMENT_FIELDS) | (fields.keys() & set(REPLAY_FIELDS))
+    elif anew & set(REPLAY_FIELDS):
+        anew |= fields.keys() & set(REPLAY_FIELDS)
     taken = {
         name: state_from(saved[name], {name: value}, key_impl, source)[name]
         for name, value in fields.items()

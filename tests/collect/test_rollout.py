@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax.collect.rollout import Steps, episode_metrics, initial_environments, rollout_scan
+from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
 from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Discrete
 from rljax.core.wrappers import EpisodeStatistics
@@ -67,19 +67,21 @@ def rollouts() -> list[Result]:
     env = EpisodeStatistics(Clock())
     head = action_head(env.action_space(None))
 
-    def policy_outputs(obs: jax.Array) -> jax.Array:
-        return jax.nn.one_hot(2, 3) * jnp.where(obs[..., 2:] % 2 == 1, 100.0, -100.0)
+    def act(obs: jax.Array, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
+        outputs = jax.nn.one_hot(2, 3) * jnp.where(obs[..., 2:] % 2 == 1, 100.0, -100.0)
+        return head.sample(head.distribution(outputs, mask), noise)
 
     @jax.jit
     def rollout(env_state: Any, obs: jax.Array, noise_key: jax.Array, env_key: jax.Array) -> Any:
-        return rollout_scan(env, None, head, policy_outputs, env_state, obs, noise_key, env_key, T)
+        noise, keys = head.noise(noise_key, (T, N)), environment_noise(env, None, env_key, T, N)
+        return rollout_scan(env, None, act, head.to_env, env_state, obs, noise, keys)
 
     env_state, obs = initial_environments(env, None, jax.random.key(0), N)
     results = []
     for i in (1, 2):
         first_obs = obs
-        env_state, obs, steps, final_obs = rollout(env_state, obs, jax.random.key(10 * i), jax.random.key(10 * i + 1))
-        results.append(jax.tree.map(np.asarray, Result(steps, final_obs, first_obs, obs)))
+        env_state, obs, steps = rollout(env_state, obs, jax.random.key(10 * i), jax.random.key(10 * i + 1))
+        results.append(jax.tree.map(np.asarray, Result(steps, steps.next_obs, first_obs, obs)))
     return results
 
 

@@ -24,6 +24,27 @@ TINY = {
         eval_episodes=3,
         seed=7,
     ),
+    "dqn": rljax.DQNConfig(
+        num_envs=4,
+        num_steps=16,
+        train_every=2,
+        updates_per_step=2,
+        n_step=3,
+        buffer_size=400,
+        batch_size=8,
+        learning_starts=100,
+        learning_rate=1e-3,
+        total_timesteps=64 * 24,
+        double=True,
+        dueling=True,
+        prioritized=True,
+        network={"hidden": [16]},
+        normalize_observations=True,
+        normalize_rewards=True,
+        eval_every=320,
+        eval_episodes=3,
+        seed=7,
+    ),
 }
 """A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
 

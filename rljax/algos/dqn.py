@@ -1,0 +1,383 @@
+"""Deep Q-learning (Mnih et al., 2015) with the parts of Rainbow (Hessel et al., 2018) that pay most: double Q-learning
+(van Hasselt et al., 2016), duelling heads, n-step targets and prioritised replay.
+
+One turn is `dqn_collect` then `dqn_update`; both are public, so a user can own the loop:
+
+    parts = dqn_parts(config)
+    state = dqn_init(parts, key)
+    state, noise = dqn_noise(parts, state)
+    state, steps = dqn_collect(parts, state, noise)
+    state, metrics = dqn_update(parts, state, noise)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from flax.core import FrozenDict
+
+from rljax.algos.off_policy import (
+    OffPolicyConfig,
+    check_replay_memory,
+    collect_to_replay,
+    learning,
+    means_over_updates,
+    moved_target,
+    seen,
+    seen_batch,
+    transition_example,
+)
+from rljax.algos.optimizer import adam, annealed
+from rljax.collect.environments import make_training_env
+from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
+from rljax.collect.replay import (
+    NStep,
+    Places,
+    Priorities,
+    Replay,
+    add_priorities,
+    importance_weights,
+    init_priorities,
+    init_replay,
+    num_windows,
+    read_apart,
+    sample_priorities,
+    sample_windows,
+    take_n_step,
+    update_priorities,
+)
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, episode_means, episode_sums, initial_environments
+from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.config import algorithm, leaf, static
+from rljax.core.errors import ConfigError
+from rljax.core.keys import as_key, draw
+from rljax.core.spaces import Discrete, as_space
+from rljax.nn.distributions import mask_logits
+from rljax.nn.networks import make_feed_forward, one_batch_axis
+
+METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss")
+"""What `dqn_update` averages over its gradient steps, in the order of `stack_metrics`."""
+
+
+@algorithm("dqn")
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-learning for discrete actions."""
+
+    network: Any = static(
+        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module"
+    )
+    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
+    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
+    epsilon_steps: float = leaf(default=10_000.0, doc="environment steps over which that share falls linearly", gt=0)
+    double: bool = static(default=False, doc="choose the next action by the online network, value it by the target's")
+    dueling: bool = static(default=False, doc="split the last layer into value and advantages")
+    n_step: int = static(default=1, doc="rewards summed up in a target before it bootstraps", gt=0)
+    huber_delta: float | None = leaf(default=1.0, doc="errors beyond this count linearly; none: squared loss", gt=0)
+    prioritized: bool = static(default=False, doc="sample in proportion to the last error of a transition")
+    priority_alpha: float = leaf(default=0.6, doc="exponent of the errors; 0 is uniform", ge=0)
+    priority_beta: float = leaf(default=0.4, doc="exponent of the importance weights at the start; rises to 1", ge=0, le=1)
+
+    @property
+    def window(self) -> int:
+        return self.n_step
+
+
+class DQNParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here."""
+
+    config: DQNConfig
+    env: Any
+    env_params: Any
+    network: nn.Module
+    num_actions: int
+    obs_ndims: tuple[int, ...]
+    unravel: Callable[[jax.Array], Any]
+
+
+class DQNState(struct.PyTreeNode):
+    """The whole truth about a run; `updates` counts gradient steps."""
+
+    params: Any
+    target_params: Any
+    opt_state: Any
+    updates: jax.Array
+    replay: Replay
+    priorities: Priorities | None
+    obs_statistics: RunningStatistics | None
+    reward_statistics: RewardStatistics | None
+    env_state: Any
+    obs: Any
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class DQNNoise(NamedTuple):
+    """All that is random in one turn; with a leading axis those of many.
+
+    Attributes:
+        action: bits u32 `[train_every, N, 2]`, for `epsilon_greedy`.
+        env: of the environments, `[train_every, N, ...]`.
+        sample: bits u32 `[updates_per_step, batch_size]`.
+        step: i32 [], steps per environment taken since the iteration began.
+    """
+
+    action: jax.Array
+    env: EnvironmentNoise
+    sample: jax.Array
+    step: jax.Array
+
+
+def dqn_parts(config: DQNConfig) -> DQNParts:
+    """Build environment and network.
+
+    Raises:
+        ConfigError: environment or network do not fit the algorithm or each other, or the buffer cannot fit the device.
+    """
+    env, env_params = make_training_env(config)
+    space = as_space(env.action_space(env_params))
+    if not isinstance(space, Discrete):
+        raise ConfigError(f"env = {env.name}: DQN needs a Discrete action space, not {space}; SAC takes a Box, PPO both")
+    example = transition_example(env, env_params, jax.ShapeDtypeStruct((), jnp.int32))
+    check_replay_memory(config, example)
+    network = make_feed_forward(config.network, space.n, dueling=config.dueling)
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), example.obs)
+    shapes = jax.eval_shape(network.init, jax.eval_shape(lambda: jax.random.key(0)), one)
+    obs_ndims = tuple(x.ndim for x in jax.tree.leaves(example.obs))
+    return DQNParts(config, env, env_params, network, space.n, obs_ndims, unraveler(shapes))
+
+
+def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
+    """The state before the first iteration."""
+    config = parts.config
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
+    params = parts.network.init(params_key, obs)
+    example = transition_example(parts.env, parts.env_params, jax.ShapeDtypeStruct((), jnp.int32))
+    first_obs = jax.tree.map(lambda x: x[0], obs)
+    return DQNState(
+        params=params,
+        target_params=jax.tree.map(jnp.copy, params),
+        opt_state=init_optimizer(adam(config), params),
+        updates=jnp.zeros((), jnp.int32),
+        replay=init_replay(example, config.buffer_rows, config.num_envs),
+        priorities=init_priorities(config.buffer_rows, config.num_envs) if config.prioritized else None,
+        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
+        env_state=env_state,
+        obs=obs,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def dqn_noise(parts: DQNParts, state: DQNState, turns: int | None = None) -> tuple[DQNState, DQNNoise]:
+    """Draw what is random in the next turn, or in the next `turns` ones (with a leading axis), in as few calls as can be."""
+    config = parts.config
+    key, action_key, env_key, sample_key = jax.random.split(state.key, 4)
+    count, every = turns or 1, config.train_every
+    env = environment_noise(parts.env, parts.env_params, env_key, count * every, config.num_envs)
+    noise = DQNNoise(
+        action=draw(jax.random.bits, action_key, (count, every, config.num_envs, 2)),
+        env=jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), env),
+        sample=draw(jax.random.bits, sample_key, (count, config.updates_per_step, config.batch_size)),
+        step=jnp.arange(count) * every,
+    )
+    return state.replace(key=key), jax.tree.map(lambda x: x[0], noise) if turns is None else noise
+
+
+def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNState, Steps]:
+    """Step the environments `train_every` times, epsilon-greedily, and add the steps to the buffer."""
+    config = parts.config
+
+    def act(obs: Any, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> jax.Array:
+        bits, epsilon = noise_t
+        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask)
+
+    step = noise.step + jnp.arange(config.train_every)
+    epsilon = epsilon_at(config, state.iteration, step)
+    state, steps = collect_to_replay(
+        config, parts.env, parts.env_params, act, lambda action: action, state, (noise.action, epsilon), noise.env
+    )
+    if state.priorities is not None:
+        priorities = add_priorities(state.priorities, state.replay, config.train_every, config.n_step)
+        state = state.replace(priorities=priorities)
+    return state, steps
+
+
+def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNState, Metrics]:
+    """`updates_per_step` gradient steps on samples of the buffer, then the target network's move.
+
+    While the buffer holds fewer than `learning_starts` transitions nothing changes.
+
+    Returns:
+        The next state, and metrics `train/...`: means over the gradient steps, 0 where none was taken.
+    """
+    config, replay, optimizer = parts.config, state.replay, adam(parts.config)
+    rate = annealed(config, state.iteration)
+    target_params = ravel(state.target_params)
+
+    count = jnp.where(learning(config, replay), config.updates_per_step, 0)
+
+    def sampled(places: Places) -> tuple[NStep, jax.Array]:
+        batch = seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
+        return batch, q_values(parts, target_params, batch.next_obs)
+
+    def uniform(bits: jax.Array) -> tuple[NStep, jax.Array]:
+        return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
+
+    # One gather and one pass of the target network for all gradient steps; with priorities each waits for the one before.
+    samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
+
+    def update(i: jax.Array, carry: Any) -> Any:
+        params, opt_state, priorities, sums = carry
+        if priorities is None:
+            batch, next_q = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
+            weight = None
+        else:
+            places, probability = sample_priorities(priorities, (noise.sample[i] >> 8) * jnp.float32(2.0**-24))
+            batch, next_q = sampled(places)
+            weight = importance_weights(probability, num_windows(replay, config.n_step), beta_at(config, state.iteration))
+        target = dqn_target(batch, next_q, q_values(parts, params, batch.next_obs) if config.double else next_q)
+
+        def loss_fn(params: jax.Array) -> tuple[jax.Array, Metrics]:
+            loss, error, metrics = dqn_loss(parts, params, batch, target, weight)
+            return loss, metrics | {"error": error}
+
+        params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rate)
+        error = metrics.pop("error")
+        if priorities is not None:
+            priorities = update_priorities(priorities, places, (jnp.abs(error) + 1e-6) ** config.priority_alpha)
+        return params, opt_state, priorities, sums + stack_metrics(metrics)
+
+    carry = (ravel(state.params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
+    params, opt_state, priorities, sums = jax.lax.fori_loop(0, count, update, carry)
+    updates = state.updates + count
+    target_params = jnp.where(count > 0, moved_target(config, target_params, params, updates), target_params)
+    metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
+    if not isinstance(state.params, jax.Array):
+        params, target_params = parts.unravel(params), parts.unravel(target_params)
+    state = state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates, priorities=priorities)
+    return state, metrics
+
+
+def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
+    """`r + discount Q_target(s', argmax_a Q_chooser(s', a))` over legal actions a, f32 `[B]` (van Hasselt et al., 2016, eq. 4).
+
+    Args:
+        batch: from replay; `B` transitions of n steps.
+        next_q: the target network's values of `batch.next_obs`, f32 `[B, A]`.
+        chooser_q: those that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
+    """
+    best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
+    return jax.lax.stop_gradient(batch.reward + batch.discount * _chosen(next_q, best))
+
+
+def dqn_loss(
+    parts: DQNParts, params: Any, batch: NStep, target: jax.Array, weight: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The mean Huber (or half squared) loss of one sample, each transition times its importance weight.
+
+    Returns:
+        The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
+    """
+    delta = parts.config.huber_delta
+    q = _chosen(q_values(parts, params, batch.obs), batch.action)
+    error = q - target
+    losses = 0.5 * jnp.square(error) if delta is None else optax.huber_loss(q, target, delta=delta)
+    # One reduction: on the CPU each costs a kernel or two.
+    means = jnp.mean(jnp.stack([losses if weight is None else losses * weight, q, jnp.abs(error)]), axis=1)
+    return means[0], error, {"train/value_loss": means[0], "train/value": means[1], "train/td_error": means[2]}
+
+
+def _chosen(q: jax.Array, action: jax.Array) -> jax.Array:
+    """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
+    return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
+
+
+def q_values(parts: DQNParts, params: Any, obs: Any) -> jax.Array:
+    """Q of every action, f32 `[..., A]`, of normalised observations `[..., *obs_shape]`; `params` a tree, or raveled."""
+    obs, batch = one_batch_axis(obs, parts.obs_ndims)
+    params = parts.unravel(params) if isinstance(params, jax.Array) else params
+    return jnp.asarray(parts.network.apply(params, obs)).reshape(*batch, parts.num_actions)
+
+
+def epsilon_at(config: DQNConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:
+    """The share of random actions after `step` steps per environment of an iteration: linear, then constant."""
+    steps = (jnp.asarray(iteration, jnp.float32) * config.num_steps + step) * config.num_envs
+    done = jnp.minimum(steps / config.epsilon_steps, 1.0)
+    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
+
+
+def beta_at(config: DQNConfig, iteration: jax.Array) -> jax.Array:
+    """The exponent of the importance weights: rises linearly, to 1 in the last iteration."""
+    progress = jnp.minimum((iteration + 1) / config.num_iterations, 1.0)
+    return config.priority_beta + (1.0 - config.priority_beta) * progress
+
+
+def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The best legal action, or with probability epsilon any legal one, each as likely; i32 `[...]`.
+
+    Args:
+        q_values: f32 `[..., A]`.
+        epsilon: probability, `[...]` or a scalar.
+        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: of the choice to explore, and of the action.
+        mask: legal actions bool `[..., A]`; None: all.
+    """
+    num_actions = q_values.shape[-1]
+    explores = (bits[..., 0] >> 8) * jnp.float32(2.0**-24) < epsilon
+    if mask is None:
+        random = bits[..., 1] % num_actions
+    else:
+        legal = jnp.cumsum(mask, axis=-1)
+        random = jnp.argmax(legal > (bits[..., 1:] % jnp.maximum(legal[..., -1:], 1).astype(jnp.uint32)), axis=-1)
+    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
+    return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
+
+
+def make_dqn(config: DQNConfig) -> Agent:
+    """The DQN agent of a configuration."""
+    parts = dqn_parts(config)
+    turns = config.num_steps // config.train_every
+
+    def init(key: jax.Array) -> DQNState:
+        return dqn_init(parts, key)
+
+    def step(state: DQNState) -> tuple[DQNState, Metrics]:
+        names: list[str] = []
+
+        def turn(state: DQNState, noise: DQNNoise) -> tuple[DQNState, tuple[jax.Array, jax.Array]]:
+            state, steps = dqn_collect(parts, state, noise)
+            state, metrics = dqn_update(parts, state, noise)
+            names[:] = sorted(metrics)
+            return state, (episode_sums(steps), stack_metrics(metrics))
+
+        state, noise = dqn_noise(parts, state, turns)
+        # Raveled for the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
+        raveled = state.replace(params=ravel(state.params), target_params=ravel(state.target_params))
+        raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
+        state = raveled.replace(params=parts.unravel(raveled.params), target_params=parts.unravel(raveled.target_params))
+        metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
+        metrics["train/learning_rate"] = annealed(config, state.iteration)
+        metrics["train/epsilon"] = epsilon_at(config, state.iteration, jnp.int32(config.num_steps))
+        return state.replace(iteration=state.iteration + 1), metrics
+
+    def act(
+        state: DQNState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        q = q_values(parts, state.params, seen(state, obs))
+        epsilon = 0.0 if deterministic else config.epsilon_end
+        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
+
+    return Agent(init, step, act, config)
+
+
+register_agent(DQNConfig, make_dqn)

@@ -1,0 +1,174 @@
+"""What the learners from replay share: the schedule of steps and updates, the buffer, and how it is filled.
+
+An iteration is `num_steps` steps of every environment, in turns: `train_every` steps, then `updates_per_step` gradient steps,
+then the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it: before
+`learning_starts` steps are in the buffer the loop over gradient steps, which only reads the buffer, has no turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.replay import NStep, Replay, Transition, add_rows
+from rljax.collect.rollout import EnvironmentNoise, Steps, rollout_scan
+from rljax.core.agent import Metrics
+from rljax.core.config import Config, leaf, static
+from rljax.core.environment import action_mask_of, tree_where
+from rljax.core.errors import ConfigError
+from rljax.core.memory import check_memory, tree_bytes
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(Config):
+    """Fields of every learner from replay."""
+
+    num_steps: int = static(default=32, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
+    train_every: int = static(default=1, doc="steps per environment between updates; must divide num_steps", gt=0)
+    updates_per_step: int = static(default=1, doc="gradient steps each time train_every steps have been taken", gt=0)
+    buffer_size: int = static(default=10_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
+    batch_size: int = static(default=32, doc="transitions in a gradient step", gt=0)
+    learning_starts: int = static(default=1_000, doc="transitions in the buffer before the first gradient step", ge=0)
+    learning_rate: float = leaf(default=1e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=None, doc="clip the global gradient norm", gt=0)
+    tau: float = leaf(
+        default=0.005, doc="how far the target network moves towards the parameters after a turn; 1: a hard copy", gt=0, le=1
+    )
+    target_update_every: int = static(default=1, doc="turns between the target network's moves", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_steps % self.train_every:
+            raise ConfigError(f"train_every = {self.train_every}: must divide num_steps = {self.num_steps}")
+        if self.total_timesteps < self.steps_per_iteration:
+            raise ConfigError(
+                f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = "
+                f"{self.steps_per_iteration}, one iteration"
+            )
+        rows = max(self.train_every, self.window)
+        if self.buffer_rows < rows:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {rows} rows of num_envs = {self.num_envs} "
+                f"transitions, {rows * self.num_envs}"
+            )
+        held = self.buffer_rows * self.num_envs
+        if self.batch_size > held:
+            raise ConfigError(f"batch_size = {self.batch_size}: expected at most the {held} transitions of the buffer")
+        if self.learning_starts > held:
+            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} transitions of the buffer")
+        if self.learning_starts >= self.total_timesteps:
+            raise ConfigError(
+                f"learning_starts = {self.learning_starts}: expected fewer than total_timesteps = {self.total_timesteps}"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def window(self) -> int:
+        """Rows that follow each other in one sample."""
+        return 1
+
+    @property
+    def buffer_rows(self) -> int:
+        """Capacity of the buffer."""
+        return self.buffer_size // self.num_envs
+
+
+def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
+    """Refuse a buffer of steps like `example` that the device cannot hold.
+
+    Raises:
+        ConfigError: says how much it needs, what there is, and the size that would fit in half of it.
+    """
+    per_step = tree_bytes(example)
+    needed = per_step * config.buffer_rows * config.num_envs
+    what = f"buffer_size = {config.buffer_size}: a replay buffer of {config.buffer_rows} x {config.num_envs} transitions"
+    check_memory(needed, what, f"a transition takes {per_step:,} bytes")
+
+
+def transition_example(env: Any, env_params: Any, action: Any) -> Transition:
+    """The shapes of one `Transition` of an environment, for `init_replay`; `action` is that of one stored action."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    obs, state = jax.eval_shape(env.reset_env, key, env_params)
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    return Transition(obs, action, jax.ShapeDtypeStruct((), jnp.float32), flag, flag, obs, mask)
+
+
+def collect_to_replay(
+    config: OffPolicyConfig,
+    env: Any,
+    env_params: Any,
+    act: Callable[[Any, jax.Array | None, Any], jax.Array],
+    to_env: Callable[[jax.Array], jax.Array],
+    state: Any,
+    noise: Any,
+    env_noise: EnvironmentNoise,
+) -> tuple[Any, Steps]:
+    """Step the environments of `state` with `act` (see `rollout_scan`), and add what happened to its buffer and statistics."""
+    env_state, obs, steps = rollout_scan(env, env_params, act, to_env, state.env_state, state.obs, noise, env_noise)
+    obs_statistics, reward_statistics = state.obs_statistics, state.reward_statistics
+    if obs_statistics is not None:
+        obs_statistics = update_statistics(obs_statistics, steps.obs)
+    if reward_statistics is not None:
+        done = steps.terminated | steps.truncated
+        reward_statistics = update_reward_statistics(reward_statistics, steps.reward, done, config.gamma)
+    rows = Transition(steps.obs, steps.action, steps.reward, steps.terminated, steps.truncated, steps.next_obs, steps.next_mask)
+    state = state.replace(
+        env_state=env_state,
+        obs=obs,
+        replay=add_rows(state.replay, rows),
+        obs_statistics=obs_statistics,
+        reward_statistics=reward_statistics,
+    )
+    return state, steps
+
+
+def seen(state: Any, obs: Any) -> Any:
+    """Observations as the networks see them: standardised where the config asks for it."""
+    return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
+
+
+def seen_batch(state: Any, batch: NStep) -> NStep:
+    """A sample with observations and rewards as the networks see them: the buffer holds them as they came."""
+    batch = batch._replace(obs=seen(state, batch.obs), next_obs=seen(state, batch.next_obs))
+    if state.reward_statistics is None:
+        return batch
+    return batch._replace(reward=scale_rewards(state.reward_statistics, batch.reward))
+
+
+def learning(config: OffPolicyConfig, replay: Replay) -> jax.Array:
+    """Whether the buffer holds enough to learn from, bool []."""
+    needed = -(-max(config.learning_starts, 1) // config.num_envs)
+    return replay.size >= max(needed, config.window)
+
+
+def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
+    """`target + tau (params - target)` for every leaf (Lillicrap et al., 2016); tau = 1 copies."""
+    # As a choice for tau = 1 too: target + (params - target) is params only to rounding.
+    return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
+
+
+def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
+    """The target network after a turn that ends with gradient step number `updates`: moved in every `target_update_every`-th."""
+    moved = polyak_update(target, params, config.tau)
+    every = config.target_update_every * config.updates_per_step
+    return moved if config.target_update_every == 1 else tree_where(updates % every == 0, moved, target)
+
+
+def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:
+    """Metrics of turns f32 `[turns, metrics]` as one: `train/updates` added up, the others means over the gradient steps."""
+    updates = stacked[:, names.index("train/updates")]
+    means = jnp.sum(stacked * updates[:, None], 0) / jnp.maximum(jnp.sum(updates), 1.0)
+    return dict(zip(names, means, strict=True)) | {"train/updates": jnp.sum(updates)}

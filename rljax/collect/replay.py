@@ -1,0 +1,431 @@
+"""Replay: ring buffers on the device, trees of arrays `[capacity, num_envs, ...]`, and what is sampled from them.
+
+A row is one step of all N environments, so that a row is written at one place and each environment's steps follow each other.
+The buffer is part of an agent's state: it is saved, resumed and vmapped like everything else.
+
+Memory: `capacity * num_envs` times the bytes of one environment's step. Every array is kept in the dtype it is given in, so
+images should be uint8 (networks convert them), and masks are bool. A transition keeps its next observation too, which makes
+observations count twice: it is what a bootstrap at a truncation needs, where the row after belongs to another episode.
+
+Nothing here passes a buffer through `cond` or `where`: both would copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Replay(struct.PyTreeNode):
+    """A first-in-first-out ring of rows.
+
+    Attributes:
+        data: tree of arrays `[capacity, num_envs, ...]`.
+        position: i32 [], the row that is written next.
+        size: i32 [], how many rows hold data.
+    """
+
+    data: Any
+    position: jax.Array
+    size: jax.Array
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit."""
+        return int(jax.tree.leaves(self.data)[0].shape[0])
+
+    @property
+    def num_envs(self) -> int:
+        return int(jax.tree.leaves(self.data)[0].shape[1])
+
+
+class Places(NamedTuple):
+    """Where samples lie: arrays i32 `[B]` of the row (of a window: its first) and the environment."""
+
+    row: jax.Array
+    env: jax.Array
+
+
+class Transition(NamedTuple):
+    """One step as learners from replay want it: of a row `[N, ...]`, of a buffer `[capacity, N, ...]`, of a sample `[B, ...]`.
+
+    `next_obs` is before any reset; `next_mask` are the legal actions there, None where the environment has no masks.
+    """
+
+    obs: Any
+    action: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    next_obs: Any
+    next_mask: jax.Array | None
+
+
+class NStep(NamedTuple):
+    """n steps as one: arrays `[B, ...]`. The target of `obs, action` is `reward + discount * value(next_obs)`."""
+
+    obs: Any
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: Any
+    next_mask: jax.Array | None
+
+
+def init_replay(example: Any, capacity: int, num_envs: int) -> Replay:
+    """An empty buffer of `capacity` rows of `num_envs` environments.
+
+    Args:
+        example: one environment's step, a tree of arrays or `jax.ShapeDtypeStruct`s without leading axes.
+        capacity: rows.
+        num_envs: N.
+    """
+    data = jax.tree.map(lambda x: jnp.zeros((capacity, num_envs, *x.shape), x.dtype), example)
+    return Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def add_rows(replay: Replay, rows: Any) -> Replay:
+    """Write K rows `[K, num_envs, ...]`, K at most the capacity, over the oldest ones.
+
+    Raises:
+        ConfigError: more rows than the buffer holds.
+    """
+    count, capacity = int(jax.tree.leaves(rows)[0].shape[0]), replay.capacity
+    if count > capacity:
+        raise ConfigError(f"{count} rows cannot be added to a buffer of {capacity}")
+    data = jax.tree.map(lambda ring, new: _write(ring, new, replay.position), replay.data, rows)
+    return Replay(data, (replay.position + count) % capacity, jnp.minimum(replay.size + count, capacity))
+
+
+def _write(ring: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
+    """`new [K, ...]` into `ring [C, ...]` from `position` on, going on at 0 after the end.
+
+    As slices and not as a scatter, which is a loop over rows on the CPU: one slice that ends at the end of the ring at the
+    latest, and where K > 1 may wrap, one at its beginning. What they cover too much is written back as it was.
+    """
+    count, capacity = new.shape[0], ring.shape[0]
+    new = new.astype(ring.dtype)
+    if count == 1:
+        return jax.lax.dynamic_update_slice_in_dim(ring, new, position, 0)
+    step = jnp.arange(count)
+    first = jnp.minimum(position, capacity - count)
+    for start in (first, jnp.zeros_like(position)):
+        old = jax.lax.dynamic_slice_in_dim(ring, start, count, 0)
+        source = start + step - position
+        source = jnp.where(source < 0, source + capacity, source)
+        inside = (source < count).reshape(-1, *(1,) * (new.ndim - 1))
+        block = jnp.where(inside, new[jnp.minimum(source, count - 1)], old)
+        ring = jax.lax.dynamic_update_slice_in_dim(ring, block, start, 0)
+    return ring
+
+
+def num_windows(replay: Replay, length: int = 1) -> jax.Array:
+    """How many windows of `length` rows that follow each other the buffer holds, over all environments, i32 []."""
+    return jnp.maximum(replay.size - length + 1, 0) * replay.num_envs
+
+
+def sample_windows(replay: Replay, bits: jax.Array, length: int = 1) -> Places:
+    """Uniformly drawn windows of `length` rows, with replacement; none spans the place that is written next.
+
+    A buffer with no such window gives places whose rows hold no data: check `num_windows` (learners wait for `learning_starts`).
+
+    Args:
+        replay: the buffer.
+        bits: random bits u32 `[B]`, so that those of many samples are drawn at once.
+        length: rows in a window.
+    """
+    # Modulo of 32 bits: the bias is below size / 2^32.
+    index = (bits % jnp.maximum(num_windows(replay, length), 1).astype(jnp.uint32)).astype(jnp.int32)
+    age, env = index // replay.num_envs, index % replay.num_envs
+    oldest = replay.position - replay.size
+    return Places((oldest + age) % replay.capacity, env)
+
+
+def read_apart(read: Callable[[jax.Array], T], bits: jax.Array, wanted: jax.Array) -> T:
+    """`read(bits)` where `wanted`, else zeros; for reads of a buffer that the same program has just written to.
+
+    XLA fuses a write into the gather that follows it. The gather then reads the ring as it was before the write, so it must be
+    kept: the whole buffer is copied in every turn. A loop that is entered once or not at all is a boundary to fusion, and its
+    counter added to the bits keeps the read inside.
+
+    Args:
+        read: `bits -> tree of arrays`.
+        bits: random bits u32 of any shape.
+        wanted: bool [].
+    """
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(read, bits))
+    return jax.lax.fori_loop(0, wanted.astype(jnp.int32), lambda i, _: read(bits + i.astype(jnp.uint32)), nothing)
+
+
+def take(replay: Replay, places: Places) -> Any:
+    """The steps at `places`, a tree of arrays `[B, ...]`."""
+    return jax.tree.map(lambda x: x[places.row, places.env], replay.data)
+
+
+def take_windows(replay: Replay, places: Places, length: int) -> Any:
+    """The `length` steps from each of `places` on, a tree of arrays `[B, length, ...]`."""
+    rows = _window(replay, places, length)
+    return jax.tree.map(lambda x: x[rows, places.env[:, None]], replay.data)
+
+
+def _window(replay: Replay, places: Places, length: int) -> jax.Array:
+    return (places.row[:, None] + jnp.arange(length)) % replay.capacity
+
+
+def put_windows(replay: Replay, places: Places, values: Any) -> Replay:
+    """Write `values [B, length, ...]` back over the windows from `places` on: a learner's own notes on what it sampled.
+
+    `values` has the structure of `replay.data`, with None for the parts that stay as they are.
+    """
+    length = int(jax.tree.leaves(values)[0].shape[1])
+    rows = _window(replay, places, length)
+    data = jax.tree.map(
+        lambda new, ring: ring if new is None else ring.at[rows, places.env[:, None]].set(new.astype(ring.dtype)),
+        values,
+        replay.data,
+        is_leaf=lambda x: x is None,
+    )
+    return replay.replace(data=data)
+
+
+def take_n_step(replay: Replay, places: Places, n: int, gamma: float | jax.Array) -> NStep:
+    """n-step transitions (Sutton, 1988; Mnih et al., 2016) from each of `places` on, in a buffer of `Transition`.
+
+    With m <= n the steps to the end of the episode, or n:
+
+        reward   = r_0 + gamma r_1 + ... + gamma^(m-1) r_(m-1)
+        discount = gamma^m, or 0 where step m-1 terminated
+
+    and `next_obs` is where step m-1 led: of a truncated episode its final observation.
+
+    Args:
+        replay: its data are a `Transition`.
+        places: starts of windows of n rows, from `sample_windows(replay, bits, n)`.
+        n: steps.
+        gamma: discount per step.
+    """
+    data: Transition = replay.data
+    gamma = jnp.asarray(gamma, jnp.float32)
+    if n == 1:
+        step: Transition = take(replay, places)
+        discount = jnp.where(step.terminated, 0.0, gamma)
+        return NStep(step.obs, step.action, step.reward, discount, step.next_obs, step.next_mask)
+    rows, envs = _window(replay, places, n), places.env[:, None]
+    ended = data.terminated[rows, envs] | data.truncated[rows, envs]
+    taken = jnp.cumsum(ended, 1) - ended == 0
+    steps = jnp.sum(taken, 1)
+    last = Places((places.row + steps - 1) % replay.capacity, places.env)
+    obs, action = take(replay.replace(data=(data.obs, data.action)), places)
+    terminated, next_obs, next_mask = take(replay.replace(data=(data.terminated, data.next_obs, data.next_mask)), last)
+    return NStep(
+        obs=obs,
+        action=action,
+        reward=jnp.sum(jnp.where(taken, data.reward[rows, envs], 0.0) * gamma ** jnp.arange(n), 1),
+        discount=jnp.where(terminated, 0.0, gamma**steps),
+        next_obs=next_obs,
+        next_mask=next_mask,
+    )
+
+
+class Sequences(NamedTuple):
+    """Windows of steps: `data`, arrays `[B, L, ...]`; `is_first` bool `[B, L]`, where an episode (or the window) begins."""
+
+    data: Any
+    is_first: jax.Array
+
+
+def sample_sequences(replay: Replay, bits: jax.Array, length: int) -> Sequences:
+    """`length` steps that follow each other, for models with a memory; episodes may end and begin inside.
+
+    Args:
+        replay: its data are a `Transition`, or any structure with fields `terminated` and `truncated`.
+        bits: random bits u32 `[B]`.
+        length: L.
+    """
+    data = take_windows(replay, sample_windows(replay, bits, length), length)
+    ended = data.terminated | data.truncated
+    return Sequences(data, jnp.concatenate([jnp.ones_like(ended[:, :1]), ended[:, :-1]], 1))
+
+
+class Trajectories(NamedTuple):
+    """Pieces of single episodes: `data` a tree of arrays `[B, L, ...]`; `valid` bool `[B, L]`, False after the piece's end."""
+
+    data: Any
+    valid: jax.Array
+
+
+def sample_trajectories(replay: Replay, bits: jax.Array, max_length: int) -> Trajectories:
+    """The episodes that uniformly drawn steps belong to, from their first step on.
+
+    An episode is as long as the buffer holds it, and at most `max_length` steps: of a longer one the piece that ends with the
+    drawn step.
+
+    Args:
+        replay: its data are a `Transition`, or any structure with fields `terminated` and `truncated`.
+        bits: random bits u32 `[B]`.
+        max_length: L.
+    """
+    drawn, capacity = sample_windows(replay, bits), replay.capacity
+    age = (drawn.row - (replay.position - replay.size)) % capacity
+    back = jnp.arange(1, max_length)
+    rows, envs = (drawn.row[:, None] - back) % capacity, drawn.env[:, None]
+    ended = replay.data.terminated[rows, envs] | replay.data.truncated[rows, envs]
+    of_it = jnp.cumsum(ended | (back > age[:, None]), 1) == 0
+    before = jnp.sum(of_it, 1)
+    start = Places((drawn.row - before) % capacity, drawn.env)
+    data = take_windows(replay, start, max_length)
+    ended = data.terminated | data.truncated
+    over = jnp.cumsum(ended, 1) - ended > 0
+    return Trajectories(data, ~over & (jnp.arange(max_length) < (replay.size - (age - before))[:, None]))
+
+
+def episode_ids(replay: Replay) -> jax.Array:
+    """A number for the episode of each step, i32 `[capacity, num_envs]`, -1 where a row holds no data.
+
+    Steps of one episode share a number, no two episodes do, of any environment; for `group_by`.
+    """
+    order = (replay.position - replay.size + jnp.arange(replay.capacity)) % replay.capacity
+    ended = (replay.data.terminated | replay.data.truncated)[order]
+    number = jnp.cumsum(ended, 0) - ended
+    number = number * replay.num_envs + jnp.arange(replay.num_envs)
+    number = jnp.where((jnp.arange(replay.capacity) < replay.size)[:, None], number, -1)
+    return jnp.zeros_like(number).at[order].set(number)
+
+
+class Groups(NamedTuple):
+    """For each group the places of its members: `index` i32 `[G, M]` into the keys, and `valid` bool `[G, M]`."""
+
+    index: jax.Array
+    valid: jax.Array
+
+
+def group_by(keys: jax.Array, groups: jax.Array, max_size: int) -> Groups:
+    """The members of each group, in their order: those i with `keys[i] == groups[g]`, the first `max_size` of them.
+
+    Args:
+        keys: i32 `[B]`, the group of each member (an episode, an opponent, a task).
+        groups: i32 `[G]`, which groups.
+        max_size: M.
+    """
+    order = jnp.argsort(keys, stable=True)
+    sorted_keys = keys[order]
+    start, end = (jnp.searchsorted(sorted_keys, groups, side=side) for side in ("left", "right"))
+    place = start[:, None] + jnp.arange(max_size)
+    return Groups(order[jnp.minimum(place, keys.shape[0] - 1)], place < end[:, None])
+
+
+class Priorities(struct.PyTreeNode):
+    """Sampling weights of the steps of a buffer (Schaul et al., 2016), to the power alpha already.
+
+    Two levels of sums instead of a binary tree, for n steps in blocks of about sqrt(n): a draw is two cumulative sums and not a
+    chain of log2(n) gathers that wait for each other, which is what costs under vmap and on a GPU. The sum of a block is made
+    anew from its leaves where one of these changes, so rounding never builds up as it does in trees that add differences.
+
+    Attributes:
+        leaves: f32 `[blocks, rows per block, num_envs]`; 0 for steps that may not be drawn.
+        sums: f32 `[blocks]`.
+        largest: f32 [], the largest weight so far: that of steps which no learner has looked at yet.
+    """
+
+    leaves: jax.Array
+    sums: jax.Array
+    largest: jax.Array
+
+
+def init_priorities(capacity: int, num_envs: int) -> Priorities:
+    """Weights of an empty buffer."""
+    rows = max(1, min(capacity, round((capacity / num_envs) ** 0.5)))
+    blocks = -(-capacity // rows)
+    return Priorities(jnp.zeros((blocks, rows, num_envs)), jnp.zeros(blocks), jnp.ones(()))
+
+
+def add_priorities(priorities: Priorities, replay: Replay, count: int, n: int = 1) -> Priorities:
+    """Make what `add_rows` wrote drawable, with the largest weight; call it after that, with its result.
+
+    Of windows of n rows the last n - 1 are not whole yet: their turn comes with the rows that complete them.
+
+    Args:
+        priorities: of `replay`.
+        replay: the buffer after `count` rows were added.
+        count: K.
+        n: rows in a window.
+    """
+    span = min(count + n - 1, replay.capacity)
+    age = jnp.arange(span)  # 0: the newest row
+    rows = (replay.position - 1 - age) % replay.capacity
+    whole = (age >= n - 1) & (age < replay.size)
+    # Rows that were whole before keep their weights; only those that this call completes are new.
+    new = jnp.where(whole, priorities.largest, 0.0)
+    _, per_block, num_envs = priorities.leaves.shape
+    values = jnp.broadcast_to(new[:, None], (span, num_envs))
+    leaves = priorities.leaves.at[rows // per_block, rows % per_block].set(values)
+    return _with_sums(priorities.replace(leaves=leaves), rows // per_block)
+
+
+def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Places, jax.Array]:
+    """Draw B steps in proportion to their weights, one from each of B equal parts of the total (Schaul et al., 2016, app. B.2.1).
+
+    Args:
+        priorities: with at least one weight above 0.
+        uniform: f32 `[B]` in [0, 1).
+
+    Returns:
+        `(places, probability f32 [B])`.
+    """
+    count = uniform.shape[0]
+    _, per_block, num_envs = priorities.leaves.shape
+    cumulative = jnp.cumsum(priorities.sums)
+    total = cumulative[-1]
+    target = _below((jnp.arange(count) + uniform) / count * total, total)
+    block = jnp.searchsorted(cumulative, target, side="right")
+    leaves = priorities.leaves[block].reshape(count, -1)
+    within = jnp.cumsum(leaves, 1)
+    target = _below(target - (cumulative[block] - priorities.sums[block]), within[:, -1])
+    leaf = jnp.sum(within <= target[:, None], 1)
+    probability = jnp.take_along_axis(leaves, leaf[:, None], 1)[:, 0] / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
+    return Places(block * per_block + leaf // num_envs, leaf % num_envs), probability
+
+
+def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
+    """`x` within [0, limit): rounding must not point past the last weight, nor at one that is 0."""
+    return jnp.clip(x, 0.0, limit * (1.0 - 2.0**-22))
+
+
+def priorities_at(priorities: Priorities, places: Places) -> jax.Array:
+    """The weights of steps, f32 `[B]`."""
+    per_block = priorities.leaves.shape[1]
+    return priorities.leaves[places.row // per_block, places.row % per_block, places.env]
+
+
+def update_priorities(priorities: Priorities, places: Places, weight: jax.Array) -> Priorities:
+    """Set the weights of sampled steps: `weight` f32 `[B]`, to the power alpha already."""
+    per_block = priorities.leaves.shape[1]
+    block = places.row // per_block
+    leaves = priorities.leaves.at[block, places.row % per_block, places.env].set(weight)
+    largest = jnp.maximum(priorities.largest, jnp.max(weight))
+    return _with_sums(Priorities(leaves, priorities.sums, largest), block)
+
+
+def _with_sums(priorities: Priorities, blocks: jax.Array) -> Priorities:
+    """The sums of some blocks made anew."""
+    return priorities.replace(sums=priorities.sums.at[blocks].set(jnp.sum(priorities.leaves[blocks], (1, 2))))
+
+
+def importance_weights(probability: jax.Array, num_steps: jax.Array, beta: float | jax.Array) -> jax.Array:
+    """What undoes the bias of a prioritised sample: `(num_steps * probability)^-beta`, over the largest of the sample (eq. 3.4).
+
+    Args:
+        probability: f32 `[B]`, from `sample_priorities`.
+        num_steps: how many steps could have been drawn, from `num_windows`.
+        beta: 1 undoes all of it.
+    """
+    weight = (jnp.maximum(probability, jnp.finfo(jnp.float32).tiny) * num_steps) ** -jnp.asarray(beta, jnp.float32)
+    return weight / jnp.max(weight)
