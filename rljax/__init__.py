@@ -15,7 +15,17 @@ from rljax.algos.dqn import (
     dqn_parts,
     dqn_target,
     dqn_update,
-    epsilon_greedy,
+)
+from rljax.algos.impala import (
+    ImpalaConfig,
+    ImpalaParts,
+    ImpalaRollout,
+    ImpalaState,
+    impala_collect,
+    impala_init,
+    impala_loss,
+    impala_parts,
+    impala_update,
 )
 from rljax.algos.off_policy import polyak_update
 from rljax.algos.ppo import (
@@ -30,9 +40,38 @@ from rljax.algos.ppo import (
     ppo_parts,
     ppo_update,
 )
+from rljax.algos.pqn import (
+    PQNConfig,
+    PQNMinibatch,
+    PQNParts,
+    PQNRollout,
+    PQNState,
+    pqn_collect,
+    pqn_init,
+    pqn_loss,
+    pqn_parts,
+    pqn_update,
+)
+from rljax.algos.q_learning import epsilon_greedy
+from rljax.algos.sac import (
+    SACConfig,
+    SACParts,
+    SACState,
+    sac_actor_loss,
+    sac_collect,
+    sac_critic_loss,
+    sac_init,
+    sac_loss,
+    sac_noise,
+    sac_parts,
+    sac_target,
+    sac_temperature_loss,
+    sac_update,
+)
+from rljax.algos.soft_policy import Choice, SoftPolicy, soft_value
 from rljax.algos.training import TrainResult, make_train
 from rljax.collect.evaluation import evaluate
-from rljax.collect.returns import gae
+from rljax.collect.returns import gae, q_lambda_returns, upgo, vtrace
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
@@ -64,6 +103,9 @@ __all__ = [
     "Config",
     "PPOConfig",
     "DQNConfig",
+    "SACConfig",
+    "PQNConfig",
+    "ImpalaConfig",
     "load_config",
     "preset_names",
     # environments
@@ -88,6 +130,16 @@ __all__ = [
     "ppo_update",
     "ppo_loss",
     "gae",
+    "vtrace",
+    "upgo",
+    "ImpalaParts",
+    "ImpalaState",
+    "ImpalaRollout",
+    "impala_parts",
+    "impala_init",
+    "impala_collect",
+    "impala_update",
+    "impala_loss",
     "DQNParts",
     "DQNState",
     "dqn_parts",
@@ -98,7 +150,32 @@ __all__ = [
     "dqn_target",
     "dqn_loss",
     "epsilon_greedy",
+    "PQNParts",
+    "PQNState",
+    "PQNRollout",
+    "PQNMinibatch",
+    "pqn_parts",
+    "pqn_init",
+    "pqn_collect",
+    "pqn_update",
+    "pqn_loss",
+    "q_lambda_returns",
     "polyak_update",
+    "SACParts",
+    "SACState",
+    "Choice",
+    "SoftPolicy",
+    "soft_value",
+    "sac_parts",
+    "sac_init",
+    "sac_noise",
+    "sac_collect",
+    "sac_update",
+    "sac_loss",
+    "sac_target",
+    "sac_critic_loss",
+    "sac_actor_loss",
+    "sac_temperature_loss",
     # errors
     "RljaxError",
     "ConfigError",

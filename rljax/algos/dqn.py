@@ -34,8 +34,9 @@ from rljax.algos.off_policy import (
     transition_example,
 )
 from rljax.algos.optimizer import adam, annealed
+from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_values
 from rljax.collect.environments import make_training_env
-from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
+from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
 from rljax.collect.replay import (
     NStep,
@@ -56,11 +57,8 @@ from rljax.collect.replay import (
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, episode_means, episode_sums, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
-from rljax.core.spaces import Discrete, as_space
 from rljax.nn.distributions import mask_logits
-from rljax.nn.networks import make_feed_forward, one_batch_axis
 
 METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss")
 """What `dqn_update` averages over its gradient steps, in the order of `stack_metrics`."""
@@ -142,16 +140,11 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
         ConfigError: environment or network do not fit the algorithm or each other, or the buffer cannot fit the device.
     """
     env, env_params = make_training_env(config)
-    space = as_space(env.action_space(env_params))
-    if not isinstance(space, Discrete):
-        raise ConfigError(f"env = {env.name}: DQN needs a Discrete action space, not {space}; SAC takes a Box, PPO both")
+    num_actions = check_discrete("DQN", env, env_params)
     example = transition_example(env, env_params, jax.ShapeDtypeStruct((), jnp.int32))
     check_replay_memory(config, example)
-    network = make_feed_forward(config.network, space.n, dueling=config.dueling)
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), example.obs)
-    shapes = jax.eval_shape(network.init, jax.eval_shape(lambda: jax.random.key(0)), one)
-    obs_ndims = tuple(x.ndim for x in jax.tree.leaves(example.obs))
-    return DQNParts(config, env, env_params, network, space.n, obs_ndims, unraveler(shapes))
+    network, obs_ndims, unravel = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
+    return DQNParts(config, env, env_params, network, num_actions, obs_ndims, unravel)
 
 
 def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
@@ -278,7 +271,7 @@ def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Arr
         chooser_q: those that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
     """
     best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
-    return jax.lax.stop_gradient(batch.reward + batch.discount * _chosen(next_q, best))
+    return jax.lax.stop_gradient(batch.reward + batch.discount * chosen(next_q, best))
 
 
 def dqn_loss(
@@ -290,7 +283,7 @@ def dqn_loss(
         The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
     """
     delta = parts.config.huber_delta
-    q = _chosen(q_values(parts, params, batch.obs), batch.action)
+    q = chosen(q_values(parts, params, batch.obs), batch.action)
     error = q - target
     losses = 0.5 * jnp.square(error) if delta is None else optax.huber_loss(q, target, delta=delta)
     # One reduction: on the CPU each costs a kernel or two.
@@ -298,49 +291,10 @@ def dqn_loss(
     return means[0], error, {"train/value_loss": means[0], "train/value": means[1], "train/td_error": means[2]}
 
 
-def _chosen(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
-    return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
-
-
-def q_values(parts: DQNParts, params: Any, obs: Any) -> jax.Array:
-    """Q of every action, f32 `[..., A]`, of normalised observations `[..., *obs_shape]`; `params` a tree, or raveled."""
-    obs, batch = one_batch_axis(obs, parts.obs_ndims)
-    params = parts.unravel(params) if isinstance(params, jax.Array) else params
-    return jnp.asarray(parts.network.apply(params, obs)).reshape(*batch, parts.num_actions)
-
-
-def epsilon_at(config: DQNConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:
-    """The share of random actions after `step` steps per environment of an iteration: linear, then constant."""
-    steps = (jnp.asarray(iteration, jnp.float32) * config.num_steps + step) * config.num_envs
-    done = jnp.minimum(steps / config.epsilon_steps, 1.0)
-    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
-
-
 def beta_at(config: DQNConfig, iteration: jax.Array) -> jax.Array:
     """The exponent of the importance weights: rises linearly, to 1 in the last iteration."""
     progress = jnp.minimum((iteration + 1) / config.num_iterations, 1.0)
     return config.priority_beta + (1.0 - config.priority_beta) * progress
-
-
-def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The best legal action, or with probability epsilon any legal one, each as likely; i32 `[...]`.
-
-    Args:
-        q_values: f32 `[..., A]`.
-        epsilon: probability, `[...]` or a scalar.
-        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: of the choice to explore, and of the action.
-        mask: legal actions bool `[..., A]`; None: all.
-    """
-    num_actions = q_values.shape[-1]
-    explores = (bits[..., 0] >> 8) * jnp.float32(2.0**-24) < epsilon
-    if mask is None:
-        random = bits[..., 1] % num_actions
-    else:
-        legal = jnp.cumsum(mask, axis=-1)
-        random = jnp.argmax(legal > (bits[..., 1:] % jnp.maximum(legal[..., -1:], 1).astype(jnp.uint32)), axis=-1)
-    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
-    return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
 
 
 def make_dqn(config: DQNConfig) -> Agent:

@@ -10,13 +10,16 @@ import optax
 
 
 class OptimizerFields(Protocol):
-    """Fields of a configuration that say how its parameters are optimised."""
+    """Fields of a configuration that say how its parameters are optimised; properties, since configurations are frozen."""
 
-    learning_rate: float
-    anneal_lr: bool
-    adam_eps: float
-    max_grad_norm: float | None
-
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def anneal_lr(self) -> bool: ...
+    @property
+    def adam_eps(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float | None: ...
     @property
     def num_iterations(self) -> int: ...
 

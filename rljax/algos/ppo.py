@@ -20,9 +20,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
-from flax.errors import FlaxError
 
+from rljax.algos.off_policy import seen
+from rljax.algos.on_policy import check_batch
 from rljax.algos.optimizer import adam, annealed
+from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
@@ -30,18 +32,15 @@ from rljax.collect.normalizers import (
     RunningStatistics,
     init_reward_statistics,
     init_statistics,
-    normalize,
     normalize_rewards,
     update_statistics,
 )
 from rljax.collect.returns import gae
-from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
+from rljax.collect.rollout import Steps, episode_metrics, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
-from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
-from rljax.nn.distributions import ActionHead, action_head
-from rljax.nn.networks import Policy, make_network
+from rljax.nn.distributions import ActionHead
 
 
 @algorithm("ppo")
@@ -74,18 +73,7 @@ class PPOConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        batch = self.num_envs * self.num_steps
-        if batch % self.num_minibatches:
-            raise ConfigError(
-                f"num_minibatches = {self.num_minibatches}: must divide num_envs * num_steps = "
-                f"{self.num_envs} * {self.num_steps} = {batch}"
-            )
-        if self.total_timesteps < batch:
-            raise ConfigError(
-                f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
-            )
-        if self.num_iterations >= 2**31:
-            raise ConfigError(f"total_timesteps = {self.total_timesteps}: expected fewer than 2**31 iterations of {batch} steps")
+        check_batch(self)
 
     @property
     def steps_per_iteration(self) -> int:
@@ -147,31 +135,8 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
-    head = action_head(env.action_space(env_params), config.log_std)
-    obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    obs_ndims = tuple(x.ndim for x in jax.tree.leaves(obs))
-    policy = Policy(make_network(config.network, head.num_outputs), obs_ndims, head.num_log_std)
-    _check_policy(policy, head, obs)
+    policy, head = build_policy(config, env, env_params)
     return PPOParts(config, env, env_params, policy, head)
-
-
-def _check_policy(policy: Policy, head: ActionHead, obs: Any) -> None:
-    """One line for a user's network that puts out the wrong shapes."""
-    zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
-    name = type(policy.network).__name__
-    try:
-        result, variables = jax.eval_shape(lambda x: policy.network.init_with_output(jax.random.key(0), x), zeros)
-    except (TypeError, ValueError, FlaxError) as error:
-        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
-    if set(variables) - {"params"}:
-        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
-    shapes = jax.tree.map(lambda x: x.shape, result)
-    expected = ((3, head.num_outputs), (3,))
-    if shapes != expected:
-        raise ConfigError(
-            f"network = {name}: expected (outputs [B, {head.num_outputs}], value [B]) for this action "
-            f"space; 3 observations gave shapes {shapes}, not {expected}"
-        )
 
 
 def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
@@ -195,28 +160,12 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
 
 def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
-    config, head = parts.config, parts.head
-    key, noise_key, env_key = jax.random.split(state.key, 3)
-
-    def act(obs: Any, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
-        outputs, _ = policy_and_value(parts, state.params, _seen(state, obs))
-        return head.sample(head.distribution(outputs, mask), noise)
-
-    env_state, obs, steps = rollout_scan(
-        parts.env,
-        parts.env_params,
-        act,
-        head.to_env,
-        state.env_state,
-        state.obs,
-        head.noise(noise_key, (config.num_steps, config.num_envs)),
-        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
-    )
-    outputs, value = policy_and_value(parts, state.params, _seen(state, steps.obs))
-    _, next_value = policy_and_value(parts, state.params, _seen(state, steps.next_obs))
-    log_prob = head.distribution(outputs, steps.mask).log_prob(steps.action)
+    state, steps = policy_rollout(parts, state, state.params)
+    outputs, value = policy_and_value(parts, state.params, seen(state, steps.obs))
+    _, next_value = policy_and_value(parts, state.params, seen(state, steps.next_obs))
+    log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
     chex.assert_equal_shape([log_prob, value, next_value, steps.reward])
-    return state.replace(key=key, env_state=env_state, obs=obs), Rollout(steps, log_prob, value, next_value)
+    return state, Rollout(steps, log_prob, value, next_value)
 
 
 def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: LossFn | None = None) -> tuple[PPOState, Metrics]:
@@ -239,7 +188,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     advantage = gae(reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated, config.gamma, config.gae_lambda)
     target = advantage + rollout.value
 
-    batch = Minibatch(_seen(state, steps.obs), steps.action, steps.mask, rollout.log_prob, rollout.value, advantage, target)
+    batch = Minibatch(seen(state, steps.obs), steps.action, steps.mask, rollout.log_prob, rollout.value, advantage, target)
     batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
@@ -316,17 +265,6 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     }
 
 
-def policy_and_value(parts: PPOParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
-    """`(outputs [..., head.num_outputs], value [...])` of normalised observations `[..., *obs_shape]`."""
-    outputs, value = parts.policy.apply(params, obs)
-    return jnp.asarray(outputs), jnp.asarray(value)
-
-
-def _seen(state: PPOState, obs: Any) -> Any:
-    """Observations as the networks see them: standardised where the config asks for it."""
-    return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
-
-
 def make_ppo(config: PPOConfig) -> Agent:
     """The PPO agent of a configuration."""
     parts = ppo_parts(config)
@@ -339,15 +277,7 @@ def make_ppo(config: PPOConfig) -> Agent:
         state, metrics = ppo_update(parts, state, rollout)
         return state, episode_metrics(rollout.steps) | metrics
 
-    def act(
-        state: PPOState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
-    ) -> tuple[jax.Array, Any]:
-        outputs, value = policy_and_value(parts, state.params, _seen(state, obs))
-        distribution = parts.head.distribution(outputs, mask)
-        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, value.shape))
-        return parts.head.to_env(action), carry
-
-    return Agent(init, step, act, config)
+    return Agent(init, step, policy_act(parts), config)
 
 
 register_agent(PPOConfig, make_ppo)

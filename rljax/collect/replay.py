@@ -358,16 +358,20 @@ def add_priorities(priorities: Priorities, replay: Replay, count: int, n: int = 
         count: K.
         n: rows in a window.
     """
-    span = min(count + n - 1, replay.capacity)
-    age = jnp.arange(span)  # 0: the newest row
-    rows = (replay.position - 1 - age) % replay.capacity
-    whole = (age >= n - 1) & (age < replay.size)
-    # Rows that were whole before keep their weights; only those that this call completes are new.
-    new = jnp.where(whole, priorities.largest, 0.0)
-    _, per_block, num_envs = priorities.leaves.shape
-    values = jnp.broadcast_to(new[:, None], (span, num_envs))
-    leaves = priorities.leaves.at[rows // per_block, rows % per_block].set(values)
-    return _with_sums(priorities.replace(leaves=leaves), rows // per_block)
+    per_block = priorities.leaves.shape[1]
+
+    def set_row(age: jax.Array, priorities: Priorities) -> Priorities:
+        row = (replay.position - 1 - age) % replay.capacity
+        weight = jnp.where((age >= n - 1) & (age < replay.size), priorities.largest, 0.0)
+        # Read, changed and written as a block: a sum read from the leaves after the write would have them copied (`read_apart`).
+        block = priorities.leaves[row // per_block].at[row % per_block].set(weight)
+        return priorities.replace(
+            leaves=jax.lax.dynamic_update_index_in_dim(priorities.leaves, block, row // per_block, 0),
+            sums=priorities.sums.at[row // per_block].set(jnp.sum(block)),
+        )
+
+    # From the newest row (age 0) to the oldest that is now whole; those that were whole before keep their weights.
+    return jax.lax.fori_loop(0, min(count + n - 1, replay.capacity), set_row, priorities)
 
 
 def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Places, jax.Array]:
@@ -399,24 +403,13 @@ def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.clip(x, 0.0, limit * (1.0 - 2.0**-22))
 
 
-def priorities_at(priorities: Priorities, places: Places) -> jax.Array:
-    """The weights of steps, f32 `[B]`."""
-    per_block = priorities.leaves.shape[1]
-    return priorities.leaves[places.row // per_block, places.row % per_block, places.env]
-
-
 def update_priorities(priorities: Priorities, places: Places, weight: jax.Array) -> Priorities:
     """Set the weights of sampled steps: `weight` f32 `[B]`, to the power alpha already."""
     per_block = priorities.leaves.shape[1]
     block = places.row // per_block
     leaves = priorities.leaves.at[block, places.row % per_block, places.env].set(weight)
-    largest = jnp.maximum(priorities.largest, jnp.max(weight))
-    return _with_sums(Priorities(leaves, priorities.sums, largest), block)
-
-
-def _with_sums(priorities: Priorities, blocks: jax.Array) -> Priorities:
-    """The sums of some blocks made anew."""
-    return priorities.replace(sums=priorities.sums.at[blocks].set(jnp.sum(priorities.leaves[blocks], (1, 2))))
+    sums = priorities.sums.at[block].set(jnp.sum(leaves[block], (1, 2)))
+    return Priorities(leaves, sums, jnp.maximum(priorities.largest, jnp.max(weight)))
 
 
 def importance_weights(probability: jax.Array, num_steps: jax.Array, beta: float | jax.Array) -> jax.Array:

@@ -46,3 +46,145 @@ def gae(
         return advantage, advantage
 
     return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
+
+
+def vtrace(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    log_rho: jax.Array,
+    gamma: float | jax.Array,
+    rho_bar: float | jax.Array = 1.0,
+    c_bar: float | jax.Array = 1.0,
+    vtrace_lambda: float | jax.Array = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+    """V-trace targets and policy gradient advantages (Espeholt et al., 2018, eq. 1 and section 4.2), the two ends of an episode
+    kept apart as in `gae`.
+
+    rho_t = min(rho_bar, exp(log_rho_t)),  c_t = lambda min(c_bar, exp(log_rho_t))
+    delta_t = rho_t (r_t + gamma (1 - terminated_t) next_value_t - value_t)
+    vs_t - value_t = delta_t + gamma (1 - (terminated_t or truncated_t)) c_t (vs_{t+1} - value_{t+1})
+    A_t = rho_t (r_t + gamma vs_{t+1} - value_t)
+
+    In A_t, vs_{t+1} is next_value_t at a truncation and at the end of the rollout, and 0 at a termination. With log_rho 0 and
+    lambda 1 the targets are those of `gae` with lambda 1.
+
+    Args:
+        reward: f32 `[T, ...]`.
+        value: V(obs_t), f32 `[T, ...]`.
+        next_value: V of the observation that step t led to, before any reset, f32 `[T, ...]`; inside an episode `value[t + 1]`.
+        terminated: bool `[T, ...]`.
+        truncated: bool `[T, ...]`.
+        log_rho: log of pi(action) / mu(action), target over behaviour policy, f32 `[T, ...]`.
+        gamma: discount, a number or one per step, `[T, ...]`.
+        rho_bar: bound of the weights of the errors: which policy's value it is, pi's where there is none.
+        c_bar: bound of the weights of the traces: how fast errors of later steps fade.
+        vtrace_lambda: trace decay, 1 in the paper (its remark 2 has others).
+
+    Returns:
+        `(target vs, advantage)`, f32 `[T, ...]`. Gradients flow through both: stop them.
+    """
+    chex.assert_equal_shape([reward, value, next_value, terminated, truncated, log_rho])
+    ratio = importance_ratio(log_rho)
+    rho = jnp.minimum(rho_bar, ratio)
+    bootstrap = gamma * (1.0 - terminated)
+    td_error = reward + bootstrap * next_value - value
+    continues = 1.0 - (terminated | truncated)
+    decay = gamma * continues * vtrace_lambda * jnp.minimum(c_bar, ratio)
+
+    def backward(error: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        delta_t, decay_t = step
+        before = delta_t + decay_t * error
+        return before, (before, error)
+
+    _, (error, next_error) = jax.lax.scan(backward, jnp.zeros_like(td_error[0]), (rho * td_error, decay), reverse=True)
+    return value + error, rho * (td_error + gamma * continues * next_error)
+
+
+def importance_ratio(log_rho: jax.Array) -> jax.Array:
+    """exp(log_rho), finite whatever two policies think of an action: the logarithm is clipped at 20."""
+    return jnp.exp(jnp.minimum(log_rho, 20.0))
+
+
+def upgo(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float | jax.Array,
+) -> jax.Array:
+    """Upgoing returns: real rewards for as long as steps go better than expected (Vinyals et al., 2019, methods).
+
+    G_t = r_t + gamma (G_{t+1} if r_{t+1} + gamma value_{t+2} >= value_{t+1} else value_{t+1})
+
+    A termination has no future; at a truncation and at the end of the rollout the return bootstraps from next_value.
+
+    Args:
+        reward: f32 `[T, ...]`.
+        value: V(obs_t), f32 `[T, ...]`.
+        next_value: V of the observation that step t led to, before any reset, f32 `[T, ...]`; inside an episode `value[t + 1]`.
+        terminated: bool `[T, ...]`.
+        truncated: bool `[T, ...]`.
+        gamma: discount, a number or one per step, `[T, ...]`.
+
+    Returns:
+        Returns f32 `[T, ...]`; the advantages are `returns - value`, weighted by the clipped ratio of the policies.
+    """
+    chex.assert_equal_shape([reward, value, next_value, terminated, truncated])
+    bootstrap = jnp.broadcast_to(gamma * (1.0 - terminated), reward.shape)
+    better = reward + bootstrap * next_value >= value
+
+    def backward(
+        after: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        return_after, better_after = after
+        reward_t, next_value_t, bootstrap_t, truncated_t, better_t = step
+        return_t = reward_t + bootstrap_t * jnp.where(better_after & ~truncated_t, return_after, next_value_t)
+        return (return_t, better_t), return_t
+
+    # Nothing is known of what follows the rollout: as if it were no better than expected.
+    after = (jnp.zeros_like(reward[0]), jnp.zeros_like(better[0]))
+    return jax.lax.scan(backward, after, (reward, next_value, bootstrap, truncated, better), reverse=True)[1]
+
+
+def q_lambda_returns(
+    reward: jax.Array,
+    next_q_max: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float | jax.Array,
+    q_lambda: float | jax.Array,
+) -> jax.Array:
+    """Q(lambda) returns of a policy that is nearly greedy (Gallici et al., 2024, section 4; Peng and Williams, 1996).
+
+    G_t = r_t + gamma (1 - terminated_t) ((1 - lambda_t) next_q_max_t + lambda_t G_{t+1})
+
+    lambda_t is 0 where the episode was truncated, and at the last step: there the bootstrap is the whole future. Actions that
+    were not greedy do not cut the trace.
+
+    Args:
+        reward: f32 `[T, ...]`.
+        next_q_max: max_a Q of the observation that step t led to, before any reset (`info["final_observation"]`), f32 `[T, ...]`.
+        terminated: bool `[T, ...]`.
+        truncated: bool `[T, ...]`.
+        gamma: discount.
+        q_lambda: trace decay.
+
+    Returns:
+        Targets of Q(obs_t, action_t), f32 `[T, ...]`.
+    """
+    chex.assert_equal_shape([reward, next_q_max, terminated, truncated])
+    # Not by products: next_q_max counts for nothing where an episode terminated, whatever it is.
+    next_q_max = jnp.where(terminated, 0.0, next_q_max)
+    trace = q_lambda * (1.0 - (terminated | truncated))
+    bootstrapped = reward + gamma * (1.0 - trace) * next_q_max
+
+    def backward(target: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        bootstrapped_t, decay_t = step
+        target = bootstrapped_t + decay_t * target
+        return target, target
+
+    return jax.lax.scan(backward, next_q_max[-1], (bootstrapped, gamma * trace), reverse=True)[1]

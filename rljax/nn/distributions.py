@@ -133,5 +133,44 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
     )
 
 
+def squashed_gaussian(outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`(mean, log_std)`, each f32 `[..., A]`, of the Gaussian whose tanh is the action, from a network's outputs `[..., 2 A]`."""
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
+    return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def sample_squashed(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`(action, log_prob)` of `action = tanh(u)`, `u = mean + std noise` (Haarnoja et al., 2018, appendix C).
+
+    The density is that of u over the slope of tanh, `1 - tanh(u)^2`, whose logarithm is `2 (log 2 - u - softplus(-2 u))`
+    without the difference, which is 0 in f32 from |u| = 9 on. It is that of the u that was drawn: tanh cannot be undone there.
+
+    Args:
+        mean: f32 `[..., A]`.
+        log_std: f32 `[..., A]`.
+        noise: standard normal, f32 `[..., A]`.
+
+    Returns:
+        The action f32 `[..., A]` in [-1, 1], and its log density f32 `[...]`.
+    """
+    u = mean + jnp.exp(log_std) * noise
+    log_normal = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2.0 * math.pi)
+    log_slope = 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u))
+    return jnp.tanh(u), jnp.sum(log_normal - log_slope, axis=-1)
+
+
+def is_bounded(space: Box) -> bool:
+    """Whether every bound is finite; 1e30 stands for infinity too, as in `Box.sample`."""
+    return bool(np.all(np.abs(np.asarray(space.low)) < 1e30) and np.all(np.abs(np.asarray(space.high)) < 1e30))
+
+
+def scaled_to_box(space: Box, action: jax.Array) -> jax.Array:
+    """An action f32 `[..., A]` in [-1, 1] as an element `[..., *shape]` of a bounded Box: -1 is its low, 1 its high."""
+    action = action.reshape(*action.shape[:-1], *space.shape)
+    low, high = jnp.asarray(space.low, jnp.float32), jnp.asarray(space.high, jnp.float32)
+    # Clipped, because the sum may be rounded to beyond a bound.
+    return jnp.clip(low + 0.5 * (action + 1.0) * (high - low), low, high).astype(space.dtype)
+
+
 def _identity(action: jax.Array) -> jax.Array:
     return action

@@ -112,9 +112,41 @@ class Policy(nn.Module):
         return outputs, value
 
 
+class Convolution(nn.Module):
+    """A square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
+    and the result of `nn.Conv`.
+
+    It is one matrix product of all patches: on the CPU XLA's gradient of a convolution takes twice as long, and under vmap over
+    kernels (many seeds at once) a convolution becomes a grouped one, which is tens of times slower than a batched product.
+
+    Attributes:
+        features: channels that come out.
+        kernel: width of the window.
+        stride: how far it moves.
+        kernel_init: `(key, shape, dtype) -> kernel`.
+    """
+
+    features: int
+    kernel: int
+    stride: int
+    kernel_init: Callable[..., Any]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        width, stride = self.kernel, self.stride
+        kernel = self.param("kernel", self.kernel_init, (width, width, x.shape[-1], self.features), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+        rows, columns = ((side - width) // stride * stride + 1 for side in x.shape[1:3])
+        # Slices and not lax.conv_general_dilated_patches, which is a convolution itself.
+        offsets = itertools.product(range(width), range(width))
+        patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
+        return patches @ kernel.reshape(-1, self.features) + bias
+
+
 class FeedForward(nn.Module):
     """Convolutions where there are any, then a multilayer perceptron: `obs [B, *obs_shape] -> outputs [B, num_outputs]`.
 
+    A critic of continuous actions is given them too, `(obs, action [B, A])`: they join the input of the first dense layer.
     Without convolutions observations of any shape (or dictionaries of arrays) are raveled; with them they are one image
     `[height, width, channels]`, and uint8 is scaled to [0, 1]. Kernels are orthogonal with gain sqrt(2), biases 0.
 
@@ -142,12 +174,12 @@ class FeedForward(nn.Module):
     head_gain: float = 1.0
 
     @nn.compact
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Any, action: jax.Array | None = None) -> jax.Array:
         if not self.channels:
             x = ravel_observation(obs)
         else:
             x = obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)
-        shapes = self._kernel_shapes(x.shape[1:])
+        shapes = self._kernel_shapes(x.shape[1:], 0 if action is None else action.shape[-1])
         flat = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes]
         gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [self.head_gain]
         kernels: list[Any] = [None] * len(shapes)
@@ -163,9 +195,10 @@ class FeedForward(nn.Module):
 
         convolutions = len(self.channels)
         for i, (channels, kernel, stride) in enumerate(zip(self.channels, self.kernels, self.strides, strict=True)):
-            conv = nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID", kernel_init=init(i), name=f"conv_{i}")
-            x = activated(conv(x))
+            x = activated(Convolution(channels, kernel, stride, kernel_init=init(i), name=f"conv_{i}")(x))
         x = x.reshape(x.shape[0], -1)
+        if action is not None:
+            x = jnp.concatenate([x, action], axis=-1)
         for i, size in enumerate(self.hidden):
             x = activated(nn.Dense(size, kernel_init=init(convolutions + i), name=f"dense_{i}")(x))
         x = nn.Dense(shapes[-1][-1], kernel_init=init(-1), name="head")(x)
@@ -174,13 +207,13 @@ class FeedForward(nn.Module):
             x = value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
         return x
 
-    def _kernel_shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Of every layer, for inputs of this shape."""
+    def _kernel_shapes(self, shape: tuple[int, ...], num_actions: int) -> list[tuple[int, ...]]:
+        """Of every layer, for inputs of this shape and so many numbers of an action."""
         shapes: list[tuple[int, ...]] = []
         for channels, kernel, stride in zip(self.channels, self.kernels, self.strides, strict=True):
             shapes.append((kernel, kernel, shape[-1], channels))
             shape = (*((side - kernel) // stride + 1 for side in shape[:2]), channels)
-        sizes = (math.prod(shape), *self.hidden, self.num_outputs + self.dueling)
+        sizes = (math.prod(shape) + num_actions, *self.hidden, self.num_outputs + self.dueling)
         return shapes + list(itertools.pairwise(sizes))
 
 

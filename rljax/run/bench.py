@@ -45,7 +45,8 @@ def bench_ppo(repeats: int) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     _print_startup(repeats)
-    _print_peers(repeats)
+    config = load_config("cartpole_ppo_cleanrl")
+    _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{config.total_timesteps:,} steps", repeats)
     _print_time_to_solve(repeats)
 
 
@@ -56,7 +57,17 @@ def bench_fit(repeats: int) -> None:
     _print_fit(repeats)
 
 
-SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "fit": bench_fit}
+def bench_dqn(repeats: int) -> None:
+    """DQN: `cartpole_dqn_rejax` beside rejax's DQN at the same work, and what a seed costs among 32 vmapped ones."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    config = load_config("cartpole_dqn_rejax")
+    work = f"{config.total_timesteps:,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
+    _print_peers("cartpole_dqn_rejax", config, rejax_dqn(config), work, repeats)
+    _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
+
+
+SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "dqn": bench_dqn, "fit": bench_fit}
 
 
 def hardware() -> str:
@@ -89,6 +100,42 @@ def time_interleaved(programs: dict[str, Program], repeats: int) -> dict[str, Ti
 
 def rejax_ppo(config: Any) -> Program | None:
     """rejax's PPO on the same environment, network, batch and epochs, evaluation off; None where rejax is not installed."""
+    return _rejax(
+        "ppo",
+        config,
+        eval_freq=config.num_iterations * config.steps_per_iteration,
+        num_steps=config.num_steps,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        gae_lambda=config.gae_lambda,
+        clip_eps=config.clip_eps,
+        vf_coef=config.vf_coef,
+        ent_coef=config.ent_coef,
+        agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
+    )
+
+
+def rejax_dqn(config: Any) -> Program | None:
+    """rejax's DQN on the same environment, network, buffer, batch and number of updates, evaluation off; None without rejax."""
+    return _rejax(
+        "dqn",
+        config,
+        eval_freq=config.total_timesteps,
+        num_epochs=config.updates_per_step,
+        buffer_size=config.buffer_size,
+        fill_buffer=config.learning_starts,
+        batch_size=config.batch_size,
+        ddqn=config.double,
+        polyak=1.0 - config.tau,
+        eps_start=config.epsilon_start,
+        eps_end=config.epsilon_end,
+        exploration_fraction=config.epsilon_steps / config.total_timesteps,
+        agent="DuelingQNetwork" if config.dueling else "QNetwork",
+        agent_kwargs={"hidden_layer_sizes": config.network["hidden"], "activation": config.network["activation"]},
+    )
+
+
+def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
     if importlib.util.find_spec("rejax") is None:
         return None
     import gymnax
@@ -101,23 +148,15 @@ def rejax_ppo(config: Any) -> Program | None:
             obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
             return obs, state, reward, terminated | truncated, info
 
-    peer = rejax.get_algo("ppo").create(
+    peer = rejax.get_algo(algorithm).create(
         env=FiveValues(),
         total_timesteps=config.total_timesteps,
-        eval_freq=config.num_iterations * config.steps_per_iteration,
         skip_initial_evaluation=True,
         num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
         learning_rate=config.learning_rate,
         max_grad_norm=config.max_grad_norm,
         gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        clip_eps=config.clip_eps,
-        vf_coef=config.vf_coef,
-        ent_coef=config.ent_coef,
-        agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
+        **settings,
     )
     peer = peer.replace(eval_callback=lambda *_: (jnp.zeros(1), jnp.zeros(1)))
     return lambda key: jax.tree.leaves(peer.train(key))
@@ -188,23 +227,34 @@ def _seconds(command: list[str], folder: str | None = None) -> float:
     return time.perf_counter() - started
 
 
-def _print_peers(repeats: int) -> None:
-    config = load_config("cartpole_ppo_cleanrl")
+def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeats: int) -> None:
     programs: dict[str, Program] = {"rljax": make_train(config)}
-    peer = rejax_ppo(config)
     if peer is not None:
         programs["rejax"] = peer
     timings = time_interleaved(programs, repeats)
-    print(f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed, evaluation off;")
+    print(f"\n{name}, {work}, one seed, evaluation off;")
     print(f"median [min, max] of {repeats} interleaved runs\n")
     print("| library | trace + compile, s | run, s | steps/s | speed against rejax |")
     print("| --- | --- | --- | --- | --- |")
     base = median(timings["rejax"].runs) if "rejax" in timings else None
-    for name, timing in timings.items():
+    for library, timing in timings.items():
         run = median(timing.runs)
         ratio = f"{base / run:.2f}" if base else "(rejax is not installed)"
         spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
-        print(f"| {name} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+        print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+
+
+def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
+    """Run time of many seeds in one program against that of one, both compiled already."""
+    train = make_train(config)
+    programs: dict[str, Program] = {"one": train, "many": lambda key: jax.vmap(train)(jax.random.split(key, seeds))}
+    timings = time_interleaved(programs, repeats)
+    one, many = (median(timings[name].runs) for name in ("one", "many"))
+    ratios = sorted(b / seeds / a for a, b in zip(timings["one"].runs, timings["many"].runs, strict=True))
+    print(
+        f"\n{seeds} seeds in one vmap, {config.total_timesteps:,} steps each: {many / seeds:.3f} s per seed, one alone {one:.3f} s; "
+        f"ratio {many / seeds / one:.2f}, of the pairs {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}] ({repeats} interleaved)"
+    )
 
 
 def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import OBJECT_PREFIX, Config, config_table
 from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.memory import check_memory, tree_bytes
 from rljax.run.checkpoint import CHECKPOINTS, describe, named_arrays, state_from
 from rljax.run.folder import (
     RunInfo,
@@ -76,7 +77,10 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
         keys = key
     else:
         keys = jax.random.split(key, seeds)
-    state = jax.jit(lambda keys: initial_state(agent, keys, seeds))(keys)
+    program = jax.jit(lambda keys: initial_state(agent, keys, seeds)).lower(keys)
+    what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
+    check_memory(tree_bytes(program.out_info), what, "take fewer seeds, or a smaller buffer or network")
+    state = program.compile()(keys)
     info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 

@@ -41,6 +41,7 @@ def report(capsys: pytest.CaptureFixture[str], row: str) -> None:
         ("cartpole_ppo_cleanrl", 500_000, 475.0, 18),
         ("acrobot_ppo", 400_000, -100.0, 20),
         ("pendulum_ppo", 200_000, -200.0, 18),
+        ("pendulum_sac", 30_000, -180.0, 20),
     ],
 )
 def test_preset_solves_its_task(

@@ -14,7 +14,16 @@ from rljax import Environment, PPOConfig
 from rljax.algos.ppo import ppo_parts
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete
-from rljax.nn.networks import ACTIVATIONS, ActorCritic, Policy, make_network, ravel_observation
+from rljax.nn.networks import (
+    ACTIVATIONS,
+    ActorCritic,
+    Convolution,
+    FeedForward,
+    Policy,
+    make_feed_forward,
+    make_network,
+    ravel_observation,
+)
 
 
 def random_variables(network: nn.Module, obs: Any) -> Any:
@@ -198,3 +207,99 @@ def test_an_environment_with_dictionary_observations_gets_a_network() -> None:
     batch = jax.tree.map(lambda x: jnp.stack([x] * 6), obs)
     outputs, value = parts.policy.apply(variables, batch)
     assert (outputs.shape, value.shape) == ((6, 3), (6,))
+
+
+# Feed-forward networks
+
+CNN = {"type": "cnn", "channels": (4, 6), "kernels": (3, 2), "strides": (2, 1), "hidden": (8,)}
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (3, 2), (4, 3), (8, 4), (11, 1)])
+def test_a_convolution_and_its_gradients_are_those_of_flax(kernel: int, stride: int) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 12, 11, 5)).astype(np.float32)
+    ours = Convolution(7, kernel, stride, nn.initializers.lecun_normal())
+    flax = nn.Conv(7, (kernel, kernel), (stride, stride), padding="VALID")
+    variables = random_variables(flax, x)
+    assert jax.tree.map(jnp.shape, jax.eval_shape(ours.init, jax.random.key(0), x)) == jax.tree.map(jnp.shape, variables)
+
+    def value_and_gradients(network: nn.Module) -> Any:
+        return jax.jit(jax.value_and_grad(lambda v, x: jnp.mean(jnp.sin(network.apply(v, x))), (0, 1)))(variables, x)
+
+    np.testing.assert_allclose(ours.apply(variables, x), flax.apply(variables, x), rtol=1e-4, atol=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), value_and_gradients(ours), value_and_gradients(flax)
+    )
+
+
+def test_the_parameters_of_a_cnn_have_the_shapes_of_the_table_and_orthogonal_kernels() -> None:
+    network = make_feed_forward(CNN, 3)
+    params = jax.jit(network.init)(jax.random.key(0), jnp.zeros((2, 10, 8, 3)))["params"]
+    shapes = jax.tree.map(jnp.shape, params)
+    # 10 x 8 -> 4 x 3 (3 wide, every second) -> 3 x 2 (2 wide).
+    assert {name: layer["kernel"] for name, layer in shapes.items()} == {
+        "conv_0": (3, 3, 3, 4),
+        "conv_1": (2, 2, 4, 6),
+        "dense_0": (3 * 2 * 6, 8),
+        "head": (8, 3),
+    }
+    for name, gain in (("conv_0", 2.0), ("conv_1", 2.0), ("dense_0", 2.0), ("head", 1.0)):
+        kernel = np.asarray(params[name]["kernel"]).reshape(-1, shapes[name]["kernel"][-1])
+        np.testing.assert_allclose(kernel.T @ kernel, gain * np.eye(kernel.shape[1]), atol=1e-5)
+        np.testing.assert_array_equal(params[name]["bias"], 0.0)
+    assert network.apply({"params": params}, jnp.zeros((5, 10, 8, 3))).shape == (5, 3)
+
+
+def test_uint8_images_are_scaled_to_1_and_others_are_not() -> None:
+    network = make_feed_forward(CNN, 3)
+    image = np.random.default_rng(1).integers(0, 256, (2, 10, 8, 3), np.uint8)
+    variables = random_variables(network, jnp.asarray(image))
+    outputs = network.apply(variables, jnp.asarray(image))
+    np.testing.assert_allclose(outputs, network.apply(variables, image.astype(np.float32) / 255), rtol=1e-4, atol=1e-4)
+    assert np.abs(outputs - network.apply(variables, image.astype(np.float32))).max() > 1
+
+
+def test_layer_norm_comes_before_the_activation_of_every_hidden_layer() -> None:
+    network = FeedForward(num_outputs=3, hidden=(8, 6), layer_norm=True)
+    obs = np.random.default_rng(2).normal(size=(5, 4)).astype(np.float32)
+    variables = random_variables(network, obs)
+    params = jax.tree.map(np.asarray, variables["params"])
+    assert set(params) == {"dense_0", "dense_1", "LayerNorm_0", "LayerNorm_1", "head"}
+    x = obs
+    for i in range(2):
+        x = x @ params[f"dense_{i}"]["kernel"] + params[f"dense_{i}"]["bias"]
+        x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-6)
+        x = np.maximum(x * params[f"LayerNorm_{i}"]["scale"] + params[f"LayerNorm_{i}"]["bias"], 0)
+    np.testing.assert_allclose(network.apply(variables, obs), mlp([params["head"]], x, None), rtol=1e-4, atol=1e-4)
+    assert set(random_variables(FeedForward(num_outputs=3), obs)["params"]) == {"dense_0", "dense_1", "head"}
+
+
+def test_a_duelling_head_is_a_value_and_advantages_of_mean_zero() -> None:
+    network = FeedForward(num_outputs=3, hidden=(8,), dueling=True)
+    obs = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
+    variables = random_variables(network, obs)
+    params = variables["params"]
+    assert params["head"]["kernel"].shape == (8, 4)
+    heads = mlp([params["dense_0"], params["head"]], obs, lambda x: np.maximum(x, 0))
+    value, advantage = heads[:, 0], heads[:, 1:]
+    q = network.apply(variables, obs)
+    np.testing.assert_allclose(np.mean(q, axis=1), value, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(q - value[:, None], advantage - advantage.mean(1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"shared": True}, "network.shared: unknown key"),
+        ({"channels": [16]}, "network.channels: unknown key"),
+        ({"type": "cnn", "channels": [16], "kernels": [3]}, "network: expected channels, kernels and strides of one length, got"),
+        (
+            {"type": "cnn", "channels": [0], "kernels": [3], "strides": [1]},
+            "network.channels = (0,): expected a list, one for each",
+        ),
+        ({"layer_norm": 1}, "network.layer_norm = 1: expected true or false"),
+    ],
+)
+def test_a_bad_feed_forward_table_is_one_line(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_feed_forward({k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}, 3)
+    assert message in str(error.value)

@@ -1,0 +1,305 @@
+"""IMPALA's actor-critic with V-trace (Espeholt et al., 2018), and the upgoing policy gradient of AlphaStar
+(Vinyals et al., 2019).
+
+In one compiled program the actor is never behind the learner of itself: `policy_lag` says by how many iterations it shall be, and
+further passes over a rollout (`num_epochs`) are off-policy too. V-trace is worked out anew, with the present policy and values,
+in every gradient step.
+
+One iteration is `impala_collect` then `impala_update`; both are public, so a user can own the loop:
+
+    parts = impala_parts(config)
+    state = impala_init(parts, key)
+    state, rollout = impala_collect(parts, state)
+    state, metrics = impala_update(parts, state, rollout)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from flax.core import FrozenDict
+
+from rljax.algos.off_policy import seen
+from rljax.algos.on_policy import check_batch
+from rljax.algos.optimizer import adam, annealed
+from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
+from rljax.collect.environments import make_training_env
+from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
+from rljax.collect.normalizers import (
+    RewardStatistics,
+    RunningStatistics,
+    init_reward_statistics,
+    init_statistics,
+    normalize_rewards,
+    update_statistics,
+)
+from rljax.collect.returns import importance_ratio, upgo, vtrace
+from rljax.collect.rollout import Steps, episode_metrics, initial_environments
+from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.errors import ConfigError
+from rljax.core.keys import as_key
+from rljax.core.memory import check_memory, tree_bytes
+from rljax.nn.distributions import ActionHead
+
+
+@algorithm("impala")
+class ImpalaConfig(Config):
+    """V-trace actor-critic. Weights of the losses are those of the paper; the optimiser is Adam."""
+
+    num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
+    num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
+    num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
+    network: Any = static(
+        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module"
+    )
+    log_std: str = static(
+        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
+    )
+    learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
+    vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
+    ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
+    rho_bar: float = leaf(default=1.0, doc="bound of the importance weights of errors and of the policy gradient", gt=0)
+    c_bar: float = leaf(default=1.0, doc="bound of the importance weights of the traces", ge=0)
+    vtrace_lambda: float = leaf(default=1.0, doc="trace decay of the V-trace targets", ge=0, le=1)
+    upgo_coef: float | None = leaf(default=None, doc="weight of the upgoing policy gradient; none: without", ge=0)
+    policy_lag: int = static(default=0, doc="the policy that collects is the one of this many iterations ago", ge=0)
+    off_policy_correction: bool = static(default=True, doc="false: as if every action were the present policy's own")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_envs % self.num_minibatches:
+            raise ConfigError(f"num_minibatches = {self.num_minibatches}: must divide num_envs = {self.num_envs}")
+        check_batch(self)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+class ImpalaParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here."""
+
+    config: ImpalaConfig
+    env: Any
+    env_params: Any
+    policy: nn.Module
+    head: ActionHead
+
+
+class ImpalaState(struct.PyTreeNode):
+    """The whole truth about a run. N environments; statistics are None where the config does not ask for them.
+
+    `past_params` f32 `[policy_lag, P]` are the parameters of the iterations before, raveled, oldest first; None without lag.
+    """
+
+    params: Any
+    past_params: jax.Array | None
+    opt_state: Any
+    obs_statistics: RunningStatistics | None
+    reward_statistics: RewardStatistics | None
+    env_state: Any
+    obs: Any
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class ImpalaRollout(NamedTuple):
+    """T steps of N environments, and the log-probabilities f32 `[T, N]` that the policy which took them gave its actions."""
+
+    steps: Steps
+    log_prob: jax.Array
+
+
+LossFn = Callable[[ImpalaParts, Any, ImpalaRollout], tuple[jax.Array, Metrics]]
+
+
+def impala_parts(config: ImpalaConfig) -> ImpalaParts:
+    """Build environment, policy and action head.
+
+    Raises:
+        ConfigError: environment or network do not fit the contract, or each other.
+    """
+    env, env_params = make_training_env(config)
+    policy, head = build_policy(config, env, env_params)
+    if config.policy_lag:
+        obs = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))[0]
+        per_policy = tree_bytes(jax.eval_shape(policy.init, jax.random.key(0), obs))
+        what = f"policy_lag = {config.policy_lag}: that many past policies"
+        check_memory(config.policy_lag * per_policy, what, f"a policy takes {per_policy:,} bytes")
+    return ImpalaParts(config, env, env_params, policy, head)
+
+
+def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
+    """The state before the first iteration; before it, too, the policy was the first one."""
+    config = parts.config
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
+    params = parts.policy.init(params_key, obs)
+    first_obs = jax.tree.map(lambda x: x[0], obs)
+    return ImpalaState(
+        params=params,
+        past_params=jnp.tile(ravel(params), (config.policy_lag, 1)) if config.policy_lag else None,
+        opt_state=init_optimizer(adam(config), params),
+        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
+        env_state=env_state,
+        obs=obs,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def behaviour_params(state: ImpalaState) -> Any:
+    """The parameters that collect: those of `policy_lag` iterations ago."""
+    return state.params if state.past_params is None else unraveler(state.params)(state.past_params[0])
+
+
+def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState, ImpalaRollout]:
+    """Step the environments `num_steps` times with the policy of `policy_lag` iterations ago."""
+    params = behaviour_params(state)
+    collected, steps = policy_rollout(parts, state, params)
+    # Observations are standardised by the statistics of today, for both policies: what the actor saw is what it acted upon.
+    outputs, _ = policy_and_value(parts, params, seen(state, steps.obs))
+    log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
+    return collected, ImpalaRollout(steps, log_prob)
+
+
+def impala_update(
+    parts: ImpalaParts, state: ImpalaState, rollout: ImpalaRollout, loss_fn: LossFn | None = None
+) -> tuple[ImpalaState, Metrics]:
+    """Improve the policy on a rollout: `num_epochs` passes of `num_minibatches` gradient steps on whole trajectories.
+
+    Args:
+        parts: from `impala_parts`.
+        state: as `impala_collect` returned it.
+        rollout: arrays `[T, N, ...]`.
+        loss_fn: `(parts, params, rollout) -> (loss, metrics)`, `impala_loss` unless given; it gets arrays
+            `[T, N / num_minibatches, ...]`, with observations and rewards as the networks see them.
+
+    Returns:
+        The next state, and metrics `train/...`, means over the gradient steps.
+    """
+    config, steps = parts.config, rollout.steps
+    reward, reward_statistics = steps.reward, state.reward_statistics
+    if reward_statistics is not None:
+        done = steps.terminated | steps.truncated
+        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
+    as_seen = steps._replace(obs=seen(state, steps.obs), next_obs=seen(state, steps.next_obs), reward=reward)
+    learning_rate = annealed(config, state.iteration)
+    key, shuffle_key = jax.random.split(state.key)
+    params, opt_state, metrics = minibatch_steps(
+        lambda params, trajectories: (loss_fn or impala_loss)(parts, params, _swap_axes(trajectories)),
+        adam(config),
+        state.params,
+        state.opt_state,
+        _swap_axes(ImpalaRollout(as_seen, rollout.log_prob)),
+        shuffle_key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=learning_rate,
+    )
+    past_params = state.past_params
+    if past_params is not None:
+        past_params = jnp.concatenate([past_params[1:], ravel(state.params)[None]])
+    obs_statistics = state.obs_statistics
+    if obs_statistics is not None:
+        # Only now: statistics that moved between rollout and update would make the ratio of a policy to itself differ from 1.
+        obs_statistics = update_statistics(obs_statistics, steps.obs)
+    state = state.replace(
+        params=params,
+        past_params=past_params,
+        opt_state=opt_state,
+        obs_statistics=obs_statistics,
+        reward_statistics=reward_statistics,
+        key=key,
+        iteration=state.iteration + 1,
+    )
+    return state, metrics | {"train/learning_rate": learning_rate}
+
+
+def _swap_axes(tree: Any) -> Any:
+    """From time first to environments first, which minibatches are drawn from, and back."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
+
+
+def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tuple[jax.Array, Metrics]:
+    """Policy gradient, value loss and entropy bonus of V-trace (Espeholt et al., 2018, section 4.2), and with `upgo_coef` the
+    upgoing policy gradient (Vinyals et al., 2019): rho_t (G_t - V(x_t)) grad log pi(a_t | x_t).
+
+    Targets and advantages are constants; their values are those of `params`.
+
+    Returns:
+        The loss f32 [], and metrics. `train/mean_rho` is the mean of the clipped ratios of `params` to the policy that acted,
+        `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
+    """
+    config, steps = parts.config, rollout.steps
+    outputs, value = policy_and_value(parts, params, steps.obs)
+    _, next_value = policy_and_value(parts, jax.lax.stop_gradient(params), steps.next_obs)
+    distribution = parts.head.distribution(outputs, steps.mask)
+    log_prob = distribution.log_prob(steps.action)
+
+    log_rho = jax.lax.stop_gradient(log_prob) - rollout.log_prob
+    ratio = importance_ratio(log_rho)
+    used_log_rho = log_rho if config.off_policy_correction else jnp.zeros_like(log_rho)
+    baseline = jax.lax.stop_gradient(value)
+    ends = (steps.terminated, steps.truncated)
+    target, advantage = vtrace(
+        steps.reward,
+        baseline,
+        next_value,
+        *ends,
+        used_log_rho,
+        config.gamma,
+        config.rho_bar,
+        config.c_bar,
+        config.vtrace_lambda,
+    )
+    policy_loss = -jnp.mean(advantage * log_prob)
+    value_loss = 0.5 * jnp.mean(jnp.square(value - target))
+    entropy = jnp.mean(distribution.entropy())
+    loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+    metrics = {
+        "train/policy_loss": policy_loss,
+        "train/value_loss": value_loss,
+        "train/entropy": entropy,
+        "train/value": jnp.mean(value),
+        "train/explained_variance": 1.0 - jnp.var(target - baseline) / (jnp.var(target) + 1e-8),
+        "train/mean_rho": jnp.mean(jnp.minimum(config.rho_bar, ratio)),
+        "train/rho_clip_fraction": jnp.mean(ratio > config.rho_bar, dtype=jnp.float32),
+        "train/approx_kl": jnp.mean(ratio - 1.0 - log_rho),
+    }
+    if config.upgo_coef is not None:
+        rho = jnp.minimum(config.rho_bar, importance_ratio(used_log_rho))
+        upgoing = upgo(steps.reward, baseline, next_value, *ends, config.gamma) - baseline
+        metrics["train/upgo_loss"] = -jnp.mean(rho * upgoing * log_prob)
+        loss += config.upgo_coef * metrics["train/upgo_loss"]
+    return loss, metrics
+
+
+def make_impala(config: ImpalaConfig) -> Agent:
+    """The IMPALA agent of a configuration."""
+    parts = impala_parts(config)
+
+    def init(key: jax.Array) -> ImpalaState:
+        return impala_init(parts, key)
+
+    def step(state: ImpalaState) -> tuple[ImpalaState, Metrics]:
+        state, rollout = impala_collect(parts, state)
+        state, metrics = impala_update(parts, state, rollout)
+        return state, episode_metrics(rollout.steps) | metrics
+
+    return Agent(init, step, policy_act(parts), config)
+
+
+register_agent(ImpalaConfig, make_impala)

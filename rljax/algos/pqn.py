@@ -1,0 +1,262 @@
+"""Parallelised Q-learning (Gallici et al., "Simplifying Deep Temporal Difference Learning", 2024): many environments and layer
+normalisation in place of a replay buffer and a target network.
+
+One iteration is `pqn_collect` then `pqn_update`; both are public, so a user can own the loop:
+
+    parts = pqn_parts(config)
+    state = pqn_init(parts, key)
+    state, rollout = pqn_collect(parts, state)
+    state, metrics = pqn_update(parts, state, rollout)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from flax.core import FrozenDict
+
+from rljax.algos.off_policy import seen
+from rljax.algos.on_policy import check_batch
+from rljax.algos.optimizer import adam, annealed
+from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, legal_max, make_q_network, q_values
+from rljax.collect.environments import make_training_env
+from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.normalizers import (
+    RewardStatistics,
+    RunningStatistics,
+    init_reward_statistics,
+    init_statistics,
+    normalize_rewards,
+    update_statistics,
+)
+from rljax.collect.returns import q_lambda_returns
+from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
+from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.keys import as_key, draw
+
+
+@algorithm("pqn")
+class PQNConfig(Config):
+    """Parallelised Q-learning for discrete actions. Defaults are near the authors' for small problems."""
+
+    num_envs: int = static(default=32, doc="environments stepped in parallel", gt=0)
+    num_steps: int = static(default=32, doc="steps per environment in one rollout", gt=0)
+    num_epochs: int = static(default=2, doc="passes over each rollout", gt=0)
+    num_minibatches: int = static(default=8, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
+    network: Any = static(
+        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = true }, type = 'cnn', or a Module"
+    )
+    learning_rate: float = leaf(default=5e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=10.0, doc="clip the global gradient norm", gt=0)
+    q_lambda: float = leaf(default=0.65, doc="trace decay of the returns; 0 is one-step Q-learning", ge=0, le=1)
+    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
+    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
+    epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which that share falls linearly", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_batch(self)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+class PQNParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here."""
+
+    config: PQNConfig
+    env: Any
+    env_params: Any
+    network: nn.Module
+    num_actions: int
+    obs_ndims: tuple[int, ...]
+    unravel: Callable[[jax.Array], Any]
+
+
+class PQNState(struct.PyTreeNode):
+    """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
+
+    params: Any
+    opt_state: Any
+    obs_statistics: RunningStatistics | None
+    reward_statistics: RewardStatistics | None
+    env_state: Any
+    obs: Any
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class PQNRollout(NamedTuple):
+    """T steps of N environments, and the highest Q of a legal action at `steps.next_obs`, f32 `[T, N]`."""
+
+    steps: Steps
+    next_q_max: jax.Array
+
+
+class PQNMinibatch(NamedTuple):
+    """B transitions with targets of their values; `obs` is normalised already. Arrays are `[B, ...]`."""
+
+    obs: Any
+    action: jax.Array
+    target: jax.Array
+
+
+LossFn = Callable[[PQNParts, Any, PQNMinibatch], tuple[jax.Array, Metrics]]
+
+
+def pqn_parts(config: PQNConfig) -> PQNParts:
+    """Build environment and network.
+
+    Raises:
+        ConfigError: environment or network do not fit the algorithm, or each other.
+    """
+    env, env_params = make_training_env(config)
+    num_actions = check_discrete("PQN", env, env_params)
+    obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
+    network, obs_ndims, unravel = make_q_network(config.network, num_actions, obs, layer_norm=True)
+    return PQNParts(config, env, env_params, network, num_actions, obs_ndims, unravel)
+
+
+def pqn_init(parts: PQNParts, key: jax.Array) -> PQNState:
+    """The state before the first iteration."""
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, parts.config.num_envs)
+    params = parts.network.init(params_key, obs)
+    first_obs = jax.tree.map(lambda x: x[0], obs)
+    return PQNState(
+        params=params,
+        opt_state=init_optimizer(adam(parts.config), params),
+        obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
+        env_state=env_state,
+        obs=obs,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]:
+    """Step the environments `num_steps` times, epsilon-greedily; the values of the next observations in one pass after."""
+    config = parts.config
+    key, action_key, env_key = jax.random.split(state.key, 3)
+
+    def act(obs: Any, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> jax.Array:
+        bits, epsilon = noise
+        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask)
+
+    bits = draw(jax.random.bits, action_key, (config.num_steps, config.num_envs, 2))
+    env_state, obs, steps = rollout_scan(
+        parts.env,
+        parts.env_params,
+        act,
+        lambda action: action,
+        state.env_state,
+        state.obs,
+        (bits, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
+        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
+    )
+    next_q_max = legal_max(q_values(parts, state.params, seen(state, steps.next_obs)), steps.next_mask)
+    chex.assert_equal_shape([next_q_max, steps.reward])
+    return state.replace(key=key, env_state=env_state, obs=obs), PQNRollout(steps, next_q_max)
+
+
+def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: LossFn | None = None) -> tuple[PQNState, Metrics]:
+    """Fit Q to the Q(lambda) returns of a rollout: `num_epochs` passes of `num_minibatches` gradient steps.
+
+    Args:
+        parts: from `pqn_parts`.
+        state: as `pqn_collect` returned it; its observation statistics are still those of the rollout.
+        rollout: arrays `[T, N, ...]`.
+        loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `pqn_loss` unless given.
+
+    Returns:
+        The next state, and metrics `train/...`, means over the gradient steps.
+    """
+    config, steps = parts.config, rollout.steps
+    reward, reward_statistics = steps.reward, state.reward_statistics
+    if reward_statistics is not None:
+        done = steps.terminated | steps.truncated
+        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
+    target = q_lambda_returns(reward, rollout.next_q_max, steps.terminated, steps.truncated, config.gamma, config.q_lambda)
+
+    batch = PQNMinibatch(seen(state, steps.obs), steps.action, target)
+    batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+    learning_rate = annealed(config, state.iteration)
+    key, shuffle_key = jax.random.split(state.key)
+    params, opt_state, metrics = minibatch_steps(
+        lambda params, minibatch: (loss_fn or pqn_loss)(parts, params, minibatch),
+        adam(config),
+        state.params,
+        state.opt_state,
+        batch,
+        shuffle_key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=learning_rate,
+    )
+    metrics |= {
+        "train/epsilon": epsilon_at(config, state.iteration, jnp.int32(config.num_steps)),
+        "train/learning_rate": learning_rate,
+    }
+    obs_statistics = state.obs_statistics
+    if obs_statistics is not None:
+        # Only now: the targets were made with the statistics of the rollout.
+        obs_statistics = update_statistics(obs_statistics, steps.obs)
+    state = state.replace(
+        params=params,
+        opt_state=opt_state,
+        obs_statistics=obs_statistics,
+        reward_statistics=reward_statistics,
+        key=key,
+        iteration=state.iteration + 1,
+    )
+    return state, metrics
+
+
+def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Array, Metrics]:
+    """Half the mean squared error of the values of the actions taken (Gallici et al., 2024, algorithm 1).
+
+    Returns:
+        The loss f32 [], and metrics.
+    """
+    q = chosen(q_values(parts, params, batch.obs), batch.action)
+    error = q - batch.target
+    loss = 0.5 * jnp.mean(jnp.square(error))
+    return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}
+
+
+def make_pqn(config: PQNConfig) -> Agent:
+    """The PQN agent of a configuration."""
+    parts = pqn_parts(config)
+
+    def init(key: jax.Array) -> PQNState:
+        return pqn_init(parts, key)
+
+    def step(state: PQNState) -> tuple[PQNState, Metrics]:
+        state, rollout = pqn_collect(parts, state)
+        state, metrics = pqn_update(parts, state, rollout)
+        return state, episode_metrics(rollout.steps) | metrics
+
+    def act(
+        state: PQNState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        q = q_values(parts, state.params, seen(state, obs))
+        epsilon = 0.0 if deterministic else config.epsilon_end
+        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
+
+    return Agent(init, step, act, config)
+
+
+register_agent(PQNConfig, make_pqn)

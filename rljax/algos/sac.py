@@ -1,0 +1,403 @@
+"""Soft actor-critic: Haarnoja et al., "Soft actor-critic algorithms and applications" (2018), with a learned temperature, for
+continuous actions; for discrete ones Christodoulou, "Soft actor-critic for discrete action settings" (2019).
+
+One turn is `sac_collect` then `sac_update`; both are public, so a user can own the loop:
+
+    parts = sac_parts(config)
+    state = sac_init(parts, key)
+    state, noise = sac_noise(parts, state)
+    state, steps = sac_collect(parts, state, noise)
+    state, metrics = sac_update(parts, state, noise)
+
+The difference between the two is in `soft_policy`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from flax.core import FrozenDict
+
+from rljax.algos.off_policy import (
+    OffPolicyConfig,
+    check_replay_memory,
+    collect_to_replay,
+    learning,
+    means_over_updates,
+    moved_target,
+    seen,
+    seen_batch,
+    transition_example,
+)
+from rljax.algos.optimizer import adam, annealed
+from rljax.algos.soft_policy import (
+    Choice,
+    SoftPolicy,
+    action_noise,
+    as_taken,
+    check_soft_space,
+    greedy_action,
+    init_soft_policy,
+    make_soft_policy,
+    policy_outputs,
+    sample_action,
+    soft_value,
+    stored_action,
+    taken_values,
+    uniform_action,
+)
+from rljax.collect.environments import make_training_env
+from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
+from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows, take_n_step
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, episode_means, episode_sums, initial_environments
+from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.config import algorithm, leaf, static
+from rljax.core.keys import as_key, draw
+from rljax.core.spaces import Box
+
+METRICS = (
+    "train/entropy",
+    "train/grad_norm",
+    "train/policy_loss",
+    "train/temperature",
+    "train/temperature_loss",
+    "train/value",
+    "train/value_loss",
+)
+"""What `sac_update` averages over its gradient steps, in the order of `stack_metrics`."""
+
+
+@algorithm("sac")
+class SACConfig(OffPolicyConfig):
+    """Soft actor-critic for continuous or discrete actions. `max_grad_norm` is that of all parameters, temperature included."""
+
+    num_envs: int = static(default=1, doc="environments stepped in parallel", gt=0)
+    buffer_size: int = static(default=100_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
+    batch_size: int = static(default=256, doc="transitions in a gradient step", gt=0)
+    learning_starts: int = static(
+        default=5_000, doc="transitions in the buffer before the first gradient step; until then actions are uniform", ge=0
+    )
+    learning_rate: float = leaf(default=3e-4, doc="Adam step size", ge=0)
+    critic_learning_rate: float | None = leaf(default=None, doc="that of the critics; none: learning_rate", ge=0)
+    temperature_learning_rate: float | None = leaf(default=None, doc="that of the temperature; none: learning_rate", ge=0)
+    network: Any = static(
+        default=FrozenDict({"hidden": (256, 256)}),
+        doc="of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or for "
+        "discrete actions a Module",
+    )
+    n_step: int = static(default=1, doc="rewards summed up in a target before it bootstraps", gt=0)
+    temperature: float | None = leaf(default=None, doc="fixed weight of the entropy; none: learned", gt=0)
+    init_temperature: float = leaf(default=1.0, doc="weight of the entropy at the start, where it is learned", gt=0)
+    target_entropy: float | None = leaf(
+        default=None,
+        doc="entropy that the temperature is learned for; none: -dimensions of a Box; of a Discrete see target_entropy_ratio",
+    )
+    target_entropy_ratio: float = leaf(
+        default=0.89, doc="target_entropy of a Discrete as a share of that of uniform legal actions", ge=0, le=1
+    )
+
+    @property
+    def window(self) -> int:
+        return self.n_step
+
+
+class SACParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here.
+
+    Attributes:
+        policy: policy and critics; its `space.flat_dim` is A in shapes.
+        unravel: raveled parameters as a tree.
+        unravel_critics: the same for the critics alone.
+        critics: where these lie in the raveled parameters.
+    """
+
+    config: SACConfig
+    env: Any
+    env_params: Any
+    policy: SoftPolicy
+    unravel: Callable[[jax.Array], Any]
+    unravel_critics: Callable[[jax.Array], Any]
+    critics: slice
+
+
+class SACState(struct.PyTreeNode):
+    """The whole truth about a run; `updates` counts gradient steps.
+
+    `params` are `actor`, `critic` (both critics, stacked: leaves `[2, ...]`) and `log_alpha` f32 [], the logarithm of the
+    temperature; `target_params` are critics.
+    """
+
+    params: Any
+    target_params: Any
+    opt_state: Any
+    updates: jax.Array
+    replay: Replay
+    obs_statistics: RunningStatistics | None
+    reward_statistics: RewardStatistics | None
+    env_state: Any
+    obs: Any
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class SACNoise(NamedTuple):
+    """All that is random in one turn; with a leading axis those of many.
+
+    Attributes:
+        action: f32 `[train_every, N, A]`, for `sample_action`.
+        env: of the environments, `[train_every, N, ...]`.
+        sample: bits u32 `[updates_per_step, batch_size]`.
+        policy: f32 `[updates_per_step, 2, batch_size, A]`, for `soft_value` at observation and next one; None for a Discrete.
+    """
+
+    action: jax.Array
+    env: EnvironmentNoise
+    sample: jax.Array
+    policy: jax.Array | None
+
+
+def sac_parts(config: SACConfig) -> SACParts:
+    """Build environment and networks.
+
+    Raises:
+        ConfigError: environment or network do not fit the algorithm or each other, or the buffer cannot fit the device.
+    """
+    env, env_params = make_training_env(config)
+    space = check_soft_space(env, env_params)
+    obs = transition_example(env, env_params, None).obs
+    policy, shapes = make_soft_policy(config.network, space, obs)
+    check_replay_memory(config, _step_example(env, env_params, policy))
+    shapes |= {"log_alpha": jax.ShapeDtypeStruct((), jnp.float32)}
+    start, size = (sum(math.prod(x.shape) for x in jax.tree.leaves(shapes[name])) for name in ("actor", "critic"))
+    unravel, unravel_critics = unraveler(shapes), unraveler(shapes["critic"])
+    return SACParts(config, env, env_params, policy, unravel, unravel_critics, slice(start, start + size))
+
+
+def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
+    """The shapes of one step in the buffer."""
+    example = transition_example(env, env_params, None)
+    return example._replace(action=Choice(stored_action(policy), example.next_mask))
+
+
+def sac_init(parts: SACParts, key: jax.Array) -> SACState:
+    """The state before the first iteration."""
+    config = parts.config
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
+    temperature = config.init_temperature if config.temperature is None else config.temperature
+    params = init_soft_policy(parts.policy, params_key, obs)
+    params |= {"log_alpha": jnp.log(jnp.asarray(temperature, jnp.float32))}
+    first_obs = jax.tree.map(lambda x: x[0], obs)
+    return SACState(
+        params=params,
+        target_params=jax.tree.map(jnp.copy, params["critic"]),
+        opt_state=init_optimizer(adam(config), params),
+        updates=jnp.zeros((), jnp.int32),
+        replay=init_replay(_step_example(parts.env, parts.env_params, parts.policy), config.buffer_rows, config.num_envs),
+        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
+        env_state=env_state,
+        obs=obs,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def sac_noise(parts: SACParts, state: SACState, turns: int | None = None) -> tuple[SACState, SACNoise]:
+    """Draw what is random in the next turn, or in the next `turns` ones (with a leading axis), in as few calls as can be."""
+    config, size = parts.config, parts.policy.space.flat_dim
+    key, action_key, env_key, sample_key, policy_key = jax.random.split(state.key, 5)
+    count, every, updates = turns or 1, config.train_every, config.updates_per_step
+    env = environment_noise(parts.env, parts.env_params, env_key, count * every, config.num_envs)
+    policy = None
+    if isinstance(parts.policy.space, Box):
+        policy = draw(jax.random.normal, policy_key, (count, updates, 2, config.batch_size, size))
+    noise = SACNoise(
+        action=action_noise(parts.policy, action_key, (count, every, config.num_envs)),
+        env=jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), env),
+        sample=draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
+        policy=policy,
+    )
+    return state.replace(key=key), jax.tree.map(lambda x: x[0], noise) if turns is None else noise
+
+
+def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACState, Steps]:
+    """Step the environments `train_every` times and add the steps to the buffer: uniform actions until learning starts.
+
+    The `action` of the steps is a `Choice`.
+    """
+    started, params = learning(parts.config, state.replay), _tree(parts, state.params)
+
+    def act(obs: Any, mask: jax.Array | None, noise_t: jax.Array) -> Any:
+        action = sample_action(parts.policy, policy_outputs(parts.policy, params, seen(state, obs)), noise_t, mask)
+        return Choice(jnp.where(started, action, uniform_action(parts.policy, noise_t, mask)), mask)
+
+    def to_env(choice: Any) -> jax.Array:
+        return as_taken(parts.policy, choice.action)
+
+    return collect_to_replay(parts.config, parts.env, parts.env_params, act, to_env, state, noise.action, noise.env)
+
+
+def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACState, Metrics]:
+    """`updates_per_step` gradient steps on samples of the buffer, then the target critics' move.
+
+    A step is one of Adam on the sum of the three losses, all at the parameters before it, as in the authors' code; gradients
+    of each reach its own part only. While the buffer holds fewer than `learning_starts` transitions nothing changes.
+
+    Returns:
+        The next state, and metrics `train/...`: means over the gradient steps, 0 where none was taken.
+    """
+    config, replay, optimizer = parts.config, state.replay, adam(parts.config)
+    rates = learning_rates(parts, state.iteration)
+    target_params = ravel(state.target_params)
+    count = jnp.where(learning(config, replay), config.updates_per_step, 0)
+
+    def sampled(bits: jax.Array) -> NStep:
+        places = sample_windows(replay, bits.reshape(-1), config.n_step)
+        return seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
+
+    # One gather for all gradient steps.
+    samples = read_apart(sampled, noise.sample, count > 0)
+
+    def update(i: jax.Array, carry: Any) -> Any:
+        params, opt_state, sums = carry
+        batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
+        here, there = (None, None) if noise.policy is None else noise.policy[i]
+        target = sac_target(parts, params, target_params, batch, there)
+
+        def loss_fn(params: jax.Array) -> tuple[jax.Array, Metrics]:
+            return sac_loss(parts, params, batch, target, here)
+
+        params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rates)
+        return params, opt_state, sums + stack_metrics(metrics)
+
+    carry = (ravel(state.params), state.opt_state, jnp.zeros(len(METRICS)))
+    params, opt_state, sums = jax.lax.fori_loop(0, count, update, carry)
+    updates = state.updates + count
+    moved = moved_target(config, target_params, params[parts.critics], updates)
+    target_params = jnp.where(count > 0, moved, target_params)
+    metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
+    if not isinstance(state.params, jax.Array):
+        params, target_params = parts.unravel(params), parts.unravel_critics(target_params)
+    return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics
+
+
+def learning_rates(parts: SACParts, iteration: jax.Array) -> jax.Array:
+    """The learning rate f32 [] of an iteration, or that of every raveled parameter where they are not one."""
+    config = parts.config
+    rate, critic, temperature = (
+        None if value is None else annealed(config.replace(learning_rate=value), iteration)
+        for value in (config.learning_rate, config.critic_learning_rate, config.temperature_learning_rate)
+    )
+    assert rate is not None
+    if critic is None and temperature is None:
+        return rate
+    start, stop = parts.critics.start, parts.critics.stop
+    critics = jnp.full(stop - start, rate if critic is None else critic)
+    return jnp.concatenate([jnp.full(start, rate), critics, jnp.full(1, rate if temperature is None else temperature)])
+
+
+def sac_loss(parts: SACParts, params: Any, batch: NStep, target: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, Metrics]:
+    """The sum of the three losses of one sample, f32 [], and metrics; `params` a tree, or raveled."""
+    params = _tree(parts, params)
+    value_losses, value = sac_critic_loss(parts, params, batch, target)
+    policy_losses, entropy = sac_actor_loss(parts, params, batch, noise)
+    temperature_losses = sac_temperature_loss(parts, params, entropy, batch.action.mask)
+    # One reduction: on the CPU each costs a kernel or two.
+    means = jnp.mean(jnp.stack([value_losses, policy_losses, temperature_losses, value, entropy]), axis=1)
+    names = ("value_loss", "policy_loss", "temperature_loss", "value", "entropy")
+    metrics = {f"train/{name}": mean for name, mean in zip(names, means, strict=True)}
+    return means[0] + means[1] + means[2], metrics | {"train/temperature": jnp.exp(params["log_alpha"])}
+
+
+def sac_target(parts: SACParts, params: Any, target_params: Any, batch: NStep, noise: jax.Array | None) -> jax.Array:
+    """`r + discount V(s')`, f32 `[B]`, with V of the policy and of the target critics (Haarnoja et al., 2018, eq. 3 and 5)."""
+    critics = parts.unravel_critics(target_params) if isinstance(target_params, jax.Array) else target_params
+    value, _ = soft_value(parts.policy, _tree(parts, params), critics, batch.next_obs, batch.next_mask, noise)
+    return jax.lax.stop_gradient(batch.reward + batch.discount * value)
+
+
+def sac_critic_loss(parts: SACParts, params: Any, batch: NStep, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Half the squared errors of both critics, added up (eq. 5), and the mean of their values: each f32 `[B]`."""
+    q = taken_values(parts.policy, params["critic"], batch.obs, batch.action)
+    return 0.5 * jnp.sum(jnp.square(q - target), axis=0), jnp.mean(q, axis=0)
+
+
+def sac_actor_loss(parts: SACParts, params: Any, batch: NStep, noise: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """`-V(s)` (eq. 9; discrete: Christodoulou, 2019, eq. 12), which trains the policy only, and its entropy: each f32 `[B]`."""
+    critics = jax.lax.stop_gradient(params["critic"])
+    value, entropy = soft_value(parts.policy, params, critics, batch.obs, batch.action.mask, noise)
+    return -value, entropy
+
+
+def sac_temperature_loss(parts: SACParts, params: Any, entropy: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """`alpha (entropy - target entropy)` (eq. 18), f32 `[B]`: the temperature falls where the entropy is above its target."""
+    if parts.config.temperature is not None:
+        return jnp.zeros_like(entropy)
+    return jnp.exp(params["log_alpha"]) * (jax.lax.stop_gradient(entropy) - target_entropy(parts, mask))
+
+
+def target_entropy(parts: SACParts, mask: jax.Array | None) -> Any:
+    """The entropy that the temperature is learned for, f32 [] or `[B]`."""
+    config, space = parts.config, parts.policy.space
+    if config.target_entropy is not None:
+        return config.target_entropy
+    if isinstance(space, Box):
+        return -float(space.flat_dim)
+    legal = space.n if mask is None else jnp.maximum(jnp.sum(mask, axis=-1), 1)
+    return config.target_entropy_ratio * jnp.log(jnp.asarray(legal, jnp.float32))
+
+
+def _tree(parts: SACParts, params: Any) -> Any:
+    return parts.unravel(params) if isinstance(params, jax.Array) else params
+
+
+def make_sac(config: SACConfig) -> Agent:
+    """The SAC agent of a configuration."""
+    parts = sac_parts(config)
+    turns = config.num_steps // config.train_every
+
+    def init(key: jax.Array) -> SACState:
+        return sac_init(parts, key)
+
+    def step(state: SACState) -> tuple[SACState, Metrics]:
+        names: list[str] = []
+
+        def turn(state: SACState, noise: SACNoise) -> tuple[SACState, tuple[jax.Array, jax.Array]]:
+            state, steps = sac_collect(parts, state, noise)
+            state, metrics = sac_update(parts, state, noise)
+            names[:] = sorted(metrics)
+            return state, (episode_sums(steps), stack_metrics(metrics))
+
+        state, noise = sac_noise(parts, state, turns)
+        # Raveled for the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
+        raveled = state.replace(params=ravel(state.params), target_params=ravel(state.target_params))
+        raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
+        params, target_params = parts.unravel(raveled.params), parts.unravel_critics(raveled.target_params)
+        state = raveled.replace(params=params, target_params=target_params, iteration=state.iteration + 1)
+        metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
+        metrics["train/learning_rate"] = annealed(config, raveled.iteration)
+        return state, metrics
+
+    def act(
+        state: SACState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        outputs = policy_outputs(parts.policy, state.params, seen(state, obs))
+        if deterministic:
+            action = greedy_action(parts.policy, outputs, mask)
+        else:
+            action = sample_action(parts.policy, outputs, action_noise(parts.policy, key, outputs.shape[:-1]), mask)
+        return as_taken(parts.policy, action), carry
+
+    return Agent(init, step, act, config)
+
+
+register_agent(SACConfig, make_sac)
