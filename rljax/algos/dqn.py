@@ -217,28 +217,27 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rate = annealed(config, state.iteration)
     target_params = ravel(state.target_params)
-
     count = jnp.where(learning(config, replay), config.updates_per_step, 0)
 
-    def sampled(places: Places) -> tuple[NStep, jax.Array]:
-        batch = seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
-        return batch, q_values(parts, target_params, batch.next_obs)
+    def sampled(places: Places) -> NStep:
+        return seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
 
-    def uniform(bits: jax.Array) -> tuple[NStep, jax.Array]:
+    def uniform(bits: jax.Array) -> NStep:
         return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
 
-    # One gather and one pass of the target network for all gradient steps; with priorities each waits for the one before.
+    # One gather for all gradient steps; with priorities each sample waits for the errors of the step before.
     samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
 
     def update(i: jax.Array, carry: Any) -> Any:
         params, opt_state, priorities, sums = carry
         if priorities is None:
-            batch, next_q = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
+            batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
             weight = None
         else:
             places, probability = sample_priorities(priorities, (noise.sample[i] >> 8) * jnp.float32(2.0**-24))
-            batch, next_q = sampled(places)
+            batch = sampled(places)
             weight = importance_weights(probability, num_windows(replay, config.n_step), beta_at(config, state.iteration))
+        next_q = q_values(parts, target_params, batch.next_obs)
         target = dqn_target(batch, next_q, q_values(parts, params, batch.next_obs) if config.double else next_q)
 
         def loss_fn(params: jax.Array) -> tuple[jax.Array, Metrics]:

@@ -102,8 +102,9 @@ def transition_example(env: Any, env_params: Any, action: Any) -> Transition:
     key = jax.eval_shape(lambda: jax.random.key(0))
     obs, state = jax.eval_shape(env.reset_env, key, env_params)
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
-    flag = jax.ShapeDtypeStruct((), jnp.bool_)
-    return Transition(obs, action, jax.ShapeDtypeStruct((), jnp.float32), flag, flag, obs, mask)
+    flag: Any = jax.ShapeDtypeStruct((), jnp.bool_)
+    reward: Any = jax.ShapeDtypeStruct((), jnp.float32)
+    return Transition(obs, action, reward, flag, flag, obs, mask)
 
 
 def collect_to_replay(

@@ -182,7 +182,7 @@ def sac_parts(config: SACConfig) -> SACParts:
 
 def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
     """The shapes of one step in the buffer."""
-    example = transition_example(env, env_params, None)
+    example: Any = transition_example(env, env_params, None)
     return example._replace(action=Choice(stored_action(policy), example.next_mask))
 
 

@@ -100,7 +100,7 @@ def init_soft_policy(policy: SoftPolicy, key: jax.Array, obs: Any) -> dict[str, 
     return {"actor": policy.actor.init(actor_key, obs), "critic": critics}
 
 
-def stored_action(policy: SoftPolicy) -> jax.ShapeDtypeStruct:
+def stored_action(policy: SoftPolicy) -> Any:
     """The shape of one action of a `Choice`."""
     if isinstance(policy.space, Box):
         return jax.ShapeDtypeStruct((policy.space.flat_dim,), jnp.float32)

@@ -61,7 +61,7 @@ class Transition(NamedTuple):
     """
 
     obs: Any
-    action: jax.Array
+    action: Any
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
@@ -73,7 +73,7 @@ class NStep(NamedTuple):
     """n steps as one: arrays `[B, ...]`. The target of `obs, action` is `reward + discount * value(next_obs)`."""
 
     obs: Any
-    action: jax.Array
+    action: Any
     reward: jax.Array
     discount: jax.Array
     next_obs: Any
@@ -301,9 +301,9 @@ def episode_ids(replay: Replay) -> jax.Array:
 
 
 class Groups(NamedTuple):
-    """For each group the places of its members: `index` i32 `[G, M]` into the keys, and `valid` bool `[G, M]`."""
+    """For each group the places of its members among the keys, i32 `[G, M]`, and which of these are members, bool `[G, M]`."""
 
-    index: jax.Array
+    place: jax.Array
     valid: jax.Array
 
 

@@ -18,8 +18,8 @@ class Steps(NamedTuple):
     """What happened, arrays `[T, N, ...]`.
 
     `next_obs` is the observation that the step led to, before any reset. `mask` and `next_mask` are the legal actions at `obs`
-    and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of a
-    whole episode where it ended.
+    and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of
+    a whole episode where it ended.
     """
 
     obs: Any

@@ -224,7 +224,7 @@ def load_config(preset_or_path: str | Path, **overrides: Any) -> Any:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: {error}") from None
     if "algorithm" not in table:
-        raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"{min(ALGORITHMS)}\"")
+        raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
     name = table.pop("algorithm")
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise ConfigError(f"{source}: algorithm = {name!r}: {did_you_mean(str(name), ALGORITHMS)}")

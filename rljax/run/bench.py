@@ -25,6 +25,7 @@ from rljax.algos.training import make_train
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
 from rljax.core.config import load_config
+from rljax.envs import resolve_env
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 
@@ -67,7 +68,33 @@ def bench_dqn(repeats: int) -> None:
     _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
 
 
-SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "dqn": bench_dqn, "fit": bench_fit}
+def bench_presets(repeats: int) -> None:
+    """The algorithms side by side: steps and time until the presets of a task solve it, for the README's decision guide."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    print(f"\nevaluation every 1/50 of the budget, 32 episodes; {SEEDS} seeds; run time of one seed, median of {repeats}\n")
+    print("| preset | solved first, steps: median, worst seed | seeds | at the end: mean, worst | trace + compile, s | run, s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for preset in COMPARED:
+        _print_preset(preset, repeats)
+
+
+SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "dqn": bench_dqn, "presets": bench_presets, "fit": bench_fit}
+
+COMPARED = (
+    "cartpole_ppo",
+    "cartpole_impala",
+    "cartpole_pqn",
+    "cartpole_dqn",
+    "acrobot_ppo",
+    "acrobot_dqn",
+    "pendulum_ppo",
+    "pendulum_sac",
+)
+"""The presets of tasks that several algorithms have one for."""
+
+SEEDS = 8
+"""How many seeds of each of them are trained in one vmap."""
 
 
 def hardware() -> str:
@@ -244,6 +271,28 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
         print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
 
 
+def _print_preset(preset: str, repeats: int) -> None:
+    config = load_config(preset)
+    timing = time_interleaved({preset: make_train(config.replace(eval_every=None))}, repeats)[preset]
+    watched = config.replace(eval_every=config.total_timesteps // 50, eval_episodes=32)
+    agent = make_agent(watched)
+
+    def train(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        result = make_train(watched)(key)
+        return result.metrics["eval/return"], jnp.mean(evaluate(agent, result.state, jax.random.fold_in(key, 1)))
+
+    curves, final = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))
+    threshold = resolve_env(config.env, config.env_params)[0].reward_threshold
+    reached = np.asarray(curves) >= threshold
+    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, config.total_timesteps)
+    final = np.asarray(final)
+    print(
+        f"| `{preset}` | {np.median(steps):,.0f}, {steps.max():,} | {int(reached.any(1).sum())} of {SEEDS} "
+        f"| {final.mean():.1f}, {final.min():.1f} | {timing.compile:.1f} | {median(timing.runs):.2f} |",
+        flush=True,
+    )
+
+
 def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
     """Run time of many seeds in one program against that of one, both compiled already."""
     train = make_train(config)
@@ -252,8 +301,9 @@ def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
     one, many = (median(timings[name].runs) for name in ("one", "many"))
     ratios = sorted(b / seeds / a for a, b in zip(timings["one"].runs, timings["many"].runs, strict=True))
     print(
-        f"\n{seeds} seeds in one vmap, {config.total_timesteps:,} steps each: {many / seeds:.3f} s per seed, one alone {one:.3f} s; "
-        f"ratio {many / seeds / one:.2f}, of the pairs {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}] ({repeats} interleaved)"
+        f"\n{seeds} seeds in one vmap, {config.total_timesteps:,} steps each: {many / seeds:.3f} s per seed, one alone "
+        f"{one:.3f} s; ratio of the medians {many / seeds / one:.2f}, median [min, max] of the pairs' {median(ratios):.2f} "
+        f"[{ratios[0]:.2f}, {ratios[-1]:.2f}], {repeats} interleaved runs"
     )
 
 

@@ -62,7 +62,7 @@ def test_target_is_that_of_a_loop_over_transitions(double: bool, masked: bool) -
     chooser = online if double else next_q
     for i in range(32):
         legal = [a for a in range(5) if batch.next_mask is None or batch.next_mask[i, a]]
-        best = max(legal, key=lambda a: chooser[i, a])  # noqa: B023
+        best = max(legal, key=lambda a: chooser[i, a])
         assert float(target[i]) == pytest.approx(float(batch.reward[i] + batch.discount[i] * next_q[i, best]), rel=1e-6)
 
 

@@ -225,10 +225,10 @@ def test_empty_rows_belong_to_no_episode_and_groups_are_cut_at_their_size() -> N
     ids = np.asarray(rb.episode_ids(buffer))
     assert (ids[3:] == -1).all()
     assert (ids[:3] >= 0).all()
-    index, valid = rb.group_by(jnp.array([4, 7, 4, 4, 9]), jnp.array([4, 5, 9]), 2)
+    place, valid = rb.group_by(jnp.array([4, 7, 4, 4, 9]), jnp.array([4, 5, 9]), 2)
     np.testing.assert_array_equal(valid, [[True, True], [False, False], [True, False]])
-    np.testing.assert_array_equal(index[0], [0, 2])
-    assert int(index[2, 0]) == 4
+    np.testing.assert_array_equal(place[0], [0, 2])
+    assert int(place[2, 0]) == 4
 
 
 def prioritized(capacity: int, written: int, n: int = 1, every: int = 1) -> tuple[rb.Replay, rb.Priorities]:

@@ -41,7 +41,11 @@ def report(capsys: pytest.CaptureFixture[str], row: str) -> None:
         ("cartpole_ppo_cleanrl", 500_000, 475.0, 18),
         ("acrobot_ppo", 400_000, -100.0, 20),
         ("pendulum_ppo", 200_000, -200.0, 18),
+        ("cartpole_dqn", 100_000, 475.0, 18),
+        ("acrobot_dqn", 100_000, -100.0, 18),
         ("pendulum_sac", 30_000, -180.0, 20),
+        ("cartpole_pqn", 100_000, 475.0, 18),
+        ("cartpole_impala", 100_000, 475.0, 18),
     ],
 )
 def test_preset_solves_its_task(
@@ -91,6 +95,23 @@ def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixtu
         f"| {returns.mean():.3f} | {returns.min():.3f} |",
     )
     assert optimal.all(), f"{(~optimal.all(1)).sum()} seeds take a detour"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_breakout_is_learned_from_images(capsys: pytest.CaptureFixture[str]) -> None:
+    """The uniform policy's mean return is 0.5; 300,000 steps of the preset's 2 million are enough to return the ball again and
+    again."""
+    config = rljax.load_config("breakout_pqn", total_timesteps=300_000, epsilon_steps=100_000, eval_every=None)
+    agent = rljax.make_agent(config)
+
+    def train(key: jax.Array) -> jax.Array:
+        state = rljax.make_train(config)(key).state
+        return jnp.mean(rljax.evaluate(agent, state, jax.random.fold_in(key, 1), num_episodes=100))
+
+    returns = np.asarray(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(config.seed), 2)))
+    report(capsys, f"| `breakout_pqn` | {config.total_timesteps:,} | 2 seeds | {returns.mean():.1f} | {returns.min():.1f} |")
+    assert (returns >= 4.0).all(), returns
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,6 @@ def test_no_buffer_is_copied_by_the_driver(prioritized: bool) -> None:
 
 
 def test_more_seeds_than_memory_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(rljax.ConfigError, match="seeds = 1000000: the state of so many runs needs .* GB, this device has"):
+    with pytest.raises(rljax.ConfigError, match=r"seeds = 1000000: the state of so many runs needs .* GB, this device has"):
         rljax.fit(CONFIG.replace(buffer_size=100_000, learning_starts=100), seeds=1_000_000, run_dir=tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -80,6 +80,22 @@ TINY = {
         eval_episodes=3,
         seed=7,
     ),
+    "impala": rljax.ImpalaConfig(
+        num_envs=4,
+        num_steps=16,
+        num_epochs=2,
+        num_minibatches=2,
+        policy_lag=2,
+        upgo_coef=0.5,
+        learning_rate=1e-3,
+        total_timesteps=64 * 24,
+        network={"hidden": [16]},
+        normalize_observations=True,
+        normalize_rewards=True,
+        eval_every=320,
+        eval_episodes=3,
+        seed=7,
+    ),
 }
 """A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
 
