@@ -100,7 +100,7 @@ def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_breakout_is_learned_from_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """The uniform policy's mean return is 0.5; 300,000 steps of the preset's 2 million are enough to return the ball again and
+    """The uniform policy's mean return is 0.4; 300,000 steps of the preset's 2 million are enough to return the ball again and
     again."""
     config = rljax.load_config("breakout_pqn", total_timesteps=300_000, epsilon_steps=100_000, eval_every=None)
     agent = rljax.make_agent(config)
