@@ -158,7 +158,7 @@ def rejax_dqn(config: Any) -> Program | None:
         eps_end=config.epsilon_end,
         exploration_fraction=config.epsilon_steps / config.total_timesteps,
         agent="DuelingQNetwork" if config.dueling else "QNetwork",
-        agent_kwargs={"hidden_layer_sizes": config.network["hidden"], "activation": config.network["activation"]},
+        agent_kwargs={"activation": config.network["activation"]},  # its hidden layers are 64 and 64
     )
 
 
