@@ -247,11 +247,10 @@ def buffer_bytes(state: Any) -> int:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"updates_per_step": 4},
-        {"train_every": 8, "updates_per_step": 2},
-        {"n_step": 3, "double": True},
         {"prioritized": True},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"updates_per_step": 4, "n_step": 3, "double": True}, marks=pytest.mark.slow),
+        pytest.param({"train_every": 8, "updates_per_step": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_no_buffer_is_copied(changes: dict[str, Any]) -> None:
@@ -324,10 +323,9 @@ def learned_q(env: str, obs: list[list[float]], **changes: Any) -> np.ndarray:
     return np.asarray(q_values(rljax.dqn_parts(settings), trained(settings).params, jnp.array(obs)))
 
 
-VARIANTS: list[dict[str, Any]] = [{}, {"double": True, "dueling": True, "prioritized": True}]
-
-
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize(
+    "changes", [{"double": True, "dueling": True, "prioritized": True}, pytest.param({}, marks=pytest.mark.slow)]
+)
 def test_probe_values_are_learned(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(learned_q("ConstantReward-v0", [[0.0]], **changes), 1.0, atol=0.05)
     np.testing.assert_allclose(learned_q("ObservationReward-v0", [[-1.0], [1.0]], **changes), [[-1, -1], [1, 1]], atol=0.1)

@@ -39,7 +39,11 @@ def test_a_fork_keeps_the_buffer_and_its_priorities(parent: Path, tmp_path: Path
     ("changes", "anew"),
     [
         ({"buffer_size": 800}, "priorities, replay"),
-        ({"num_envs": 2, "num_steps": 32}, "env_state, obs, priorities, replay, reward_statistics"),
+        pytest.param(
+            {"num_envs": 2, "num_steps": 32},
+            "env_state, obs, priorities, replay, reward_statistics",
+            marks=pytest.mark.slow,
+        ),
         ({"env": "gymnax:CartPole-v1"}, "env_state, obs, priorities, replay"),
     ],
 )
@@ -66,7 +70,7 @@ def test_seeds_of_one_program_are_the_runs_alone() -> None:
         np.testing.assert_array_equal(many.state.replay.position, jnp.broadcast_to(alone.state.replay.position, 2))
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("prioritized", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_buffer_is_copied_by_the_driver(prioritized: bool) -> None:
     agent = rljax.make_agent(CONFIG.replace(buffer_size=400_000, prioritized=prioritized, eval_every=None))
     states = jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), 4))

@@ -55,8 +55,11 @@ def test_every_algorithm_is_here() -> None:
     assert set(TINY) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("seeds", [None, 3])
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [(name, None) for name in sorted(ALGORITHMS)]
+    + [pytest.param(name, 3, marks=() if name in ("ppo", "dqn") else pytest.mark.slow) for name in sorted(ALGORITHMS)],
+)
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
     config = TINY[name]
     rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
