@@ -27,14 +27,14 @@ from rljax.algos.off_policy import (
     check_replay_memory,
     collect_to_replay,
     learning,
-    means_over_updates,
     moved_target,
+    run_turns,
     seen,
-    seen_batch,
+    seen_n_step,
     transition_example,
 )
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_values
+from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_act, q_values
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
@@ -51,12 +51,12 @@ from rljax.collect.replay import (
     read_apart,
     sample_priorities,
     sample_windows,
-    take_n_step,
     update_priorities,
 )
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, episode_means, episode_sums, initial_environments
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
+from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
 from rljax.nn.distributions import mask_logits
 
@@ -116,6 +116,10 @@ class DQNState(struct.PyTreeNode):
     eval_key: jax.Array
     iteration: jax.Array
 
+    def with_copies(self) -> DQNState:
+        """With the target network where a new run has it."""
+        return self.replace(target_params=self.params)
+
 
 class DQNNoise(NamedTuple):
     """All that is random in one turn; with a leading axis those of many.
@@ -143,6 +147,8 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
     num_actions = check_discrete("DQN", env, env_params)
     example = transition_example(env, env_params, jax.ShapeDtypeStruct((), jnp.int32))
     check_replay_memory(config, example)
+    if config.dueling and isinstance(config.network, nn.Module):
+        raise ConfigError("dueling = True: only for a network given as a table; a Module is used as it is")
     network, obs_ndims, unravel = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
     return DQNParts(config, env, env_params, network, num_actions, obs_ndims, unravel)
 
@@ -220,7 +226,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     count = jnp.where(learning(config, replay), config.updates_per_step, 0)
 
     def sampled(places: Places) -> NStep:
-        return seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
+        return seen_n_step(config, state, places, config.n_step)
 
     def uniform(bits: jax.Array) -> NStep:
         return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
@@ -253,7 +259,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     carry = (ravel(state.params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
     params, opt_state, priorities, sums = jax.lax.fori_loop(0, count, update, carry)
     updates = state.updates + count
-    target_params = jnp.where(count > 0, moved_target(config, target_params, params, updates), target_params)
+    target_params = moved_target(config, target_params, params, updates, count)
     metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel(target_params)
@@ -305,32 +311,19 @@ def make_dqn(config: DQNConfig) -> Agent:
         return dqn_init(parts, key)
 
     def step(state: DQNState) -> tuple[DQNState, Metrics]:
-        names: list[str] = []
-
-        def turn(state: DQNState, noise: DQNNoise) -> tuple[DQNState, tuple[jax.Array, jax.Array]]:
-            state, steps = dqn_collect(parts, state, noise)
-            state, metrics = dqn_update(parts, state, noise)
-            names[:] = sorted(metrics)
-            return state, (episode_sums(steps), stack_metrics(metrics))
-
-        state, noise = dqn_noise(parts, state, turns)
-        # Raveled for the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
-        raveled = state.replace(params=ravel(state.params), target_params=ravel(state.target_params))
-        raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
-        state = raveled.replace(params=parts.unravel(raveled.params), target_params=parts.unravel(raveled.target_params))
-        metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
+        before, noise = dqn_noise(parts, state, turns)
+        after, metrics = run_turns(
+            before,
+            noise,
+            lambda state, noise: dqn_collect(parts, state, noise),
+            lambda state, noise: dqn_update(parts, state, noise),
+            {"params": parts.unravel, "target_params": parts.unravel},
+        )
         metrics["train/learning_rate"] = annealed(config, state.iteration)
         metrics["train/epsilon"] = epsilon_at(config, state.iteration, jnp.int32(config.num_steps))
-        return state.replace(iteration=state.iteration + 1), metrics
+        return after, metrics
 
-    def act(
-        state: DQNState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
-    ) -> tuple[jax.Array, Any]:
-        q = q_values(parts, state.params, seen(state, obs))
-        epsilon = 0.0 if deterministic else config.epsilon_end
-        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
-
-    return Agent(init, step, act, config)
+    return Agent(init, step, q_act(parts, config.epsilon_end), config)
 
 
 register_agent(DQNConfig, make_dqn)

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
+from rljax.algos.budget import check_batch
 from rljax.algos.off_policy import seen
-from rljax.algos.on_policy import check_batch
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
 from rljax.collect.environments import make_training_env
@@ -111,6 +111,12 @@ class ImpalaState(struct.PyTreeNode):
     key: jax.Array
     eval_key: jax.Array
     iteration: jax.Array
+
+    def with_copies(self) -> ImpalaState:
+        """With the past policies of a new run: all the present one."""
+        if self.past_params is None:
+            return self
+        return self.replace(past_params=jnp.tile(ravel(self.params), (self.past_params.shape[0], 1)))
 
 
 class ImpalaRollout(NamedTuple):

@@ -8,16 +8,18 @@ then the target network's move. The schedule is static, and no buffer passes thr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.budget import check_budget
+from rljax.collect.minibatches import ravel
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
-from rljax.collect.replay import NStep, Replay, Transition, add_rows
-from rljax.collect.rollout import EnvironmentNoise, Steps, rollout_scan
-from rljax.core.agent import Metrics
+from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
+from rljax.collect.rollout import EnvironmentNoise, Steps, episode_means, episode_sums, rollout_scan
+from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import Config, leaf, static
 from rljax.core.environment import action_mask_of, tree_where
 from rljax.core.errors import ConfigError
@@ -49,11 +51,7 @@ class OffPolicyConfig(Config):
         super().__post_init__()
         if self.num_steps % self.train_every:
             raise ConfigError(f"train_every = {self.train_every}: must divide num_steps = {self.num_steps}")
-        if self.total_timesteps < self.steps_per_iteration:
-            raise ConfigError(
-                f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = "
-                f"{self.steps_per_iteration}, one iteration"
-            )
+        check_budget(self)
         rows = max(self.train_every, self.window)
         if self.buffer_rows < rows:
             raise ConfigError(
@@ -65,9 +63,11 @@ class OffPolicyConfig(Config):
             raise ConfigError(f"batch_size = {self.batch_size}: expected at most the {held} transitions of the buffer")
         if self.learning_starts > held:
             raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} transitions of the buffer")
-        if self.learning_starts >= self.total_timesteps:
+        taken = self.num_iterations * self.steps_per_iteration
+        if self.learning_starts >= taken:
             raise ConfigError(
-                f"learning_starts = {self.learning_starts}: expected fewer than total_timesteps = {self.total_timesteps}"
+                f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
+                f"{self.total_timesteps}"
             )
 
     @property
@@ -89,7 +89,7 @@ def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
     """Refuse a buffer of steps like `example` that the device cannot hold.
 
     Raises:
-        ConfigError: says how much it needs, what there is, and the size that would fit in half of it.
+        ConfigError: says how much it needs, what there is, and what one transition takes.
     """
     per_step = tree_bytes(example)
     needed = per_step * config.buffer_rows * config.num_envs
@@ -141,12 +141,12 @@ def seen(state: Any, obs: Any) -> Any:
     return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
 
 
-def seen_batch(state: Any, batch: NStep) -> NStep:
-    """A sample with observations and rewards as the networks see them: the buffer holds them as they came."""
-    batch = batch._replace(obs=seen(state, batch.obs), next_obs=seen(state, batch.next_obs))
-    if state.reward_statistics is None:
-        return batch
-    return batch._replace(reward=scale_rewards(state.reward_statistics, batch.reward))
+def seen_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:
+    """n-step transitions with observations and rewards as the networks see them: the buffer holds them as they came."""
+    statistics = state.reward_statistics
+    scale = None if statistics is None else lambda reward: scale_rewards(statistics, reward)
+    batch = take_n_step(state.replay, places, n, config.gamma, scale)
+    return batch._replace(obs=seen(state, batch.obs), next_obs=seen(state, batch.next_obs))
 
 
 def learning(config: OffPolicyConfig, replay: Replay) -> jax.Array:
@@ -161,11 +161,40 @@ def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
     return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
 
 
-def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
-    """The target network after a turn that ends with gradient step number `updates`: moved in every `target_update_every`-th."""
-    moved = polyak_update(target, params, config.tau)
+def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array, count: jax.Array) -> T:
+    """The target network after a turn of `count` gradient steps, `updates` in all: moved in every `target_update_every`-th turn,
+    and not in one without gradient steps."""
     every = config.target_update_every * config.updates_per_step
-    return moved if config.target_update_every == 1 else tree_where(updates % every == 0, moved, target)
+    # A crossing and not a remainder of 0: a fork may have taken a number of steps that its schedule never meets.
+    moves = updates // every > (updates - count) // every
+    return tree_where(moves, polyak_update(target, params, config.tau), target)
+
+
+def run_turns(
+    state: Any,
+    noise: Any,
+    collect: Callable[[Any, Any], tuple[Any, Steps]],
+    update: Callable[[Any, Any], tuple[Any, Metrics]],
+    unravel: Mapping[str, Callable[[jax.Array], Any]],
+) -> tuple[Any, Metrics]:
+    """An iteration: `collect` then `update` in each turn of `noise` (its leading axis).
+
+    `unravel` has, for the fields of the state that hold parameters, what makes trees of their raveled form. They are raveled for
+    the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
+    """
+    names: list[str] = []
+
+    def turn(state: Any, noise: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+        state, steps = collect(state, noise)
+        state, metrics = update(state, noise)
+        names[:] = sorted(metrics)
+        return state, (episode_sums(steps), stack_metrics(metrics))
+
+    raveled = state.replace(**{name: ravel(getattr(state, name)) for name in unravel})
+    raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
+    state = raveled.replace(**{name: tree_of(getattr(raveled, name)) for name, tree_of in unravel.items()})
+    metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
+    return state.replace(iteration=state.iteration + 1), metrics
 
 
 def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
+from rljax.algos.budget import check_batch
 from rljax.algos.off_policy import seen
-from rljax.algos.on_policy import check_batch
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
 from rljax.collect.environments import make_training_env

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
+from rljax.algos.budget import check_batch
 from rljax.algos.off_policy import seen
-from rljax.algos.on_policy import check_batch
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, legal_max, make_q_network, q_values
+from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, legal_max, make_q_network, q_act, q_values
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
@@ -249,14 +249,7 @@ def make_pqn(config: PQNConfig) -> Agent:
         state, metrics = pqn_update(parts, state, rollout)
         return state, episode_metrics(rollout.steps) | metrics
 
-    def act(
-        state: PQNState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
-    ) -> tuple[jax.Array, Any]:
-        q = q_values(parts, state.params, seen(state, obs))
-        epsilon = 0.0 if deterministic else config.epsilon_end
-        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
-
-    return Agent(init, step, act, config)
+    return Agent(init, step, q_act(parts, config.epsilon_end), config)
 
 
 register_agent(PQNConfig, make_pqn)

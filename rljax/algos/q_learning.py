@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
+from rljax.algos.off_policy import seen
 from rljax.collect.minibatches import unraveler
+from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
 from rljax.nn.distributions import mask_logits
 from rljax.nn.networks import make_feed_forward, one_batch_axis
@@ -72,8 +75,10 @@ def make_q_network(
     name = type(network).__name__
     try:
         q, variables = jax.eval_shape(lambda x: network.init_with_output(jax.random.key(0), x), one)
-    except (TypeError, ValueError, FlaxError) as error:
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
         raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    if set(variables) - {"params"}:
+        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
     if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):
         raise ConfigError(f"network = {name}: expected values [B, {num_actions}], one for each action, got {q} for B = 1")
     return network, tuple(x.ndim for x in jax.tree.leaves(obs)), unraveler(variables)
@@ -121,3 +126,17 @@ def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Ar
         random = jnp.argmax(legal > (bits[..., 1:] % jnp.maximum(legal[..., -1:], 1).astype(jnp.uint32)), axis=-1)
     greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
     return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
+
+
+def q_act(parts: QParts, epsilon: float) -> Act:
+    """`Agent.act` for states with `params` and `obs_statistics`: the best legal action, or epsilon-greedily."""
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        q = q_values(parts, state.params, seen(state, obs))
+        if deterministic:  # draws nothing: an exported greedy policy needs no random bits
+            return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
+        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
+
+    return act

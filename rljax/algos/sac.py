@@ -28,10 +28,10 @@ from rljax.algos.off_policy import (
     check_replay_memory,
     collect_to_replay,
     learning,
-    means_over_updates,
     moved_target,
+    run_turns,
     seen,
-    seen_batch,
+    seen_n_step,
     transition_example,
 )
 from rljax.algos.optimizer import adam, annealed
@@ -54,8 +54,8 @@ from rljax.algos.soft_policy import (
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
-from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows, take_n_step
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, episode_means, episode_sums, initial_environments
+from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.keys import as_key, draw
@@ -145,6 +145,10 @@ class SACState(struct.PyTreeNode):
     key: jax.Array
     eval_key: jax.Array
     iteration: jax.Array
+
+    def with_copies(self) -> SACState:
+        """With the target critics where a new run has them."""
+        return self.replace(target_params=self.params["critic"])
 
 
 class SACNoise(NamedTuple):
@@ -261,8 +265,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     count = jnp.where(learning(config, replay), config.updates_per_step, 0)
 
     def sampled(bits: jax.Array) -> NStep:
-        places = sample_windows(replay, bits.reshape(-1), config.n_step)
-        return seen_batch(state, take_n_step(replay, places, config.n_step, config.gamma))
+        return seen_n_step(config, state, sample_windows(replay, bits.reshape(-1), config.n_step), config.n_step)
 
     # One gather for all gradient steps.
     samples = read_apart(sampled, noise.sample, count > 0)
@@ -282,8 +285,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     carry = (ravel(state.params), state.opt_state, jnp.zeros(len(METRICS)))
     params, opt_state, sums = jax.lax.fori_loop(0, count, update, carry)
     updates = state.updates + count
-    moved = moved_target(config, target_params, params[parts.critics], updates)
-    target_params = jnp.where(count > 0, moved, target_params)
+    target_params = moved_target(config, target_params, params[parts.critics], updates, count)
     metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel_critics(target_params)
@@ -357,7 +359,11 @@ def target_entropy(parts: SACParts, mask: jax.Array | None) -> Any:
 
 
 def _tree(parts: SACParts, params: Any) -> Any:
-    return parts.unravel(params) if isinstance(params, jax.Array) else params
+    """Parameters as a tree; a fixed temperature is the configuration's, whatever a fork brought along."""
+    params = parts.unravel(params) if isinstance(params, jax.Array) else params
+    if parts.config.temperature is None:
+        return params
+    return {**params, "log_alpha": jnp.log(jnp.asarray(parts.config.temperature, jnp.float32))}
 
 
 def make_sac(config: SACConfig) -> Agent:
@@ -369,23 +375,17 @@ def make_sac(config: SACConfig) -> Agent:
         return sac_init(parts, key)
 
     def step(state: SACState) -> tuple[SACState, Metrics]:
-        names: list[str] = []
-
-        def turn(state: SACState, noise: SACNoise) -> tuple[SACState, tuple[jax.Array, jax.Array]]:
-            state, steps = sac_collect(parts, state, noise)
-            state, metrics = sac_update(parts, state, noise)
-            names[:] = sorted(metrics)
-            return state, (episode_sums(steps), stack_metrics(metrics))
-
-        state, noise = sac_noise(parts, state, turns)
-        # Raveled for the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
-        raveled = state.replace(params=ravel(state.params), target_params=ravel(state.target_params))
-        raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
-        params, target_params = parts.unravel(raveled.params), parts.unravel_critics(raveled.target_params)
-        state = raveled.replace(params=params, target_params=target_params, iteration=state.iteration + 1)
-        metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
-        metrics["train/learning_rate"] = annealed(config, raveled.iteration)
-        return state, metrics
+        before, noise = sac_noise(parts, state, turns)
+        after, metrics = run_turns(
+            before,
+            noise,
+            lambda state, noise: sac_collect(parts, state, noise),
+            lambda state, noise: sac_update(parts, state, noise),
+            {"params": parts.unravel, "target_params": parts.unravel_critics},
+        )
+        metrics["train/learning_rate"] = annealed(config, state.iteration)
+        metrics["train/temperature"] = jnp.exp(_tree(parts, after.params)["log_alpha"])  # also before learning starts
+        return after, metrics
 
     def act(
         state: SACState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None

@@ -196,7 +196,13 @@ def put_windows(replay: Replay, places: Places, values: Any) -> Replay:
     return replay.replace(data=data)
 
 
-def take_n_step(replay: Replay, places: Places, n: int, gamma: float | jax.Array) -> NStep:
+def take_n_step(
+    replay: Replay,
+    places: Places,
+    n: int,
+    gamma: float | jax.Array,
+    scale: Callable[[jax.Array], jax.Array] | None = None,
+) -> NStep:
     """n-step transitions (Sutton, 1988; Mnih et al., 2016) from each of `places` on, in a buffer of `Transition`.
 
     With m <= n the steps to the end of the episode, or n:
@@ -211,14 +217,18 @@ def take_n_step(replay: Replay, places: Places, n: int, gamma: float | jax.Array
         places: starts of windows of n rows, from `sample_windows(replay, bits, n)`.
         n: steps.
         gamma: discount per step.
+        scale: what each reward counts as, elementwise (a normaliser's clip, say); None: as it is.
     """
     data: Transition = replay.data
     gamma = jnp.asarray(gamma, jnp.float32)
     if n == 1:
         step: Transition = take(replay, places)
         discount = jnp.where(step.terminated, 0.0, gamma)
-        return NStep(step.obs, step.action, step.reward, discount, step.next_obs, step.next_mask)
+        reward = step.reward if scale is None else scale(step.reward)
+        return NStep(step.obs, step.action, reward, discount, step.next_obs, step.next_mask)
     rows, envs = _window(replay, places, n), places.env[:, None]
+    reward = data.reward[rows, envs]
+    reward = reward if scale is None else scale(reward)
     ended = data.terminated[rows, envs] | data.truncated[rows, envs]
     taken = jnp.cumsum(ended, 1) - ended == 0
     steps = jnp.sum(taken, 1)
@@ -228,7 +238,7 @@ def take_n_step(replay: Replay, places: Places, n: int, gamma: float | jax.Array
     return NStep(
         obs=obs,
         action=action,
-        reward=jnp.sum(jnp.where(taken, data.reward[rows, envs], 0.0) * gamma ** jnp.arange(n), 1),
+        reward=jnp.sum(jnp.where(taken, reward, 0.0) * gamma ** jnp.arange(n), 1),
         discount=jnp.where(terminated, 0.0, gamma**steps),
         next_obs=next_obs,
         next_mask=next_mask,
@@ -265,8 +275,8 @@ class Trajectories(NamedTuple):
 def sample_trajectories(replay: Replay, bits: jax.Array, max_length: int) -> Trajectories:
     """The episodes that uniformly drawn steps belong to, from their first step on.
 
-    An episode is as long as the buffer holds it, and at most `max_length` steps: of a longer one the piece that ends with the
-    drawn step.
+    An episode is as long as the buffer holds it, and at most `max_length` steps: of a longer one its first steps, or where the
+    drawn step is not among these the piece that ends with it.
 
     Args:
         replay: its data are a `Transition`, or any structure with fields `terminated` and `truncated`.
@@ -389,11 +399,11 @@ def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Place
     cumulative = jnp.cumsum(priorities.sums)
     total = cumulative[-1]
     target = _below((jnp.arange(count) + uniform) / count * total, total)
-    block = jnp.searchsorted(cumulative, target, side="right")
+    block = jnp.minimum(jnp.searchsorted(cumulative, target, side="right"), cumulative.shape[0] - 1)
     leaves = priorities.leaves[block].reshape(count, -1)
     within = jnp.cumsum(leaves, 1)
     target = _below(target - (cumulative[block] - priorities.sums[block]), within[:, -1])
-    leaf = jnp.sum(within <= target[:, None], 1)
+    leaf = jnp.minimum(jnp.sum(within <= target[:, None], 1), leaves.shape[1] - 1)
     probability = jnp.take_along_axis(leaves, leaf[:, None], 1)[:, 0] / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
     return Places(block * per_block + leaf // num_envs, leaf % num_envs), probability
 

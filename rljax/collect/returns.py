@@ -87,6 +87,8 @@ def vtrace(
         `(target vs, advantage)`, f32 `[T, ...]`. Gradients flow through both: stop them.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated, log_rho])
+    # Not by a product alone: it counts for nothing where an episode terminated, whatever it is.
+    next_value = jnp.where(terminated, 0.0, next_value)
     ratio = importance_ratio(log_rho)
     rho = jnp.minimum(rho_bar, ratio)
     bootstrap = gamma * (1.0 - terminated)
@@ -134,6 +136,7 @@ def upgo(
         Returns f32 `[T, ...]`; the advantages are `returns - value`, weighted by the clipped ratio of the policies.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated])
+    next_value = jnp.where(terminated, 0.0, next_value)
     bootstrap = jnp.broadcast_to(gamma * (1.0 - terminated), reward.shape)
     better = reward + bootstrap * next_value >= value
 

@@ -260,10 +260,10 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
         return spec
     dense = ("hidden", "activation", "layer_norm")
     table = _network_table(spec, {"mlp": dense, "cnn": (*dense, "channels", "kernels", "strides")})
-    if "kernels" in table or "strides" in table or "channels" in table:
-        lengths = {key: len(table.get(key, ())) for key in ("channels", "kernels", "strides")}
-        if len(set(lengths.values())) != 1:
-            raise ConfigError(f"network: expected channels, kernels and strides of one length, got {lengths}")
+    lengths = {key: len(table.get(key, ())) for key in ("channels", "kernels", "strides")}
+    convolutional = spec.get("type") == "cnn"
+    if convolutional and (len(set(lengths.values())) != 1 or not lengths["channels"]):
+        raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
     return FeedForward(num_outputs=num_outputs, **{**attributes, **table})
 
 

@@ -38,6 +38,9 @@ ENVIRONMENT_FIELDS = ("env_state", "obs")
 REPLAY_FIELDS = ("replay", "priorities")
 """Fields of a state that hold steps taken: started anew where the episodes under way are, and together."""
 
+PRIORITY_FIELDS = ("priority_alpha", "n_step")
+"""Fields of a configuration that say what a priority is, and of which steps."""
+
 
 class Start(NamedTuple):
     """Where a run begins.
@@ -77,12 +80,21 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
         keys = key
     else:
         keys = jax.random.split(key, seeds)
+    state = _initial(agent, keys, seeds)
+    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
+    return Start(agent, state, info, iteration=0, pending=None, meta={})
+
+
+def _initial(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
+    """The state before the first iteration.
+
+    Raises:
+        ConfigError: the device cannot hold it; nothing was compiled.
+    """
     program = jax.jit(lambda keys: initial_state(agent, keys, seeds)).lower(keys)
     what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
     check_memory(tree_bytes(program.out_info), what, "take fewer seeds, or a smaller buffer or network")
-    state = program.compile()(keys)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
-    return Start(agent, state, info, iteration=0, pending=None, meta={})
+    return program.compile()(keys)
 
 
 def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None, seeds: int | None) -> Start:
@@ -155,8 +167,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
         iteration = saved.meta["iteration"]
     step_offset = step - iteration * config.steps_per_iteration
     keys = initial_keys(config.seed, info.seeds, info.key_impl)
-    fresh = jax.jit(lambda keys: initial_state(agent, keys, info.seeds))(keys)
-    state, anew, left_out = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source)
+    fresh = _initial(agent, keys, info.seeds)
+    state, anew, left_out = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source, info.seeds)
     if anew:
         warnings.warn(
             f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2
@@ -189,7 +201,7 @@ def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:
 
 
 def _take_over(
-    fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path
+    fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path, seeds: int | None
 ) -> tuple[Any, list[str], list[str]]:
     """`(state, fields made anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
     saved: dict[str, dict[str, np.ndarray]] = {}
@@ -207,6 +219,8 @@ def _take_over(
     anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
     there, now = config_table(old), config_table(new)
     another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
+    if any(getattr(old, name, None) != getattr(new, name, None) for name in PRIORITY_FIELDS):
+        anew |= fields.keys() & {"priorities"}
     if another or anew & set(ENVIRONMENT_FIELDS):
         # Steps in a buffer are of the episodes under way: none may seem to follow one of another environment.
         anew |= set(ENVIRONMENT_FIELDS) | (fields.keys() & set(REPLAY_FIELDS))
@@ -217,7 +231,12 @@ def _take_over(
         for name, value in fields.items()
         if name not in anew and not (old.seed != new.seed and name in ("key", "eval_key"))
     }
-    return fresh.replace(**taken), sorted(anew & set(fields)), sorted(set(saved) - set(fields))
+    state = fresh.replace(**taken)
+    if hasattr(state, "with_copies"):
+        # A target network or a past policy that is made anew is a copy of the parameters, as in a new run.
+        copied = state.with_copies() if seeds is None else jax.vmap(type(state).with_copies)(state)
+        state = state.replace(**{name: getattr(copied, name) for name in anew & set(fields)})
+    return state, sorted(anew & set(fields)), sorted(set(saved) - set(fields))
 
 
 def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:

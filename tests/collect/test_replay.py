@@ -166,6 +166,15 @@ def test_n_step_targets_are_those_of_a_loop_over_terminations_and_truncations(n:
     assert {kind[2] for kind in kinds} == set(range(n))
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_each_reward_is_scaled_and_not_their_sum(n: int) -> None:
+    buffer, _ = episodes(capacity=20, written=20)
+    places = rb.sample_windows(buffer, bits(50, n), n)
+    clipped = buffer.replace(data=buffer.data._replace(reward=jnp.clip(buffer.data.reward, -0.3, 0.3)))
+    scaled = rb.take_n_step(buffer, places, n, 0.9, lambda reward: jnp.clip(reward, -0.3, 0.3))
+    np.testing.assert_allclose(scaled.reward, rb.take_n_step(clipped, places, n, 0.9).reward, rtol=1e-6)
+
+
 def test_sequences_say_where_an_episode_begins() -> None:
     buffer, history = episodes(capacity=16, written=40)
     data, is_first = rb.sample_sequences(buffer, bits(100), 6)

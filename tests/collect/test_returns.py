@@ -382,3 +382,13 @@ def test_a_truncated_q_lambda_return_is_that_of_the_final_observation_alone() ->
     batch.reward[5:] += 100.0
     again = jitted_q_lambda(batch.reward, batch.next_value, batch.terminated, batch.truncated, 0.9, 0.8)
     np.testing.assert_array_equal(again[:5], returns[:5])
+
+
+def test_what_follows_a_termination_counts_for_nothing_whatever_it_is() -> None:
+    reward, value = jnp.ones(3), jnp.zeros(3)
+    next_value = jnp.array([0.0, jnp.inf, 0.0])
+    terminated, never = jnp.array([False, True, False]), jnp.zeros(3, bool)
+    targets, advantages = vtrace(reward, value, next_value, terminated, never, jnp.zeros(3), 0.9)
+    np.testing.assert_allclose(targets, [1.9, 1.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(advantages, [1.9, 1.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(upgo(reward, value, next_value, terminated, never, 0.9), [1.9, 1.0, 1.0], rtol=1e-6)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.collect.minibatches import ravel
 from rljax.run import fit as driver
 from tests.run.tiny_runs import TINY, assert_same_state
 
@@ -58,6 +59,47 @@ def test_a_buffer_that_does_not_fit_starts_empty_and_says_so(
     updates = result.metrics["train/updates"]
     assert updates[0] == 0  # 64 steps are fewer than learning_starts
     assert updates[-1] > 0
+
+
+def test_the_target_network_of_a_fork_moves_whatever_number_of_updates_it_brings(tmp_path: Path) -> None:
+    """7 gradient steps, where the target of the fork moves every 3 turns of 2: no remainder is ever 0."""
+    config = CONFIG.replace(
+        train_every=4, updates_per_step=1, prioritized=False, learning_starts=85, total_timesteps=64 * 3, eval_every=None
+    )
+    rljax.fit(config, run_dir=tmp_path / "a")
+    odd = int(rljax.load_run(tmp_path / "a").state.updates)
+    assert odd == 7
+    fork = config.replace(updates_per_step=2, target_update_every=3, tau=1.0, total_timesteps=64 * 6)
+    state = rljax.fit(fork, fork=tmp_path / "a").state
+    before = rljax.load_run(tmp_path / "a").state.target_params
+    moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(state.target_params), jax.tree.leaves(before), strict=True)]
+    assert max(moved) > 0
+
+
+def test_priorities_of_another_exponent_start_anew(parent: Path, tmp_path: Path) -> None:
+    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: priorities, replay"):
+        rljax.fit(LONGER.replace(priority_alpha=0.0), fork=parent, run_dir=tmp_path / "a")
+
+
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_past_policies_and_targets_made_anew_are_copies_of_the_weights_taken_over(seeds: int | None, tmp_path: Path) -> None:
+    config = TINY["impala"].replace(total_timesteps=64 * 4, eval_every=None)
+    rljax.fit(config, run_dir=tmp_path / "a", seeds=seeds)
+    old = rljax.load_run(tmp_path / "a").state
+    with pytest.warns(rljax.RljaxWarning, match="past_params"):
+        rljax.fit(config.replace(policy_lag=5, total_timesteps=64 * 6), fork=tmp_path / "a", run_dir=tmp_path / "b", seeds=seeds)
+    start = rljax.load_run(tmp_path / "b", checkpoint=64 * 4).state
+    flat = ravel(old.params) if seeds is None else jax.vmap(ravel)(old.params)
+    np.testing.assert_array_equal(start.past_params, jnp.broadcast_to(flat[..., None, :], start.past_params.shape))
+    assert start.past_params.shape[-2] == 5
+
+
+def test_a_fork_to_a_fixed_temperature_has_it(tmp_path: Path) -> None:
+    config = TINY["sac"].replace(eval_every=None)
+    rljax.fit(config, run_dir=tmp_path / "a")
+    longer = config.replace(temperature=0.01, total_timesteps=config.total_timesteps * 2)
+    metrics = rljax.fit(longer, fork=tmp_path / "a").metrics
+    np.testing.assert_allclose(metrics["train/temperature"], 0.01, rtol=1e-5)
 
 
 def test_seeds_of_one_program_are_the_runs_alone() -> None:

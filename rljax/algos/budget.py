@@ -1,4 +1,4 @@
-"""What the learners from rollouts share: a batch of `num_envs * num_steps` steps, split into minibatches."""
+"""Checks of a configuration's budget: whole iterations of `num_envs * num_steps` steps, split into minibatches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from typing import Protocol
 from rljax.core.errors import ConfigError
 
 
-class BatchFields(Protocol):
-    """Fields of a configuration that say how large a rollout is, how many there are, and how each is split."""
+class BudgetFields(Protocol):
+    """Fields of a configuration that say how large a rollout is, and how many there are."""
 
     @property
     def num_envs(self) -> int: ...
     @property
     def num_steps(self) -> int: ...
     @property
-    def num_minibatches(self) -> int: ...
-    @property
     def total_timesteps(self) -> int: ...
     @property
     def num_iterations(self) -> int: ...
+
+
+class BatchFields(BudgetFields, Protocol):
+    """And how each is split."""
+
+    @property
+    def num_minibatches(self) -> int: ...
 
 
 def check_batch(config: BatchFields) -> None:
@@ -34,6 +39,16 @@ def check_batch(config: BatchFields) -> None:
             f"num_minibatches = {config.num_minibatches}: must divide num_envs * num_steps = "
             f"{config.num_envs} * {config.num_steps} = {batch}"
         )
+    check_budget(config)
+
+
+def check_budget(config: BudgetFields) -> None:
+    """Refuse a budget that is no iteration or too many to count.
+
+    Raises:
+        ConfigError: names the field, its value and what is allowed.
+    """
+    batch = config.num_envs * config.num_steps
     if config.total_timesteps < batch:
         raise ConfigError(
             f"total_timesteps = {config.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
