@@ -291,7 +291,10 @@ def test_a_duelling_head_is_a_value_and_advantages_of_mean_zero() -> None:
     [
         ({"shared": True}, "network.shared: unknown key"),
         ({"channels": [16]}, "network.channels: unknown key"),
-        ({"type": "cnn", "channels": [16], "kernels": [3]}, "network: expected channels, kernels and strides of one length, got"),
+        (
+            {"type": "cnn", "channels": [16], "kernels": [3]},
+            "network: expected channels, kernels and strides of one length, at least 1, got",
+        ),
         (
             {"type": "cnn", "channels": [0], "kernels": [3], "strides": [1]},
             "network.channels = (0,): expected a list, one for each",
