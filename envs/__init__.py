@@ -2,11 +2,17 @@
 
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
+from rljax.envs.command import Command
+from rljax.envs.composite import Composite
 from rljax.envs.gridworld import GridWorld, optimal_return
+from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.registry import env_ids, gymnax_env_ids, make_env, register_env, resolve_env
+from rljax.envs.sparse_gridworld import SparseGridWorld
+from rljax.envs.target_pick import TargetPick
+from rljax.envs.tmaze import TMaze
 
 __all__ = [
     # registry
@@ -18,9 +24,15 @@ __all__ = [
     # environments (the probes are in rljax.envs.probes)
     "Acrobot",
     "CartPole",
+    "Command",
+    "Composite",
     "GridWorld",
+    "HiddenBit",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "SparseGridWorld",
+    "TMaze",
+    "TargetPick",
     "optimal_return",
 ]

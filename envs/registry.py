@@ -18,7 +18,10 @@ from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
+from rljax.envs.command import Command
+from rljax.envs.composite import Composite
 from rljax.envs.gridworld import GridWorld
+from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.pendulum import Pendulum
@@ -32,6 +35,9 @@ from rljax.envs.probes import (
     ObservationReward,
     TruncationProbe,
 )
+from rljax.envs.sparse_gridworld import SparseGridWorld
+from rljax.envs.target_pick import TargetPick
+from rljax.envs.tmaze import TMaze
 
 EnvFactory = Callable[..., Any]
 
@@ -45,6 +51,12 @@ _factories: dict[str, EnvFactory] = {
     "MountainCar-v0": MountainCar,
     "MountainCarContinuous-v0": MountainCarContinuous,
     "GridWorld-v0": GridWorld,
+    "SparseGridWorld-v0": SparseGridWorld,
+    "TMaze-v0": TMaze,
+    "TargetPick-v0": TargetPick,
+    "Composite-v0": Composite,
+    "HiddenBit-v0": HiddenBit,
+    "Command-v0": Command,
     "ConstantReward-v0": ConstantReward,
     "ObservationReward-v0": ObservationReward,
     "DelayedReward-v0": DelayedReward,

@@ -29,15 +29,15 @@ from rljax.algos.off_policy import (
     learning,
     moved_target,
     run_turns,
-    seen,
     seen_n_step,
     transition_example,
 )
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_act, q_values
+from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.replay import (
     NStep,
     Places,
@@ -53,11 +53,11 @@ from rljax.collect.replay import (
     sample_windows,
     update_priorities,
 )
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, initial_environments
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import draw
 from rljax.nn.distributions import mask_logits
 
 METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss")
@@ -156,11 +156,9 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
 def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
     """The state before the first iteration."""
     config = parts.config
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
-    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
-    params = parts.network.init(params_key, obs)
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
+    params = parts.network.init(params_key, fields["obs"])
     example = transition_example(parts.env, parts.env_params, jax.ShapeDtypeStruct((), jnp.int32))
-    first_obs = jax.tree.map(lambda x: x[0], obs)
     return DQNState(
         params=params,
         target_params=jax.tree.map(jnp.copy, params),
@@ -168,13 +166,7 @@ def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
         updates=jnp.zeros((), jnp.int32),
         replay=init_replay(example, config.buffer_rows, config.num_envs),
         priorities=init_priorities(config.buffer_rows, config.num_envs) if config.prioritized else None,
-        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
-        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
-        env_state=env_state,
-        obs=obs,
-        key=key,
-        eval_key=eval_key,
-        iteration=jnp.zeros((), jnp.int32),
+        **fields,
     )
 
 
@@ -197,9 +189,9 @@ def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNS
     """Step the environments `train_every` times, epsilon-greedily, and add the steps to the buffer."""
     config = parts.config
 
-    def act(obs: Any, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def act(obs: Any, _: None, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise_t
-        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask)
+        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask), None
 
     step = noise.step + jnp.arange(config.train_every)
     epsilon = epsilon_at(config, state.iteration, step)

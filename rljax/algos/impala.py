@@ -16,47 +16,55 @@ One iteration is `impala_collect` then `impala_update`; both are public, so a us
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.budget import check_batch
-from rljax.algos.off_policy import seen
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
+from rljax.algos.policy import (
+    begins_of,
+    build_policy,
+    environments_first,
+    judge_rollout,
+    policy_act,
+    policy_and_value,
+    policy_rollout,
+    policy_unroll,
+)
+from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
-from rljax.collect.normalizers import (
-    RewardStatistics,
-    RunningStatistics,
-    init_reward_statistics,
-    init_statistics,
-    normalize_rewards,
-    update_statistics,
-)
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import importance_ratio, upgo, vtrace
-from rljax.collect.rollout import Steps, episode_metrics, initial_environments
+from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.core.keys import as_key
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.nn.distributions import ActionHead
+from rljax.nn.policy import Policy
 
 
 @algorithm("impala")
 class ImpalaConfig(Config):
     """V-trace actor-critic. Weights of the losses are those of the paper; the optimiser is Adam."""
 
+    privileged_critic: ClassVar[bool] = True
+
     num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
     num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
     network: Any = static(
-        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module"
+        default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
+    )
+    action_heads: str = static(
+        default="independent",
+        doc="of several: 'autoregressive' lets each see the actions of those before it",
+        choices=("independent", "autoregressive"),
     )
     log_std: str = static(
         default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
@@ -91,13 +99,14 @@ class ImpalaParts(NamedTuple):
     config: ImpalaConfig
     env: Any
     env_params: Any
-    policy: nn.Module
+    policy: Policy
     head: ActionHead
 
 
 class ImpalaState(struct.PyTreeNode):
     """The whole truth about a run. N environments; statistics are None where the config does not ask for them.
 
+    `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
     `past_params` f32 `[policy_lag, P]` are the parameters of the iterations before, raveled, oldest first; None without lag.
     """
 
@@ -108,6 +117,7 @@ class ImpalaState(struct.PyTreeNode):
     reward_statistics: RewardStatistics | None
     env_state: Any
     obs: Any
+    carry: Any
     key: jax.Array
     eval_key: jax.Array
     iteration: jax.Array
@@ -120,10 +130,14 @@ class ImpalaState(struct.PyTreeNode):
 
 
 class ImpalaRollout(NamedTuple):
-    """T steps of N environments, and the log-probabilities f32 `[T, N]` that the policy which took them gave its actions."""
+    """T steps of N environments, and the log-probabilities f32 `[T, N]` that the policy which took them gave its actions.
+
+    `carry` is what that policy remembered before the first step, `[N, ...]`; None without memory.
+    """
 
     steps: Steps
     log_prob: jax.Array
+    carry: Any = None
 
 
 LossFn = Callable[[ImpalaParts, Any, ImpalaRollout], tuple[jax.Array, Metrics]]
@@ -148,21 +162,14 @@ def impala_parts(config: ImpalaConfig) -> ImpalaParts:
 def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
     """The state before the first iteration; before it, too, the policy was the first one."""
     config = parts.config
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
-    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
-    params = parts.policy.init(params_key, obs)
-    first_obs = jax.tree.map(lambda x: x[0], obs)
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
+    params = parts.policy.init(params_key, fields["obs"])
     return ImpalaState(
         params=params,
         past_params=jnp.tile(ravel(params), (config.policy_lag, 1)) if config.policy_lag else None,
         opt_state=init_optimizer(adam(config), params),
-        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
-        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
-        env_state=env_state,
-        obs=obs,
-        key=key,
-        eval_key=eval_key,
-        iteration=jnp.zeros((), jnp.int32),
+        carry=parts.policy.initial_carry((config.num_envs,)),
+        **fields,
     )
 
 
@@ -173,12 +180,13 @@ def behaviour_params(state: ImpalaState) -> Any:
 
 def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState, ImpalaRollout]:
     """Step the environments `num_steps` times with the policy of `policy_lag` iterations ago."""
-    params = behaviour_params(state)
+    params, before = behaviour_params(state), state.carry
     collected, steps = policy_rollout(parts, state, params)
     # Observations are standardised by the statistics of today, for both policies: what the actor saw is what it acted upon.
-    outputs, _ = policy_and_value(parts, params, seen(state, steps.obs))
+    obs, next_obs = seen(state, steps.obs), seen(state, steps.next_obs)
+    outputs = judge_rollout(parts, params, obs, next_obs, steps.carry).outputs
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
-    return collected, ImpalaRollout(steps, log_prob)
+    return collected, ImpalaRollout(steps, log_prob, before)
 
 
 def impala_update(
@@ -197,19 +205,24 @@ def impala_update(
         The next state, and metrics `train/...`, means over the gradient steps.
     """
     config, steps = parts.config, rollout.steps
-    reward, reward_statistics = steps.reward, state.reward_statistics
-    if reward_statistics is not None:
-        done = steps.terminated | steps.truncated
-        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
-    as_seen = steps._replace(obs=seen(state, steps.obs), next_obs=seen(state, steps.next_obs), reward=reward)
+    reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
+    as_seen = steps._replace(obs=seen(state, steps.obs), next_obs=seen(state, steps.next_obs), reward=reward, carry=None)
+    batch = environments_first(ImpalaRollout(as_seen, rollout.log_prob))._replace(carry=rollout.carry)
+
+    def loss(params: Any, trajectories: ImpalaRollout) -> tuple[jax.Array, Metrics]:
+        carry = trajectories.carry
+        return (loss_fn or impala_loss)(
+            parts, params, environments_first(trajectories._replace(carry=None))._replace(carry=carry)
+        )
+
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
     params, opt_state, metrics = minibatch_steps(
-        lambda params, trajectories: (loss_fn or impala_loss)(parts, params, _swap_axes(trajectories)),
+        loss,
         adam(config),
         state.params,
         state.opt_state,
-        _swap_axes(ImpalaRollout(as_seen, rollout.log_prob)),
+        batch,
         shuffle_key,
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
@@ -218,25 +231,16 @@ def impala_update(
     past_params = state.past_params
     if past_params is not None:
         past_params = jnp.concatenate([past_params[1:], ravel(state.params)[None]])
-    obs_statistics = state.obs_statistics
-    if obs_statistics is not None:
-        # Only now: statistics that moved between rollout and update would make the ratio of a policy to itself differ from 1.
-        obs_statistics = update_statistics(obs_statistics, steps.obs)
-    state = state.replace(
+    state = after_update(
+        state,
+        steps,
         params=params,
         past_params=past_params,
         opt_state=opt_state,
-        obs_statistics=obs_statistics,
         reward_statistics=reward_statistics,
         key=key,
-        iteration=state.iteration + 1,
     )
     return state, metrics | {"train/learning_rate": learning_rate}
-
-
-def _swap_axes(tree: Any) -> Any:
-    """From time first to environments first, which minibatches are drawn from, and back."""
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
 
 
 def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tuple[jax.Array, Metrics]:
@@ -250,8 +254,8 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
         `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
     """
     config, steps = parts.config, rollout.steps
-    outputs, value = policy_and_value(parts, params, steps.obs)
-    _, next_value = policy_and_value(parts, jax.lax.stop_gradient(params), steps.next_obs)
+    outputs, value, carry = policy_unroll(parts, params, steps.obs, rollout.carry, begins_of(steps))
+    _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, steps.next_obs, carry)))
     distribution = parts.head.distribution(outputs, steps.mask)
     log_prob = distribution.log_prob(steps.action)
 
@@ -273,7 +277,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
     )
     policy_loss = -jnp.mean(advantage * log_prob)
     value_loss = 0.5 * jnp.mean(jnp.square(value - target))
-    entropy = jnp.mean(distribution.entropy())
+    entropy = jnp.mean(parts.head.entropy(distribution, steps.action))
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     metrics = {
         "train/policy_loss": policy_loss,

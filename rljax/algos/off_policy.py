@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.budget import check_budget
+from rljax.algos.state import seen
 from rljax.collect.minibatches import ravel
-from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
 from rljax.collect.rollout import EnvironmentNoise, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
@@ -111,14 +112,14 @@ def collect_to_replay(
     config: OffPolicyConfig,
     env: Any,
     env_params: Any,
-    act: Callable[[Any, jax.Array | None, Any], jax.Array],
+    act: Callable[[Any, Any, jax.Array | None, Any], tuple[jax.Array, Any]],
     to_env: Callable[[jax.Array], jax.Array],
     state: Any,
     noise: Any,
     env_noise: EnvironmentNoise,
 ) -> tuple[Any, Steps]:
     """Step the environments of `state` with `act` (see `rollout_scan`), and add what happened to its buffer and statistics."""
-    env_state, obs, steps = rollout_scan(env, env_params, act, to_env, state.env_state, state.obs, noise, env_noise)
+    env_state, obs, _, steps = rollout_scan(env, env_params, act, to_env, state.env_state, state.obs, noise, env_noise)
     obs_statistics, reward_statistics = state.obs_statistics, state.reward_statistics
     if obs_statistics is not None:
         obs_statistics = update_statistics(obs_statistics, steps.obs)
@@ -134,11 +135,6 @@ def collect_to_replay(
         reward_statistics=reward_statistics,
     )
     return state, steps
-
-
-def seen(state: Any, obs: Any) -> Any:
-    """Observations as the networks see them: standardised where the config asks for it."""
-    return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
 
 
 def seen_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
-from rljax.algos.off_policy import seen
-from rljax.collect.rollout import Steps, environment_noise, rollout_scan
+from rljax.algos.state import seen
+from rljax.collect.rollout import Steps, environment_noise, forget, rollout_scan
 from rljax.core.agent import Act
+from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
+from rljax.core.wrappers import PRIVILEGED, split_privileged
+from rljax.nn.actor_critic import make_network
+from rljax.nn.composite import composite_head
 from rljax.nn.distributions import ActionHead, action_head
-from rljax.nn.networks import Policy, make_network
+from rljax.nn.policy import Policy
 
 
 class PolicyFields(Protocol):
@@ -23,6 +27,8 @@ class PolicyFields(Protocol):
     def network(self) -> Any: ...
     @property
     def log_std(self) -> str: ...
+    @property
+    def action_heads(self) -> str: ...
     @property
     def num_envs(self) -> int: ...
     @property
@@ -44,59 +50,136 @@ class PolicyParts(Protocol):
     def head(self) -> ActionHead: ...
 
 
-def build_policy(config: PolicyFields, env: Any, env_params: Any) -> tuple[Policy, ActionHead]:
+def build_policy(config: PolicyFields, env: Any, env_params: Any, num_values: int = 1) -> tuple[Policy, ActionHead]:
     """The policy of a configuration for an environment, and its action head.
 
     Raises:
         ConfigError: the network does not fit the environment, or the action space has no policy.
     """
-    head = action_head(env.action_space(env_params), config.log_std)
-    obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    obs_ndims = tuple(x.ndim for x in jax.tree.leaves(obs))
-    policy = Policy(make_network(config.network, head.num_outputs), obs_ndims, head.num_log_std)
-    _check_policy(policy, head, obs)
+    space = env.action_space(env_params)
+    head = action_head(space, config.log_std) if config.action_heads == "independent" else composite_head(space)
+    obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
+    if mask is not None and mask.ndim > 1 and config.action_heads == "independent":
+        raise ConfigError(
+            f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
+            "; expected 'autoregressive'"
+        )
+    network = make_network(config.network, head.num_outputs, num_values, head.policy_gain)
+    policy = Policy(network, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
+    _check_policy(policy, head, obs, num_values)
     return policy, head
 
 
-def _check_policy(policy: Policy, head: ActionHead, obs: Any) -> None:
+def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -> None:
     """One line for a user's network that puts out the wrong shapes."""
     zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
     name = type(policy.network).__name__
+    public, privileged = split_privileged(zeros)
+    arguments = (public,) if privileged is None else (public, privileged)
+
+    def first_step(key: jax.Array) -> Any:
+        if policy.in_parts:
+            return policy.init_with_output(key, zeros, method="bare")
+        # Not through the policy, which takes two results for granted.
+        return policy.network.init_with_output(key, *arguments)
+
     try:
-        result, variables = jax.eval_shape(lambda x: policy.network.init_with_output(jax.random.key(0), x), zeros)
-    except (TypeError, ValueError, FlaxError) as error:
+        result, variables = jax.eval_shape(first_step, jax.random.key(0))
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
         raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
     if set(variables) - {"params"}:
         raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
     shapes = jax.tree.map(lambda x: x.shape, result)
-    expected = ((3, head.num_outputs), (3,))
+    values = () if num_values == 1 else (num_values,)
+    value = "B" if num_values == 1 else f"B, {num_values}"
+    expected = ((3, head.num_outputs), (3, *values))
     if shapes != expected:
         raise ConfigError(
-            f"network = {name}: expected (outputs [B, {head.num_outputs}], value [B]) for this action "
+            f"network = {name}: expected (outputs [B, {head.num_outputs}], value [{value}]) for this action "
             f"space; 3 observations gave shapes {shapes}, not {expected}"
         )
 
 
-def policy_and_value(parts: PolicyParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
-    """`(outputs [..., head.num_outputs], value [...])` of normalised observations `[..., *obs_shape]`."""
-    outputs, value = parts.policy.apply(params, obs)
-    return jnp.asarray(outputs), jnp.asarray(value)
+def policy_and_value(parts: PolicyParts, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
+    """`(outputs [..., head.num_outputs], value [...], carry)` of normalised observations `[..., *obs_shape]`.
+
+    `carry` is what the policy remembers from before; None begins an episode, and stays None without memory.
+    """
+    outputs, value, carry = parts.policy.apply(params, obs, carry)
+    return outputs, value, carry
 
 
-def policy_rollout(parts: PolicyParts, state: Any, params: Any) -> tuple[Any, Steps]:
+def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins: jax.Array | None) -> tuple[Any, jax.Array, Any]:
+    """The policy along trajectories: `(outputs [T, N, ...], value [T, N], carry [T, N, ...] after each step)`.
+
+    Encoder and heads see all steps at once; only what remembers is inside the scan.
+
+    Args:
+        parts: of the algorithm.
+        params: of the policy.
+        obs: normalised, `[T, N, *obs_shape]`.
+        carry: what it remembers before the first step, `[N, ...]`; None without memory.
+        begins: where an episode begins, bool `[T, N]`: the carry is forgotten before the step. None will do without memory.
+    """
+    if carry is None:
+        return policy_and_value(parts, params, obs)
+    embedded = parts.policy.apply(params, obs, method="embed")
+
+    def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        x, begins_t = inputs
+        carry = parts.policy.apply(params, forget(carry, begins_t), x, method="advance")
+        return carry, carry
+
+    _, carries = jax.lax.scan(step, carry, (embedded.x, begins))
+    outputs, value = parts.policy.apply(params, carries, embedded, method="judge")
+    return outputs, value, carries
+
+
+class Judgement(NamedTuple):
+    """What a policy thinks of a rollout: of each observation, and the value of the one that followed. Arrays `[T, N, ...]`."""
+
+    outputs: Any
+    value: jax.Array
+    next_value: jax.Array
+
+
+def judge_rollout(parts: PolicyParts, params: Any, obs: Any, next_obs: Any, carry: Any) -> Judgement:
+    """In one pass after the rollout, of normalised observations and the carry after each of them: no scan.
+
+    The observation that followed is seen with the memory of its own episode, also where that ended.
+    """
+    embedded = parts.policy.apply(params, obs, method="embed")
+    outputs, value = parts.policy.apply(params, carry, embedded, method="judge")
+    _, next_value, _ = policy_and_value(parts, params, next_obs, carry)
+    return Judgement(outputs, value, next_value)
+
+
+def begins_of(steps: Steps) -> jax.Array:
+    """Where an episode begins, bool `[T, N]`, given that the carry before the rollout knows it of the first step."""
+    done = steps.terminated | steps.truncated
+    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+
+
+def environments_first(tree: Any) -> Any:
+    """From time first to environments first, which minibatches of trajectories are drawn from, and back."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
+
+
+def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = ()) -> tuple[Any, Steps]:
     """Step the environments of `state` `num_steps` times with the policy of `params`.
 
     Returns:
-        The state with environments and key moved on, and what happened, `[T, N, ...]`.
+        The state with environments, carry and key moved on, and what happened, `[T, N, ...]`, with `keep` of the infos.
     """
     config, head = parts.config, parts.head
     key, noise_key, env_key = jax.random.split(state.key, 3)
 
-    def act(obs: Any, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
-        outputs, _ = policy_and_value(parts, params, seen(state, obs))
-        return head.sample(head.distribution(outputs, mask), noise)
+    def act(obs: Any, carry: Any, mask: jax.Array | None, noise: jax.Array) -> tuple[jax.Array, Any]:
+        outputs, _, carry = policy_and_value(parts, params, seen(state, obs), carry)
+        return head.sample(head.distribution(outputs, mask), noise), carry
 
-    env_state, obs, steps = rollout_scan(
+    env_state, obs, carry, steps = rollout_scan(
         parts.env,
         parts.env_params,
         act,
@@ -105,19 +188,37 @@ def policy_rollout(parts: PolicyParts, state: Any, params: Any) -> tuple[Any, St
         state.obs,
         head.noise(noise_key, (config.num_steps, config.num_envs)),
         environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
+        state.carry,
+        keep,
     )
-    return state.replace(key=key, env_state=env_state, obs=obs), steps
+    return state.replace(key=key, env_state=env_state, obs=obs, carry=carry), steps
 
 
 def policy_act(parts: PolicyParts) -> Act:
-    """`Agent.act` for states with `params` and `obs_statistics`: the mode, or a sample."""
+    """`Agent.act` for states with `params` and `obs_statistics`: the mode, or a sample.
+
+    Observations may come without what only the critic sees.
+    """
+    whole = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
+    hidden = whole.get(PRIVILEGED) if isinstance(whole, dict) else None
+    first_ndim = jax.tree.leaves(whole)[0].ndim
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
-    ) -> tuple[jax.Array, Any]:
-        outputs, value = policy_and_value(parts, state.params, seen(state, obs))
+    ) -> tuple[Any, Any]:
+        if hidden is not None:
+            # Zeros in its place: nothing that acts depends on it, so XLA drops it.
+            public = {name: x for name, x in obs.items() if name != PRIVILEGED}
+            name = next(name for name in whole if name != PRIVILEGED)
+            leaf, ndim = jax.tree.leaves(public[name])[0], jax.tree.leaves(whole[name])[0].ndim
+            batch = leaf.shape[: leaf.ndim - ndim]
+            obs = {**public, PRIVILEGED: jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)}
+        outputs, _, carry = policy_and_value(parts, state.params, seen(state, obs), carry)
         distribution = parts.head.distribution(outputs, mask)
-        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, value.shape))
-        return parts.head.to_env(action), carry
+        if deterministic:
+            return parts.head.to_env(distribution.mode()), carry
+        leaf = jax.tree.leaves(obs)[0]
+        noise = parts.head.noise(key, leaf.shape[: leaf.ndim - first_ndim])
+        return parts.head.to_env(parts.head.sample(distribution, noise)), carry
 
     return act

@@ -11,47 +11,68 @@ One iteration is `ppo_collect` then `ppo_update`; both are public, so a user can
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.budget import check_batch
-from rljax.algos.off_policy import seen
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.policy import build_policy, policy_act, policy_and_value, policy_rollout
-from rljax.collect.environments import make_training_env
-from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import (
-    RewardStatistics,
-    RunningStatistics,
-    init_reward_statistics,
-    init_statistics,
-    normalize_rewards,
-    update_statistics,
+from rljax.algos.policy import (
+    begins_of,
+    build_policy,
+    environments_first,
+    judge_rollout,
+    policy_act,
+    policy_and_value,
+    policy_rollout,
+    policy_unroll,
 )
+from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.value_heads import (
+    BELIEF,
+    check_heads,
+    combined,
+    head_names,
+    heads_of,
+    kept_infos,
+    num_values,
+    streams_of,
+)
+from rljax.collect.environments import make_training_env
+from rljax.collect.intrinsic import Intrinsic, make_intrinsic
+from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics, scale_rewards
 from rljax.collect.returns import gae
-from rljax.collect.rollout import Steps, episode_metrics, initial_environments
+from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
-from rljax.core.keys import as_key
+from rljax.core.errors import ConfigError
+from rljax.core.wrappers import split_privileged
 from rljax.nn.distributions import ActionHead
+from rljax.nn.policy import Policy
 
 
 @algorithm("ppo")
 class PPOConfig(Config):
     """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
 
+    privileged_critic: ClassVar[bool] = True
+
     num_steps: int = static(default=128, doc="steps per environment in one rollout", gt=0)
     num_epochs: int = static(default=4, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
     network: Any = static(
-        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'tanh', shared = false }, or a flax.linen Module"
+        default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
+    )
+    action_heads: str = static(
+        default="independent",
+        doc="of several: 'autoregressive' lets each see the actions of those before it",
+        choices=("independent", "autoregressive"),
     )
     log_std: str = static(
         default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
@@ -71,9 +92,20 @@ class PPOConfig(Config):
         default=None, doc="skip the rest of an iteration's updates once the policy has moved this far", gt=0
     )
 
+    value_heads: tuple[str, ...] = static(default=(), doc="components of the environment's reward with a value head each")
+    head_gammas: tuple[float, ...] | None = leaf(default=None, doc="discount of each value head; none: gamma", ge=0, le=1)
+    head_lambdas: tuple[float, ...] | None = leaf(default=None, doc="trace decay of each; none: gae_lambda", ge=0, le=1)
+    head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each one's advantages; none: 1")
+    intrinsic: Mapping[str, Any] | None = static(
+        default=None, doc="a bonus for what is new: { type = 'count' }, { type = 'rnd' } or { type = 'entropy_reduction' }"
+    )
+    intrinsic_coef: float = leaf(default=0.1, doc="weight of the bonus's advantages", ge=0)
+    intrinsic_gamma: float = leaf(default=0.99, doc="discount of the bonus", ge=0, le=1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_batch(self)
+        check_heads(self)
 
     @property
     def steps_per_iteration(self) -> int:
@@ -81,40 +113,58 @@ class PPOConfig(Config):
 
 
 class PPOParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here."""
+    """What a configuration stands for: built once, closed over by every function here.
+
+    `intrinsic` makes the bonus, where the config asks for one; `keep` are the entries of the infos that value heads need.
+    """
 
     config: PPOConfig
     env: Any
     env_params: Any
-    policy: nn.Module
+    policy: Policy
     head: ActionHead
+    intrinsic: Intrinsic | None
+    keep: tuple[str, ...]
 
 
 class PPOState(struct.PyTreeNode):
-    """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
+    """The whole truth about a run. N environments; statistics and `intrinsic` are None where the config does not ask for them.
+
+    `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
+    """
 
     params: Any
     opt_state: Any
     obs_statistics: RunningStatistics | None
     reward_statistics: RewardStatistics | None
+    intrinsic: Any
     env_state: Any
     obs: Any
+    carry: Any
     key: jax.Array
     eval_key: jax.Array
     iteration: jax.Array
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments, with what the policy that took them thought. Arrays are `[T, N, ...]`."""
+    """T steps of N environments, with what the policy that took them thought. Arrays are `[T, N, ...]`.
+
+    With several value heads the values are `[T, N, K]`. `carry` is what the policy remembered before the first step, `[N, ...]`.
+    """
 
     steps: Steps
     log_prob: jax.Array
     value: jax.Array
     next_value: jax.Array
+    carry: Any = None
 
 
 class Minibatch(NamedTuple):
-    """B transitions, with advantages and value targets; `obs` is normalised already. Arrays are `[B, ...]`."""
+    """B transitions, with advantages and value targets; `obs` is normalised already. Arrays are `[B, ...]`.
+
+    Of a policy with memory they are B trajectories, `[T, B, ...]`; `begins` says where an episode does, and `carry [B, ...]` is
+    what is remembered before the first step. With several value heads `value` and `target` are `[..., K]`.
+    """
 
     obs: Any
     action: jax.Array
@@ -123,6 +173,8 @@ class Minibatch(NamedTuple):
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
+    begins: jax.Array | None = None
+    carry: Any = None
 
 
 LossFn = Callable[[PPOParts, Any, Minibatch], tuple[jax.Array, Metrics]]
@@ -135,37 +187,49 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
-    policy, head = build_policy(config, env, env_params)
-    return PPOParts(config, env, env_params, policy, head)
+    policy, head = build_policy(config, env, env_params, num_values(config))
+    if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
+        raise ConfigError(
+            f"num_minibatches = {config.num_minibatches}: must divide num_envs = {config.num_envs} for a network with memory, "
+            "whose minibatches are whole trajectories"
+        )
+    intrinsic = None if config.intrinsic is None else make_intrinsic(config.intrinsic, gamma=config.intrinsic_gamma)
+    return PPOParts(config, env, env_params, policy, head, intrinsic, kept_infos(config, env, env_params))
 
 
 def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
     """The state before the first iteration."""
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
-    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, parts.config.num_envs)
-    params = parts.policy.init(params_key, obs)
-    first_obs = jax.tree.map(lambda x: x[0], obs)
+    config = parts.config
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
+    params = parts.policy.init(params_key, fields["obs"])
+    intrinsic = None
+    if parts.intrinsic is not None:
+        first_obs = jax.tree.map(lambda x: x[0], split_privileged(fields["obs"])[0])
+        intrinsic = parts.intrinsic.init(jax.random.fold_in(params_key, 1), first_obs, config.num_envs)
     return PPOState(
         params=params,
-        opt_state=init_optimizer(adam(parts.config), params),
-        obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
-        reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
-        env_state=env_state,
-        obs=obs,
-        key=key,
-        eval_key=eval_key,
-        iteration=jnp.zeros((), jnp.int32),
+        opt_state=init_optimizer(adam(config), params),
+        intrinsic=intrinsic,
+        carry=parts.policy.initial_carry((config.num_envs,)),
+        **fields,
     )
 
 
 def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
-    state, steps = policy_rollout(parts, state, state.params)
-    outputs, value = policy_and_value(parts, state.params, seen(state, steps.obs))
-    _, next_value = policy_and_value(parts, state.params, seen(state, steps.next_obs))
+    before = state.carry
+    state, steps = policy_rollout(parts, state, state.params, parts.keep)
+    obs, next_obs = seen(state, steps.obs), seen(state, steps.next_obs)
+    outputs, value, next_value = judge_rollout(parts, state.params, obs, next_obs, steps.carry)
+    if parts.intrinsic is not None:
+        # The bonus's stream goes on with the next episode (see `streams_of`).
+        _, last, _ = policy_and_value(parts, state.params, seen(state, state.obs), state.carry)
+        following = jnp.concatenate([value[1:], last[None]])
+        next_value = jnp.concatenate([next_value[..., :-1], following[..., -1:]], axis=-1)
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
-    chex.assert_equal_shape([log_prob, value, next_value, steps.reward])
-    return state, Rollout(steps, log_prob, value, next_value)
+    chex.assert_equal_shape([log_prob, steps.reward])
+    chex.assert_equal_shape([value, next_value])
+    return state, Rollout(steps, log_prob, value, next_value, before)
 
 
 def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: LossFn | None = None) -> tuple[PPOState, Metrics]:
@@ -180,21 +244,45 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     Returns:
         The next state, and metrics `train/...`, means over the gradient steps taken.
     """
-    config, steps = parts.config, rollout.steps
-    done = steps.terminated | steps.truncated
-    reward, reward_statistics = steps.reward, state.reward_statistics
-    if reward_statistics is not None:
-        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
-    advantage = gae(reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated, config.gamma, config.gae_lambda)
-    target = advantage + rollout.value
-
-    batch = Minibatch(seen(state, steps.obs), steps.action, steps.mask, rollout.log_prob, rollout.value, advantage, target)
-    batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
-    learning_rate = annealed(config, state.iteration)
+    config, steps, heads = parts.config, rollout.steps, heads_of(parts.config)
+    reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
+    scale = (lambda x: x) if reward_statistics is None else lambda x: scale_rewards(reward_statistics, x)
     key, shuffle_key = jax.random.split(state.key)
-    target_kl = config.target_kl
+    intrinsic, bonus = state.intrinsic, None
+    bonus_metrics: Metrics = {}
+    if parts.intrinsic is not None:
+        next_obs, done = split_privileged(steps.next_obs)[0], steps.terminated | steps.truncated
+        bonus_key = jax.random.fold_in(shuffle_key, 1)
+        intrinsic, bonus, bonus_metrics = parts.intrinsic.update(intrinsic, bonus_key, next_obs, done, steps.extras.get(BELIEF))
+    streams = streams_of(config, steps, reward, scale, bonus)
+    advantages = gae(
+        streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
+    )
+    target = advantages + rollout.value
+
+    batch = Minibatch(
+        obs=seen(state, steps.obs),
+        action=steps.action,
+        mask=steps.mask,
+        log_prob=rollout.log_prob,
+        value=rollout.value,
+        advantage=combined(heads, advantages),
+        target=target,
+    )
+    has_memory = rollout.carry is not None
+    if has_memory:
+        batch = environments_first(batch._replace(begins=begins_of(steps)))._replace(carry=rollout.carry)
+    else:
+        batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+
+    def loss(params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
+        if has_memory:
+            minibatch = environments_first(minibatch._replace(carry=None))._replace(carry=minibatch.carry)
+        return (loss_fn or ppo_loss)(parts, params, minibatch)
+
+    learning_rate, target_kl = annealed(config, state.iteration), config.target_kl
     params, opt_state, metrics = minibatch_steps(
-        lambda params, minibatch: (loss_fn or ppo_loss)(parts, params, minibatch),
+        loss,
         adam(config),
         state.params,
         state.opt_state,
@@ -205,22 +293,20 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         learning_rate=learning_rate,
         stop=None if target_kl is None else lambda metrics: metrics["train/approx_kl"] > target_kl,
     )
-    metrics |= {
-        "train/value": jnp.mean(rollout.value),
-        "train/explained_variance": 1.0 - jnp.var(target - rollout.value) / (jnp.var(target) + 1e-8),
+    total_target, total_value = combined(heads, target), combined(heads, rollout.value)
+    metrics |= bonus_metrics | {
+        "train/value": jnp.mean(total_value),
+        "train/explained_variance": 1.0 - jnp.var(total_target - total_value) / (jnp.var(total_target) + 1e-8),
         "train/learning_rate": learning_rate,
     }
-    obs_statistics = state.obs_statistics
-    if obs_statistics is not None:
-        # Only now: statistics that moved between rollout and update would make the first ratio differ from 1.
-        obs_statistics = update_statistics(obs_statistics, steps.obs)
-    state = state.replace(
+    state = after_update(
+        state,
+        steps,
         params=params,
         opt_state=opt_state,
-        obs_statistics=obs_statistics,
         reward_statistics=reward_statistics,
+        intrinsic=intrinsic,
         key=key,
-        iteration=state.iteration + 1,
     )
     return state, metrics
 
@@ -235,7 +321,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
         (ratio - 1) - log ratio (Schulman, "Approximating KL divergence", 2020).
     """
     config = parts.config
-    outputs, value = policy_and_value(parts, params, batch.obs)
+    outputs, value, _ = policy_unroll(parts, params, batch.obs, batch.carry, batch.begins)
     distribution = parts.head.distribution(outputs, batch.mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
@@ -252,11 +338,14 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     if config.vf_clip_eps is not None:
         clipped = batch.value + jnp.clip(value - batch.value, -config.vf_clip_eps, config.vf_clip_eps)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped - batch.target))
-    value_loss = 0.5 * jnp.mean(squared_error)
+    # [] of one head, [K] of several: every head learns as if it were alone.
+    value_losses = 0.5 * jnp.mean(squared_error, axis=tuple(range(log_ratio.ndim)))
+    value_loss = jnp.sum(value_losses)
 
-    entropy = jnp.mean(distribution.entropy())
+    entropy = jnp.mean(parts.head.entropy(distribution, batch.action))
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-    return loss, {
+    of_heads = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
+    return loss, of_heads | {
         "train/policy_loss": policy_loss,
         "train/value_loss": value_loss,
         "train/entropy": entropy,

@@ -22,24 +22,20 @@ from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.budget import check_batch
-from rljax.algos.off_policy import seen
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, legal_max, make_q_network, q_act, q_values
+from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
     RewardStatistics,
     RunningStatistics,
-    init_reward_statistics,
-    init_statistics,
-    normalize_rewards,
-    update_statistics,
 )
 from rljax.collect.returns import q_lambda_returns
-from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
+from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import draw
 
 
 @algorithm("pqn")
@@ -130,20 +126,12 @@ def pqn_parts(config: PQNConfig) -> PQNParts:
 
 def pqn_init(parts: PQNParts, key: jax.Array) -> PQNState:
     """The state before the first iteration."""
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
-    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, parts.config.num_envs)
-    params = parts.network.init(params_key, obs)
-    first_obs = jax.tree.map(lambda x: x[0], obs)
+    params_key, fields = initial_fields(parts.config, parts.env, parts.env_params, key)
+    params = parts.network.init(params_key, fields["obs"])
     return PQNState(
         params=params,
         opt_state=init_optimizer(adam(parts.config), params),
-        obs_statistics=init_statistics(first_obs) if parts.config.normalize_observations else None,
-        reward_statistics=init_reward_statistics(parts.config.num_envs) if parts.config.normalize_rewards else None,
-        env_state=env_state,
-        obs=obs,
-        key=key,
-        eval_key=eval_key,
-        iteration=jnp.zeros((), jnp.int32),
+        **fields,
     )
 
 
@@ -152,12 +140,12 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
     config = parts.config
     key, action_key, env_key = jax.random.split(state.key, 3)
 
-    def act(obs: Any, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def act(obs: Any, _: None, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise
-        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask)
+        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask), None
 
     bits = draw(jax.random.bits, action_key, (config.num_steps, config.num_envs, 2))
-    env_state, obs, steps = rollout_scan(
+    env_state, obs, _, steps = rollout_scan(
         parts.env,
         parts.env_params,
         act,
@@ -185,10 +173,7 @@ def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: L
         The next state, and metrics `train/...`, means over the gradient steps.
     """
     config, steps = parts.config, rollout.steps
-    reward, reward_statistics = steps.reward, state.reward_statistics
-    if reward_statistics is not None:
-        done = steps.terminated | steps.truncated
-        reward_statistics, reward = normalize_rewards(reward_statistics, reward, done, config.gamma)
+    reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
     target = q_lambda_returns(reward, rollout.next_q_max, steps.terminated, steps.truncated, config.gamma, config.q_lambda)
 
     batch = PQNMinibatch(seen(state, steps.obs), steps.action, target)
@@ -210,18 +195,7 @@ def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: L
         "train/epsilon": epsilon_at(config, state.iteration, jnp.int32(config.num_steps)),
         "train/learning_rate": learning_rate,
     }
-    obs_statistics = state.obs_statistics
-    if obs_statistics is not None:
-        # Only now: the targets were made with the statistics of the rollout.
-        obs_statistics = update_statistics(obs_statistics, steps.obs)
-    state = state.replace(
-        params=params,
-        opt_state=opt_state,
-        obs_statistics=obs_statistics,
-        reward_statistics=reward_statistics,
-        key=key,
-        iteration=state.iteration + 1,
-    )
+    state = after_update(state, steps, params=params, opt_state=opt_state, reward_statistics=reward_statistics, key=key)
     return state, metrics
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
-from rljax.algos.off_policy import seen
+from rljax.algos.state import seen
 from rljax.collect.minibatches import unraveler
 from rljax.core.agent import Act
 from rljax.core.errors import ConfigError

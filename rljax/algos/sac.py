@@ -30,7 +30,6 @@ from rljax.algos.off_policy import (
     learning,
     moved_target,
     run_turns,
-    seen,
     seen_n_step,
     transition_example,
 )
@@ -51,14 +50,15 @@ from rljax.algos.soft_policy import (
     taken_values,
     uniform_action,
 )
+from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics, init_reward_statistics, init_statistics
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise, initial_environments
+from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import draw
 from rljax.core.spaces import Box
 
 METRICS = (
@@ -193,25 +193,17 @@ def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
 def sac_init(parts: SACParts, key: jax.Array) -> SACState:
     """The state before the first iteration."""
     config = parts.config
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
-    env_state, obs = initial_environments(parts.env, parts.env_params, env_key, config.num_envs)
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
     temperature = config.init_temperature if config.temperature is None else config.temperature
-    params = init_soft_policy(parts.policy, params_key, obs)
+    params = init_soft_policy(parts.policy, params_key, fields["obs"])
     params |= {"log_alpha": jnp.log(jnp.asarray(temperature, jnp.float32))}
-    first_obs = jax.tree.map(lambda x: x[0], obs)
     return SACState(
         params=params,
         target_params=jax.tree.map(jnp.copy, params["critic"]),
         opt_state=init_optimizer(adam(config), params),
         updates=jnp.zeros((), jnp.int32),
         replay=init_replay(_step_example(parts.env, parts.env_params, parts.policy), config.buffer_rows, config.num_envs),
-        obs_statistics=init_statistics(first_obs) if config.normalize_observations else None,
-        reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
-        env_state=env_state,
-        obs=obs,
-        key=key,
-        eval_key=eval_key,
-        iteration=jnp.zeros((), jnp.int32),
+        **fields,
     )
 
 
@@ -240,9 +232,9 @@ def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACS
     """
     started, params = learning(parts.config, state.replay), _tree(parts, state.params)
 
-    def act(obs: Any, mask: jax.Array | None, noise_t: jax.Array) -> Any:
+    def act(obs: Any, _: None, mask: jax.Array | None, noise_t: jax.Array) -> tuple[Any, None]:
         action = sample_action(parts.policy, policy_outputs(parts.policy, params, seen(state, obs)), noise_t, mask)
-        return Choice(jnp.where(started, action, uniform_action(parts.policy, noise_t, mask)), mask)
+        return Choice(jnp.where(started, action, uniform_action(parts.policy, noise_t, mask)), mask), None
 
     def to_env(choice: Any) -> jax.Array:
         return as_taken(parts.policy, choice.action)

@@ -6,7 +6,9 @@ from typing import Any
 
 from rljax.core.config import Config
 from rljax.core.environment import check_environment
-from rljax.core.wrappers import ClipReward, EpisodeStatistics, FlattenObservation, TimeLimit
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Dict, as_space
+from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import resolve_env
 
 
@@ -20,6 +22,15 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     check_environment(env, env_params)
     if config.time_limit is not None:
         env = TimeLimit(env, config.time_limit)
+    space = as_space(env.observation_space(env_params))
+    if isinstance(space, Dict) and PRIVILEGED in space.spaces:
+        if not config.privileged_critic:
+            env = PublicObservation(env)
+        elif config.flatten_observations:
+            raise ConfigError(
+                f"flatten_observations = true: the observations of {env.name} have a part that only the critic sees; "
+                "networks flatten each part on their own"
+            )
     if config.flatten_observations:
         env = FlattenObservation(env)
     return EpisodeStatistics(env), env_params

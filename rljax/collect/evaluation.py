@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.rollout import initial_environments
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, initial_carry
 from rljax.core.environment import action_mask_of, step_and_reset
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
@@ -68,14 +68,14 @@ def play_episodes(
     results = EpisodeResults(jnp.full(num_episodes, jnp.nan), jnp.zeros(num_episodes, jnp.int32))
 
     def running(loop: tuple[Any, ...]) -> jax.Array:
-        time, _, _, finished, _ = loop
+        time, _, _, _, finished, _ = loop
         return (time < max_steps) & ~jnp.all(finished)
 
     def step(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-        time, env_state, obs, finished, results = loop
+        time, env_state, obs, carry, finished, results = loop
         act_key, env_key = jax.random.split(jax.random.fold_in(loop_key, time))
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
-        action, _ = agent.act(state, obs, None, act_key, deterministic, mask)
+        action, carry = agent.act(state, obs, carry, act_key, deterministic, mask)
         keys = draw(jax.random.split, env_key, (num_episodes, 2))
         obs, env_state, _, terminated, truncated, info = jax.vmap(
             lambda k, s, a: step_and_reset(env, k[0], k[1], s, a, env_params)
@@ -85,7 +85,10 @@ def play_episodes(
             jnp.where(first_end, info["episode_return"], results.returns),
             jnp.where(finished, results.lengths, info["episode_length"]),
         )
-        return time + 1, env_state, obs, finished | first_end, results
+        # What is remembered after a slot's episode is not used: the next one does not count.
+        return time + 1, env_state, obs, carry, finished | first_end, results
 
-    start = (jnp.zeros((), jnp.int32), env_state, obs, jnp.zeros(num_episodes, bool), results)
+    mask = jax.eval_shape(jax.vmap(lambda s: action_mask_of(env, s, env_params)), env_state)
+    carry = initial_carry(agent, state, obs, mask)
+    start = (jnp.zeros((), jnp.int32), env_state, obs, carry, jnp.zeros(num_episodes, bool), results)
     return jax.lax.while_loop(running, step, start)[-1]

@@ -36,7 +36,7 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
 
     def merged_var(mean: jax.Array, var: jax.Array, x: jax.Array) -> jax.Array:
         batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
-        batch_var = jnp.mean(jnp.square(x - batch_mean), axes)
+        batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
         between = jnp.square(batch_mean - mean) * statistics.count * n / total
         return (var * statistics.count + batch_var * n + between) / total
 
@@ -48,8 +48,12 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
 
 
 def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:
-    """Standardise `x [..., *shape]` and clip it to `[-clip, clip]`."""
-    return jax.tree.map(lambda m, v, y: jnp.clip((y - m) / jnp.sqrt(v + 1e-8), -clip, clip), statistics.mean, statistics.var, x)
+    """Standardise `x [..., *shape]` and clip it to `[-clip, clip]`; flags (masks) stay as they are."""
+
+    def standardized(mean: jax.Array, var: jax.Array, y: jax.Array) -> jax.Array:
+        return y if y.dtype == jnp.bool_ else jnp.clip((y - mean) / jnp.sqrt(var + 1e-8), -clip, clip)
+
+    return jax.tree.map(standardized, statistics.mean, statistics.var, x)
 
 
 class RewardStatistics(NamedTuple):

@@ -30,8 +30,8 @@ def gae(
         next_value: V of the observation that step t led to, before any reset (`info["final_observation"]`), f32 `[T, ...]`.
         terminated: bool `[T, ...]`.
         truncated: bool `[T, ...]`.
-        gamma: discount.
-        gae_lambda: trace decay.
+        gamma: discount, a number or what broadcasts, such as f32 `[K]` for rewards `[T, N, K]` of K value heads.
+        gae_lambda: trace decay, likewise.
 
     Returns:
         Advantages f32 `[T, ...]`; the value targets are `advantages + value`.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 
 from rljax.core.agent import Metrics
 from rljax.core.environment import action_mask_of, step_or_restart, strong
@@ -19,7 +20,8 @@ class Steps(NamedTuple):
 
     `next_obs` is the observation that the step led to, before any reset. `mask` and `next_mask` are the legal actions at `obs`
     and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of
-    a whole episode where it ended.
+    a whole episode where it ended. `carry` is the policy's after it saw `obs`, before any reset; None without memory. `extras`
+    has the entries of the environment's `info` that the rollout was asked to keep.
     """
 
     obs: Any
@@ -32,6 +34,8 @@ class Steps(NamedTuple):
     next_mask: jax.Array | None
     episode_return: jax.Array
     episode_length: jax.Array
+    carry: Any = None
+    extras: Mapping[str, Any] = FrozenDict()
 
 
 def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: int) -> tuple[Any, Any]:
@@ -79,13 +83,15 @@ def environment_noise(env: Any, env_params: Any, key: jax.Array, num_steps: int,
 def rollout_scan(
     env: Any,
     env_params: Any,
-    act: Callable[[Any, jax.Array | None, Any], jax.Array],
-    to_env: Callable[[jax.Array], jax.Array],
+    act: Callable[[Any, Any, jax.Array | None, Any], tuple[jax.Array, Any]],
+    to_env: Callable[[jax.Array], Any],
     env_state: Any,
     obs: Any,
     noise: Any,
     env_noise: EnvironmentNoise,
-) -> tuple[Any, Any, Steps]:
+    carry: Any = None,
+    keep: tuple[str, ...] = (),
+) -> tuple[Any, Any, Any, Steps]:
     """Step N environments T times. `env` must carry `EpisodeStatistics`.
 
     Only the actor runs inside the scan, and all random numbers are drawn before it.
@@ -93,28 +99,31 @@ def rollout_scan(
     Args:
         env: the environment, unbatched.
         env_params: its parameters, shared by all.
-        act: `(obs [N, ...], mask [N, A] or None, one step's noise) -> action [N, ...]`.
+        act: `(obs [N, ...], carry, mask [N, A] or None, one step's noise) -> (action [N, ...], carry)`.
         to_env: `action -> action` as the environment takes it; the steps keep the one before.
         env_state: `[N, ...]`.
         obs: `[N, ...]`.
         noise: tree of arrays `[T, ...]`, what `act` needs to sample.
         env_noise: from `environment_noise`.
+        carry: what the policy remembers, a tree of arrays `[N, ...]`, zeros where an episode begins; None without memory.
+        keep: entries of the environment's `info` that `Steps.extras` shall hold.
 
     Returns:
-        `(env_state, obs, steps)`: where the environments are now, and what happened, `[T, N, ...]`.
+        `(env_state, obs, carry, steps)`: where the environments are now, what the policy remembers of the episodes under way,
+        and what happened, `[T, N, ...]`.
     """
 
-    def step_env(key: jax.Array, fresh: tuple[Any, Any], state: Any, action: jax.Array) -> Any:
+    def step_env(key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any) -> Any:
         return step_or_restart(env, key, fresh, state, action, env_params)
 
-    def step(carry: tuple[Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any], Steps]:
-        env_state, obs = carry
+    def step(loop: tuple[Any, Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any, Any], Steps]:
+        env_state, obs, carry = loop
         noise_t, env_noise_t = random
         fresh = env_noise_t.fresh
         if fresh is None:
             fresh = jax.vmap(env.reset_env, (0, None))(env_noise_t.reset_key, env_params)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
-        action = act(obs, mask, noise_t)
+        action, carry = act(obs, carry, mask, noise_t)
         stepped = jax.vmap(step_env)(env_noise_t.step_key, fresh, env_state, to_env(action))
         next_obs, env_state, reward, terminated, truncated, info = stepped
         happened = Steps(
@@ -128,11 +137,18 @@ def rollout_scan(
             next_mask=info.get("final_action_mask"),
             episode_return=info["episode_return"],
             episode_length=info["episode_length"],
+            carry=carry,
+            extras=FrozenDict({name: info[name] for name in keep}),
         )
-        return (env_state, next_obs), happened
+        return (env_state, next_obs, forget(carry, terminated | truncated)), happened
 
-    (env_state, obs), steps = jax.lax.scan(step, (env_state, obs), (noise, env_noise))
-    return env_state, obs, steps
+    (env_state, obs, carry), steps = jax.lax.scan(step, (env_state, obs, carry), (noise, env_noise))
+    return env_state, obs, carry, steps
+
+
+def forget(carry: Any, done: jax.Array) -> Any:
+    """The carry, a tree of arrays `[N, ...]`, with zeros, which begin an episode, where `done` bool `[N]`."""
+    return jax.tree.map(lambda x: jnp.where(done.reshape(done.shape + (1,) * (x.ndim - done.ndim)), 0, x).astype(x.dtype), carry)
 
 
 def episode_metrics(steps: Steps) -> Metrics:

@@ -24,7 +24,9 @@ class Act(Protocol):
     """`act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`.
 
     `obs` may have any leading batch dimensions, and `mask` (bool, from the environment's `action_mask`) the same ones.
-    Without it every action counts as legal. `carry` is None for feed-forward policies, and None starts an episode of any policy.
+    Without it every action counts as legal. `carry` is what a policy remembers, a tree of arrays with those dimensions first:
+    None for feed-forward policies. None starts an episode of any policy, and so do zeros: where single episodes of a batch end,
+    set their part of the carry to 0.
     """
 
     def __call__(
@@ -45,6 +47,13 @@ class Agent(NamedTuple):
     step: Callable[[Any], tuple[Any, Metrics]]
     act: Act
     config: Any
+
+
+def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
+    """The carry that starts an episode of every observation in `obs [..., *obs_shape]`: zeros; None for feed-forward policies."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    carry = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), carry)
 
 
 _MAKERS: dict[type[Config], Callable[[Any], Agent]] = {}

@@ -33,7 +33,14 @@ ALGORITHMS: dict[str, type[Config]] = {}
 """Configuration class by algorithm name, filled by `algorithm`."""
 
 
-def leaf(*, default: float | None, doc: str, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Any:
+def leaf(
+    *,
+    default: float | tuple[float, ...] | None,
+    doc: str,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+) -> Any:
     """A field that is a leaf of the pytree: a number that the maths uses, which may be traced, with its allowed range."""
     return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le})
 
@@ -93,6 +100,8 @@ class Config:
     """What every algorithm shares: the environment, the budget, wrappers and evaluation."""
 
     algorithm: ClassVar[str]
+    privileged_critic: ClassVar[bool] = False
+    """Whether the algorithm has a critic that may see the `privileged` part of observations; others never see it."""
 
     env: Any = static(default="CartPole-v1", doc="environment id, or an Environment object")
     env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
@@ -159,6 +168,10 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
         if isinstance(value, jax.core.Tracer) or value.ndim:
             return value  # traced or batched: there is no single number to check
         value = _plain(value)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, (tuple, list)):
+            raise ConfigError(f"{name} = {value!r}: expected a list")
+        return tuple(_checked(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
     expected = _expected(kind, metadata, optional=types.NoneType in options)
     wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines
     if kind is bool:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.spaces import Box, Discrete, MultiDiscrete, Space, as_space
+from rljax.core.spaces import Box, Dict, Discrete, Space, as_space, head_sizes
 
 
 @struct.dataclass
@@ -76,7 +76,11 @@ class Environment:
         raise NotImplementedError(f"{self.name} must define action_space(params)")
 
     def action_mask(self, state: Any, params: Any) -> jax.Array | None:
-        """The legal actions, bool `[n]` (Discrete) or `[sum(nvec)]` (MultiDiscrete, heads concatenated); None: all are."""
+        """The legal actions, bool `[A]`: of a Discrete, or of all heads of a MultiDiscrete or a Dict in order; None: all are.
+
+        Where the legal actions of a head depend on those that earlier heads chose, bool `[A, A]`: entry `[i, j]` says whether j
+        is legal once an earlier head has chosen i, the diagonal whether i is legal at all. Other entries are not read.
+        """
         return None
 
     def render(self, state: Any, params: Any) -> jax.Array:
@@ -151,6 +155,8 @@ def check_environment(env: Any, params: Any) -> None:
     obs, state = _traced_tuple(name, "reset_env", ("obs", "state"), env.reset_env, key, params)
     obs_space = _space(name, "observation_space", env.observation_space, params)
     action_space = _space(name, "action_space", env.action_space, params)
+    if isinstance(action_space, Dict) and head_sizes(action_space) is None:
+        raise ConfigError(f"environment {name}: a Dict as action_space takes at least one head, each Discrete: {action_space}")
     action = jax.eval_shape(action_space.sample, key)
     stepped = ("obs", "state", "reward", "terminated", "info")
     next_obs, next_state, reward, terminated, info = _traced_tuple(
@@ -158,10 +164,7 @@ def check_environment(env: Any, params: Any) -> None:
     )
     _check_same(name, "observation", next_obs, obs)
     _check_same(name, "state", next_state, state)
-    if isinstance(obs_space, Box) and hasattr(obs, "shape") and tuple(obs.shape) != obs_space.shape:
-        raise ConfigError(
-            f"environment {name}: observation {_describe(obs)} does not fit observation_space of shape {obs_space.shape}"
-        )
+    _check_fits(name, "observation", obs, obs_space)
     if not hasattr(reward, "shape") or reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
         raise ConfigError(
             f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]"
@@ -174,12 +177,7 @@ def check_environment(env: Any, params: Any) -> None:
         raise ConfigError(f"environment {name}: step_env returned an info {_describe(info)}, expected a dictionary, such as {{}}")
     mask = _traced(name, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None:
-        if not isinstance(action_space, (Discrete, MultiDiscrete)):
-            raise ConfigError(
-                f"environment {name}: action_mask needs a Discrete or MultiDiscrete action space, not {action_space}"
-            )
-        if mask.shape != (action_space.flat_dim,) or mask.dtype != jnp.bool_:
-            raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected bool[{action_space.flat_dim}]")
+        _check_mask(name, mask, action_space)
 
 
 def _traced(name: str, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -230,3 +228,29 @@ def _check_same(name: str, label: str, stepped: Any, reset: Any) -> None:
             raise ConfigError(
                 f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}"
             )
+
+
+def _check_fits(name: str, label: str, value: Any, space: Space) -> None:
+    if isinstance(space, Dict) and isinstance(value, Mapping):
+        if value.keys() != space.spaces.keys():
+            raise ConfigError(
+                f"environment {name}: {label} has the keys {sorted(value)}, but observation_space {sorted(space.spaces)}"
+            )
+        for key, part in space.spaces.items():
+            _check_fits(name, f"{label}['{key}']", value[key], as_space(part))
+    elif isinstance(space, Box) and hasattr(value, "shape") and tuple(value.shape) != space.shape:
+        raise ConfigError(f"environment {name}: {label} {_describe(value)} does not fit observation_space of shape {space.shape}")
+
+
+def _check_mask(name: str, mask: Any, action_space: Space) -> None:
+    sizes = head_sizes(action_space)
+    if sizes is None:
+        raise ConfigError(
+            f"environment {name}: action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete,"
+            f" not {action_space}"
+        )
+    total = sum(sizes)
+    pairs = not isinstance(action_space, Discrete)
+    if mask.dtype != jnp.bool_ or not (mask.shape == (total,) or (pairs and mask.shape == (total, total))):
+        expected = f"bool[{total}]" + (f", or bool[{total},{total}] for pairs of heads" if pairs else "")
+        raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected {expected}")

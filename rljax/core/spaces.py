@@ -103,7 +103,11 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Dict:
-    """A dictionary of spaces; an element is a dictionary with the same keys."""
+    """A dictionary of spaces; an element is a dictionary with the same keys.
+
+    As an action space it is of named heads: each Discrete, and in the order of insertion, which decides what an auto-regressive
+    policy chooses first. (The pytree of an action has its keys sorted, so the order is that of `spaces` and of nothing else.)
+    """
 
     spaces: Mapping[str, Any] = field(default_factory=dict)
 
@@ -138,6 +142,19 @@ class Tuple:
 
 
 Space = Discrete | MultiDiscrete | Box | Dict | Tuple
+
+
+def head_sizes(space: Space) -> tuple[int, ...] | None:
+    """How many actions each head has: of a Discrete (one head), a MultiDiscrete, or a Dict of Discrete; None for other spaces."""
+    if isinstance(space, Discrete):
+        return (space.n,)
+    if isinstance(space, MultiDiscrete):
+        return space.nvec
+    if isinstance(space, Dict) and space.spaces:
+        heads = [as_space(part) for part in space.spaces.values()]
+        sizes = tuple(head.n for head in heads if isinstance(head, Discrete))
+        return sizes if len(sizes) == len(heads) else None
+    return None
 
 
 def as_space(space: Any) -> Space:

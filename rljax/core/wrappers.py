@@ -124,6 +124,35 @@ class ClipReward(Wrapper):
         return obs, state, jnp.clip(reward, -self.limit, self.limit), terminated, info
 
 
+PRIVILEGED = "privileged"
+"""Key of an observation dictionary that only a critic may see."""
+
+
+def split_privileged(obs: Any) -> tuple[Any, Any]:
+    """`(what all see, what only a critic sees)` of an observation; None for the second where it has no key `privileged`."""
+    if not isinstance(obs, dict) or PRIVILEGED not in obs:
+        return obs, None
+    return {name: x for name, x in obs.items() if name != PRIVILEGED}, obs[PRIVILEGED]
+
+
+class PublicObservation(Wrapper):
+    """Drops what only a critic may see, for algorithms that have no such critic."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = self.env.reset_env(key, params)
+        return split_privileged(obs)[0], state
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return split_privileged(obs)[0], state, reward, terminated, info
+
+    def observation_space(self, params: Any) -> Any:
+        space = as_space(self.env.observation_space(params))
+        return Dict(split_privileged(dict(space.spaces))[0]) if isinstance(space, Dict) else space
+
+
 class FlattenObservation(Wrapper):
     """Makes every observation one f32 vector: arrays are raveled, the leaves of dictionaries and tuples concatenated in order."""
 

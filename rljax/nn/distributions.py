@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
@@ -29,8 +30,13 @@ class ActionHead(NamedTuple):
         distribution: `(outputs [..., num_outputs], mask [..., flat_dim] or None) -> distrax.Distribution` over `[...]` actions.
         noise: `(key, batch shape) -> noise`, what `sample` needs to draw one action for each place of the batch.
         sample: `(distribution, noise) -> action`.
-        to_env: `action -> action` as the environment takes it. A Gaussian's is clipped to the bounds and not scaled to them: the
-            first policy has mean 0 and standard deviation 1, so bounds far from [-1, 1] want an environment that scales.
+        to_env: `action -> action` as the environment takes it: of named heads a dictionary. A Gaussian's is clipped to the bounds
+            and not scaled to them: the first policy has mean 0 and standard deviation 1, so bounds far from [-1, 1] want an
+            environment that scales.
+        entropy: `(distribution, action) -> f32 [...]`: the entropy, or where that is a sum over too many actions an estimate
+            from the action drawn.
+        module: makes what `distribution` takes from the network's outputs, with parameters of its own; None: nothing.
+        policy_gain: gain of the last layer of a network that puts out `num_outputs`.
     """
 
     num_outputs: int
@@ -38,14 +44,17 @@ class ActionHead(NamedTuple):
     distribution: Callable[[jax.Array, jax.Array | None], Any]
     noise: Callable[[jax.Array, tuple[int, ...]], jax.Array]
     sample: Callable[[Any, jax.Array], jax.Array]
-    to_env: Callable[[jax.Array], jax.Array]
+    to_env: Callable[[jax.Array], Any]
+    entropy: Callable[[Any, jax.Array], jax.Array] = lambda distribution, _: distribution.entropy()
+    module: nn.Module | None = None
+    policy_gain: float = 0.01
 
 
 def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
     """The head for an action space: categorical, one categorical per head, or a diagonal Gaussian.
 
     Args:
-        space: Discrete, MultiDiscrete or Box.
+        space: Discrete, MultiDiscrete, a Dict of Discrete (named heads, in the order of the dictionary) or Box.
         log_std: for a Box, "parameter" (one free value per dimension, independent of the observation) or "network"
             (the network puts them out, after the means).
 
@@ -55,11 +64,31 @@ def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
     space = as_space(space)
     if isinstance(space, Discrete):
         return _categorical_head(space.n)
-    if isinstance(space, MultiDiscrete):
-        return _multi_categorical_head(space.nvec)
     if isinstance(space, Box):
         return _gaussian_head(space, log_std)
-    raise ConfigError(f"action space {space}: expected Discrete, MultiDiscrete or Box")
+    if not isinstance(space, (MultiDiscrete, Dict)):
+        raise ConfigError(f"action space {space}: expected Discrete, MultiDiscrete, a Dict of Discrete, or Box")
+    nvec, to_env = several_heads(space)
+    return _multi_categorical_head(nvec)._replace(to_env=to_env)
+
+
+def several_heads(space: Any) -> tuple[tuple[int, ...], Callable[[jax.Array], Any]]:
+    """`(numbers of actions, to_env)` of a space of several heads; the policy's actions are i32 `[..., heads]`.
+
+    Raises:
+        ConfigError: the space is neither MultiDiscrete nor a Dict of Discrete.
+    """
+    space = as_space(space)
+    if isinstance(space, MultiDiscrete):
+        return space.nvec, _identity
+    if isinstance(space, Dict) and all(isinstance(part, Discrete) for part in space.spaces.values()):
+        return tuple(part.n for part in space.spaces.values()), _named(tuple(space.spaces))
+    raise ConfigError(f"action space {space}: expected several heads, a MultiDiscrete or a Dict of Discrete")
+
+
+def _named(names: tuple[str, ...]) -> Callable[[jax.Array], dict[str, jax.Array]]:
+    """What makes of actions i32 `[..., heads]` a dictionary of i32 `[...]`, in the order of the heads."""
+    return lambda action: {name: action[..., i] for i, name in enumerate(names)}
 
 
 def mask_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:

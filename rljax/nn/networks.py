@@ -1,4 +1,4 @@
-"""Actor-critic networks as flax.linen modules, and the policy module that puts an action head on any of them."""
+"""Feed-forward networks as flax.linen modules, and the `network` table of a configuration that describes one."""
 
 from __future__ import annotations
 
@@ -15,101 +15,7 @@ from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.wrappers import flatten_observation
 from rljax.nn.initializers import orthogonal_kernels
-
-
-def swish(x: jax.Array) -> jax.Array:
-    """x sigmoid(x) (Elfwing et al., 2018), by the tanh: on the CPU XLA's is one polynomial, where an exponential and a division
-    cost a fifth of a small network's time."""
-    half = 0.5 * x
-    return half * jnp.tanh(half) + half
-
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "tanh": nn.tanh,
-    "relu": nn.relu,
-    "elu": nn.elu,
-    "gelu": nn.gelu,
-    "silu": swish,
-    "swish": swish,
-    "leaky_relu": nn.leaky_relu,
-}
-
-
-class ActorCritic(nn.Module):
-    """A multilayer perceptron for the policy and one for the value, or one torso for both.
-
-    Observations of any shape (or dictionaries of arrays) are raveled: `obs [B, *obs_shape] -> (outputs [B, num_outputs],
-    value [B])`. The last layers start at gain .01 (policy) and 1 (value), so that the first policy is nearly uniform.
-
-    Attributes:
-        num_outputs: length of the policy output, from the action space.
-        hidden: sizes of the hidden layers.
-        activation: a name in `ACTIVATIONS`.
-        shared: one torso for both heads instead of two.
-    """
-
-    num_outputs: int
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    shared: bool = False
-
-    @nn.compact
-    def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
-        x = ravel_observation(obs)
-        dense = self._dense_layers(x.shape[-1])
-
-        def torso(name: str) -> jax.Array:
-            y = x
-            for i in range(len(self.hidden)):
-                y = ACTIVATIONS[self.activation](dense[f"{name}_{i}"](y))
-            return y
-
-        actor = torso("torso" if self.shared else "actor")
-        critic = actor if self.shared else torso("critic")
-        return dense["policy_head"](actor), dense["value_head"](critic)[..., 0]
-
-    def _dense_layers(self, obs_size: int) -> dict[str, nn.Dense]:
-        """Every layer by name; while initialising, their kernels come from one draw (see `orthogonal_kernels`)."""
-        sizes = (obs_size, *self.hidden)
-        torsos = ("torso",) if self.shared else ("actor", "critic")
-        layers = {f"{t}_{i}": (shape, math.sqrt(2.0)) for t in torsos for i, shape in enumerate(itertools.pairwise(sizes))}
-        layers["policy_head"] = ((sizes[-1], self.num_outputs), 0.01)
-        layers["value_head"] = ((sizes[-1], 1), 1.0)
-        kernels: list[Any] = [None] * len(layers)
-        if self.is_initializing():
-            shapes, gains = zip(*layers.values(), strict=True)
-            kernels = orthogonal_kernels(self.make_rng("params"), shapes, gains)
-        return {
-            name: nn.Dense(shape[1], kernel_init=lambda *_, kernel=kernel: kernel, name=name)
-            for (name, (shape, _)), kernel in zip(layers.items(), kernels, strict=True)
-        }
-
-
-class Policy(nn.Module):
-    """Any actor-critic `network` plus, where the action head has them, free log standard deviations after the means.
-
-    `obs [..., *obs_shape] -> (outputs [..., head outputs], value f32 [...])`, ready for `ActionHead.distribution`. The network
-    always sees one batch axis, whatever axes come first here.
-
-    Attributes:
-        network: `obs [B, *obs_shape] -> (outputs [B, num_outputs], value [B])`.
-        obs_ndims: number of axes of one observation, per leaf in tree order.
-        num_log_std: number of free log standard deviations.
-    """
-
-    network: nn.Module
-    obs_ndims: tuple[int, ...] = (1,)
-    num_log_std: int = 0
-
-    @nn.compact
-    def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
-        obs, batch = one_batch_axis(obs, self.obs_ndims)
-        outputs, value = self.network(obs)
-        outputs, value = outputs.reshape((*batch, -1)), value.reshape(batch)
-        if self.num_log_std:
-            log_std = self.param("log_std", nn.initializers.zeros, (self.num_log_std,))
-            outputs = jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
-        return outputs, value
+from rljax.nn.layers import ACTIVATIONS
 
 
 class Convolution(nn.Module):
@@ -234,18 +140,6 @@ def ravel_observation(obs: Any) -> jax.Array:
     return jax.vmap(flatten_observation)(obs)
 
 
-def make_network(spec: Any, num_outputs: int) -> nn.Module:
-    """The actor-critic that a config's `network` field describes: a table such as `{ hidden = [64, 64] }`, or a flax module as
-    it is.
-
-    Raises:
-        ConfigError: an unknown key, activation or type, or a value that is not allowed.
-    """
-    if isinstance(spec, nn.Module):
-        return spec
-    return ActorCritic(num_outputs=num_outputs, **_network_table(spec, {"mlp": ("hidden", "activation", "shared")}))
-
-
 def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Module:
     """The network of Q values or of a policy alone that a `network` field describes: a table, or a flax module as it is.
 
@@ -254,12 +148,12 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
     where the table does not say.
 
     Raises:
-        ConfigError: as `make_network`.
+        ConfigError: an unknown key, activation or type, or a value that is not allowed.
     """
     if isinstance(spec, nn.Module):
         return spec
     dense = ("hidden", "activation", "layer_norm")
-    table = _network_table(spec, {"mlp": dense, "cnn": (*dense, "channels", "kernels", "strides")})
+    table = network_table(spec, {"mlp": dense, "cnn": (*dense, "channels", "kernels", "strides")})
     lengths = {key: len(table.get(key, ())) for key in ("channels", "kernels", "strides")}
     convolutional = spec.get("type") == "cnn"
     if convolutional and (len(set(lengths.values())) != 1 or not lengths["channels"]):
@@ -267,7 +161,7 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
     return FeedForward(num_outputs=num_outputs, **{**attributes, **table})
 
 
-def _network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """The attributes that a `network` table gives, checked; `types` are the known types and their keys."""
     if isinstance(spec, str) and spec.startswith(OBJECT_PREFIX):
         name = spec.removeprefix(OBJECT_PREFIX)
@@ -282,15 +176,22 @@ def _network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str,
     for key in table:
         if key not in types[kind]:
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, ['type', *types[kind]])}")
-    for key in ("hidden", "channels", "kernels", "strides"):
+    for key in ("hidden", "head_hidden", "channels", "kernels", "strides"):
         sizes = table.get(key, ())
-        if not isinstance(sizes, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes):
-            what = "a list of layer sizes" if key == "hidden" else "a list, one for each convolution"
+        if not isinstance(sizes, tuple) or not all(_is_size(n) for n in sizes):
+            what = "a list of layer sizes" if "hidden" in key else "a list, one for each convolution"
             raise ConfigError(f"network.{key} = {sizes!r}: expected {what}, whole numbers > 0, such as [64, 64]")
+    for key in ("size", "blocks", "depth", "layers", "heads", "width"):
+        if not _is_size(table.get(key, 1)):
+            raise ConfigError(f"network.{key} = {table[key]!r}: expected a whole number > 0")
     if table.get("activation", "tanh") not in ACTIVATIONS:
         name = str(table["activation"])
         raise ConfigError(f"network.activation = {name!r}: {did_you_mean(name, ACTIVATIONS)}")
-    for key in ("shared", "layer_norm"):
+    for key in ("shared", "layer_norm", "pointer"):
         if not isinstance(table.get(key, False), bool):
             raise ConfigError(f"network.{key} = {table[key]!r}: expected true or false")
     return table
+
+
+def _is_size(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n > 0

@@ -35,6 +35,7 @@ from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.spaces import Discrete, MultiDiscrete, Space, as_space
+from rljax.core.wrappers import PublicObservation
 
 FORMAT = 1
 """Of the folder; a reader refuses another."""
@@ -273,6 +274,8 @@ def _write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 def _signature(agent: Agent) -> _Signature:
     env, env_params = make_evaluation_env(agent.config)
+    # What only the critic sees is not there where the policy goes.
+    env = PublicObservation(env)
     obs, env_state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
     obs, mask = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (obs, mask))

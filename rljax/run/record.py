@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.environments import make_evaluation_env
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, initial_carry
 from rljax.core.environment import Environment, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.keys import as_key
@@ -180,26 +180,19 @@ def _player(
     """`start(state, key) -> loop`, and `advance(state, loop, key) -> (loop, moments)`: CHUNK steps, each compiled once."""
     see = flatten_observation if agent.config.flatten_observations else lambda obs: obs
 
-    def act(state: Any, loop: _Loop, key: jax.Array, carry: Any) -> tuple[Any, Any]:
+    def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
         mask = action_mask_of(env, loop.env_state, env_params)
-        return agent.act(state, see(loop.obs), carry, key, deterministic, mask)
+        return agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
 
     def start(state: Any, key: jax.Array) -> _Loop:
         obs, env_state = strong(env.reset_env(key, env_params))
-        loop = _Loop(env_state, obs, None, jnp.asarray(False), jnp.zeros((), jnp.int32))
-        carry = jax.eval_shape(act, state, loop, key, None)[1]
-        return loop._replace(carry=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), carry))
+        carry = initial_carry(agent, state, see(obs), action_mask_of(env, env_state, env_params))
+        return _Loop(env_state, obs, carry, jnp.asarray(False), jnp.zeros((), jnp.int32))
 
     def advance(state: Any, loop: _Loop, key: jax.Array) -> tuple[_Loop, _Moments]:
         def step(loop: _Loop, _: None) -> tuple[_Loop, _Moments]:
             act_key, env_key = jax.random.split(jax.random.fold_in(key, loop.time))
-            if jax.tree.leaves(loop.carry):
-                # The zeros that a recurrent policy's loop starts from only have the right shape: None starts an episode.
-                action, carry = jax.lax.cond(
-                    loop.time == 0, lambda: act(state, loop, act_key, None), lambda: act(state, loop, act_key, loop.carry)
-                )
-            else:
-                action, carry = act(state, loop, act_key, None)
+            action, carry = act(state, loop, act_key)
             # Not the auto-resetting `step`: the last picture is that of the state in which the episode ended.
             obs, env_state, _, terminated, _ = env.step_env(env_key, loop.env_state, action, env_params)
             done = terminated | env.is_truncated(env_state, env_params)

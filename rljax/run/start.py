@@ -32,7 +32,7 @@ from rljax.run.folder import (
 BUDGET = "total_timesteps"
 """The one field of a run's configuration that resuming it may change."""
 
-ENVIRONMENT_FIELDS = ("env_state", "obs")
+ENVIRONMENT_FIELDS = ("env_state", "obs", "carry")
 """Fields of a state that hold episodes under way: kept together or started anew together."""
 
 REPLAY_FIELDS = ("replay", "priorities")
@@ -223,7 +223,7 @@ def _take_over(
         anew |= fields.keys() & {"priorities"}
     if another or anew & set(ENVIRONMENT_FIELDS):
         # Steps in a buffer are of the episodes under way: none may seem to follow one of another environment.
-        anew |= set(ENVIRONMENT_FIELDS) | (fields.keys() & set(REPLAY_FIELDS))
+        anew |= fields.keys() & {*ENVIRONMENT_FIELDS, *REPLAY_FIELDS}
     elif anew & set(REPLAY_FIELDS):
         anew |= fields.keys() & set(REPLAY_FIELDS)
     taken = {

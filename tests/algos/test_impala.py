@@ -25,7 +25,7 @@ from rljax import (
     make_agent,
     make_train,
 )
-from rljax.algos.off_policy import seen
+from rljax.algos.state import seen
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = ImpalaConfig(
@@ -190,7 +190,7 @@ def batch() -> tuple[ImpalaParts, Any, ImpalaRollout]:
 def test_the_loss_is_that_of_the_papers(batch: Any, changes: dict[str, Any]) -> None:
     parts, params, rollout = batch
     config = parts.config.replace(**changes)
-    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, rollout.steps.obs))
+    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, rollout.steps.obs)[:2])
     next_value = np.asarray(parts.policy.apply(params, rollout.steps.next_obs)[1], np.float64)
     expected = loss_in_numpy(config, outputs, (value, next_value), jax.tree.map(np.asarray, rollout))
     loss, metrics = jax.jit(lambda p, r: impala_loss(parts._replace(config=config), p, r))(params, rollout)
@@ -206,14 +206,14 @@ def test_targets_and_advantages_are_constants_of_the_gradient(batch: Any) -> Non
     one_step = ImpalaRollout(jax.tree.map(lambda x: x[-1:], rollout.steps), rollout.log_prob[-1:])
     parts = parts._replace(config=parts.config.replace(ent_coef=0.0, vf_coef=1.0))
     steps = one_step.steps
-    outputs, value = parts.policy.apply(params, steps.obs)
+    outputs, value, _ = parts.policy.apply(params, steps.obs)
     next_value = jnp.where(steps.terminated, 0.0, parts.policy.apply(params, steps.next_obs)[1])
     log_prob = parts.head.distribution(outputs, None).log_prob(steps.action)
     rho = jnp.minimum(1.0, jnp.exp(log_prob - one_step.log_prob))
     advantage = rho * (steps.reward + parts.config.gamma * next_value - value)
 
     def surrogate(params: Any) -> jax.Array:
-        outputs, v = parts.policy.apply(params, steps.obs)
+        outputs, v, _ = parts.policy.apply(params, steps.obs)
         log_prob = parts.head.distribution(outputs, None).log_prob(steps.action)
         return -jnp.mean(advantage * log_prob) + 0.5 * jnp.mean(jnp.square(value + advantage - v))
 

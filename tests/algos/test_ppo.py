@@ -44,7 +44,7 @@ TINY = PPOConfig(
 
 
 def log_prob_and_value(parts: PPOParts, params: Any, rollout: Rollout, obs: Any) -> tuple[jax.Array, jax.Array]:
-    outputs, value = parts.policy.apply(params, obs)
+    outputs, value, _ = parts.policy.apply(params, obs)
     return parts.head.distribution(outputs, rollout.steps.mask).log_prob(rollout.steps.action), value
 
 
@@ -117,7 +117,7 @@ def test_the_ratio_is_1_on_the_first_minibatch_with_moving_observation_statistic
     first_pass = ppo_parts(config.replace(num_epochs=1, num_minibatches=1))
 
     def furthest(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        outputs, _ = parts.policy.apply(params, batch.obs)
+        outputs, _, _ = parts.policy.apply(params, batch.obs)
         log_ratio = parts.head.distribution(outputs, batch.mask).log_prob(batch.action) - batch.log_prob
         return 0.0 * jnp.sum(outputs), {"furthest": jnp.max(jnp.abs(log_ratio))}
 
@@ -169,7 +169,7 @@ def batch_for(parts: PPOParts, params: Any, size: int = 64, seed: int = 0) -> Mi
     mask = (np.arange(5) != ((right + offset) % 4)[:, None]) & (np.arange(5) != 4)
     obs = np.concatenate([np.eye(4)[right], mask], axis=1).astype(np.float32)
     action = np.array([rng.choice(np.flatnonzero(legal)) for legal in mask], np.int32)
-    outputs, value = parts.policy.apply(params, jnp.asarray(obs))
+    outputs, value, _ = parts.policy.apply(params, jnp.asarray(obs))
     log_prob = parts.head.distribution(outputs, jnp.asarray(mask)).log_prob(action)
     return Minibatch(
         obs=jnp.asarray(obs),
@@ -233,7 +233,7 @@ def bandit() -> tuple[PPOParts, Any, Minibatch]:
 def test_the_loss_is_that_of_the_papers(bandit: Any, changes: dict[str, Any]) -> None:
     parts, params, batch = bandit
     config = parts.config.replace(**changes)
-    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, batch.obs))
+    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, batch.obs)[:2])
     expected = loss_in_numpy(config, outputs, value, batch)
     loss, metrics = jax.jit(lambda p, b: ppo_loss(parts._replace(config=config), p, b))(params, batch)
     assert float(loss) == pytest.approx(expected.pop("loss"), rel=1e-5, abs=1e-5)

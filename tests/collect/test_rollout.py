@@ -67,9 +67,9 @@ def rollouts() -> list[Result]:
     env = EpisodeStatistics(Clock())
     head = action_head(env.action_space(None))
 
-    def act(obs: jax.Array, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
+    def act(obs: jax.Array, carry: None, mask: jax.Array | None, noise: jax.Array) -> tuple[jax.Array, None]:
         outputs = jax.nn.one_hot(2, 3) * jnp.where(obs[..., 2:] % 2 == 1, 100.0, -100.0)
-        return head.sample(head.distribution(outputs, mask), noise)
+        return head.sample(head.distribution(outputs, mask), noise), carry
 
     @jax.jit
     def rollout(env_state: Any, obs: jax.Array, noise_key: jax.Array, env_key: jax.Array) -> Any:
@@ -80,7 +80,7 @@ def rollouts() -> list[Result]:
     results = []
     for i in (1, 2):
         first_obs = obs
-        env_state, obs, steps = rollout(env_state, obs, jax.random.key(10 * i), jax.random.key(10 * i + 1))
+        env_state, obs, _, steps = rollout(env_state, obs, jax.random.key(10 * i), jax.random.key(10 * i + 1))
         results.append(jax.tree.map(np.asarray, Result(steps, steps.next_obs, first_obs, obs)))
     return results
 

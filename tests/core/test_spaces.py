@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space, head_sizes
 
 # Compiling takes most of the time here, so XLA need not optimise.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -129,3 +129,16 @@ def test_as_space_reads_gymnax() -> None:
 def test_what_is_no_space_is_refused() -> None:
     with pytest.raises(TypeError, match="is not a space"):
         as_space(3)
+
+
+def test_head_sizes_are_in_order_of_insertion() -> None:
+    heads = Dict({"verb": Discrete(4), "amount": Discrete(2), "target": Discrete(3)})
+    assert head_sizes(heads) == (4, 2, 3)
+    assert heads.flat_dim == 9
+    action = heads.sample(jax.random.key(0))
+    assert action.keys() == heads.spaces.keys()
+    assert all(part.shape == () and part.dtype == jnp.int32 for part in action.values())
+    assert head_sizes(Discrete(5)) == (5,)
+    assert head_sizes(MultiDiscrete((2, 3))) == (2, 3)
+    for other in (Box(0.0, 1.0, (2,)), Tuple((Discrete(2),)), Dict({}), NESTED):
+        assert head_sizes(other) is None

@@ -11,26 +11,16 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax.core.environment import Environment, EnvParams, EnvState, action_mask_of, check_environment
+from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.core.wrappers import EpisodeStatistics
 from rljax.envs import env_ids, make_env
+from tests.envs.play import QUICK, legal_action
 
+HEADS = Dict({"verb": Discrete(3), "target": Discrete(2)})
 NUM_ENVS = 8
 NUM_STEPS = 120
-# Compiling takes most of the time here, so XLA need not optimise.
-QUICK = {"xla_backend_optimization_level": 0}
-
-
-def legal_action(env: Any, key: jax.Array, state: Any, params: Any) -> jax.Array:
-    space, mask = env.action_space(params), action_mask_of(env, state, params)
-    if mask is None:
-        return space.sample(key)
-    heads = [space.n] if isinstance(space, Discrete) else space.nvec
-    parts = jnp.split(jnp.where(mask, 0.0, -jnp.inf), np.cumsum(heads)[:-1])
-    picks = jnp.stack([jax.random.categorical(k, part) for k, part in zip(jax.random.split(key, len(heads)), parts, strict=True)])
-    return picks[0] if isinstance(space, Discrete) else picks
 
 
 @pytest.mark.parametrize("env_id", env_ids())
@@ -63,12 +53,13 @@ def test_observations_and_types_along_random_episodes(env_id: str) -> None:
     for leaf in jax.tree.leaves(jax.eval_shape(first_step, jax.random.key(0))):
         assert not leaf.weak_type
     run = jax.jit(lambda: jax.vmap(roll)(jax.random.split(jax.random.key(0), NUM_ENVS)), compiler_options=QUICK)
-    inside, reward, terminated, truncated, final, obs, time = map(np.asarray, run()[1])
+    inside, reward, terminated, truncated, final, obs, time = jax.tree.map(np.asarray, run()[1])
     assert inside.all()
     assert reward.dtype == jnp.float32
     assert np.isfinite(reward).all()
     done = terminated | truncated
-    np.testing.assert_array_equal(obs[~done], final[~done])
+    for seen, last in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
+        np.testing.assert_array_equal(seen[~done], last[~done])
     np.testing.assert_array_equal(time[done], 0)
     assert (time[~done] > 0).all()
 
@@ -210,7 +201,22 @@ def step_with(**changes: Any) -> Any:
         ({"action_mask": lambda *_: jnp.ones(2)}, ["action_mask", "float32[2]"]),
         (
             {"action_space": lambda *_: MultiDiscrete((2, 3)), "action_mask": lambda *_: jnp.ones((2, 3), bool)},
-            ["action_mask", "bool[2,3]", "bool[5]"],
+            ["action_mask", "bool[2,3]", "bool[5]", "bool[5,5]"],
+        ),
+        ({"action_mask": lambda *_: jnp.ones((2, 2), bool)}, ["action_mask", "bool[2,2]", "expected bool[2]"]),
+        (
+            {"action_space": lambda *_: HEADS, "action_mask": lambda *_: jnp.ones((2, 2), bool)},
+            ["action_mask", "bool[2,2]", "bool[5]", "bool[5,5]"],
+        ),
+        (
+            {"action_space": lambda *_: HEADS, "action_mask": lambda *_: jnp.ones((5, 5))},
+            ["action_mask", "float32[5,5]", "bool[5,5]"],
+        ),
+        ({"action_space": lambda *_: Dict({"a": Discrete(2), "b": Box(0.0, 1.0)})}, ["action_space", "Discrete", "Box"]),
+        ({"action_space": lambda *_: Dict({})}, ["action_space", "at least one head"]),
+        (
+            {"action_space": lambda *_: Box(-1.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones((2, 2), bool)},
+            ["action_mask", "Discrete"],
         ),
         (
             {"action_space": lambda *_: Box(-1.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones(2, bool)},
@@ -227,6 +233,37 @@ def test_check_environment_refuses_in_one_line(methods: dict[str, Any], words: l
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete((3, 2)), HEADS], ids=["multi", "dict"])
+@pytest.mark.parametrize("shape", [(5,), (5, 5)])
+def test_masks_of_heads_and_of_pairs_of_heads_are_accepted(space: Any, shape: tuple[int, ...]) -> None:
+    env = broken(action_space=lambda *_: space, action_mask=lambda *_: jnp.ones(shape, bool))
+    check_environment(env, env.default_params)
+
+
+def test_dictionary_observations_fit_their_space() -> None:
+    class Named(Counter):
+        def __init__(self, **shapes: tuple[int, ...]):
+            super().__init__()
+            self.shapes = shapes
+
+        def observation_space(self, params: Any) -> Dict:
+            return Dict({name: Box(-1.0, 100.0, shape) for name, shape in self.shapes.items()})
+
+        def reset_env(self, key: jax.Array, params: Any) -> Any:
+            obs, state = super().reset_env(key, params)
+            return {"a": obs}, state
+
+        def step_env(self, *arguments: Any) -> Any:
+            obs, *rest = super().step_env(*arguments)
+            return ({"a": obs}, *rest)
+
+    check_environment(Named(a=(1,)), EnvParams())
+    with pytest.raises(ConfigError, match=r"observation\['a'\] float32\[1\] does not fit observation_space of shape \(2,\)"):
+        check_environment(Named(a=(2,)), EnvParams())
+    with pytest.raises(ConfigError, match=r"observation has the keys \['a'\], but observation_space \['b'\]"):
+        check_environment(Named(b=(1,)), EnvParams())
 
 
 def test_missing_methods_are_named() -> None:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.nn.actor_critic import ActorCritic
 from rljax.nn.initializers import orthogonal, orthogonal_kernels, orthonormal_columns
-from rljax.nn.networks import ActorCritic
 
 
 def assert_orthonormal(kernel: Any, gain: float = 1.0) -> None:
@@ -100,7 +100,7 @@ def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
     # LAPACK's QR deadlocks here within a few calls; a hang cannot be interrupted from inside, so a process of its own.
     program = (
         "import jax, jax.numpy as jnp\n"
-        "from rljax.nn.networks import ActorCritic\n"
+        "from rljax.nn.actor_critic import ActorCritic\n"
         "init = jax.jit(jax.vmap(ActorCritic(num_outputs=2, hidden=(64, 64)).init, (0, None)))\n"
         "for i in range(100):\n"
         "    params = init(jax.random.split(jax.random.key(i), 64), jnp.zeros(4))\n"

@@ -14,16 +14,10 @@ from rljax import Environment, PPOConfig
 from rljax.algos.ppo import ppo_parts
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete
-from rljax.nn.networks import (
-    ACTIVATIONS,
-    ActorCritic,
-    Convolution,
-    FeedForward,
-    Policy,
-    make_feed_forward,
-    make_network,
-    ravel_observation,
-)
+from rljax.nn.actor_critic import ActorCritic, make_network
+from rljax.nn.layers import ACTIVATIONS
+from rljax.nn.networks import Convolution, FeedForward, make_feed_forward, ravel_observation
+from rljax.nn.policy import Policy
 
 
 def random_variables(network: nn.Module, obs: Any) -> Any:
@@ -134,7 +128,7 @@ def test_a_users_flax_module_is_used_as_it_is() -> None:
     parts = ppo_parts(PPOConfig(env="ActionReward-v0", network=module))
     assert parts.policy.network is module or parts.policy.network == module
     variables = random_variables(parts.policy, jnp.zeros(1))
-    outputs, value = parts.policy.apply(variables, jnp.ones((7, 1)))
+    outputs, value, _ = parts.policy.apply(variables, jnp.ones((7, 1)))
     assert outputs.shape == (7, 2)
     assert value.shape == (7,)
 
@@ -153,7 +147,7 @@ def test_free_log_stds_follow_the_means_and_start_at_zero() -> None:
     policy = Policy(ActorCritic(num_outputs=2, hidden=(4,)), num_log_std=2)
     np.testing.assert_array_equal(jax.jit(policy.init)(jax.random.key(0), jnp.zeros(3))["params"]["log_std"], 0.0)
     variables = random_variables(policy, jnp.zeros(3))
-    outputs, _ = policy.apply(variables, jnp.ones((6, 3)))
+    outputs, _, _ = policy.apply(variables, jnp.ones((6, 3)))
     means, _ = policy.network.apply({"params": variables["params"]["network"]}, jnp.ones((6, 3)))
     np.testing.assert_array_equal(outputs[:, :2], means)
     np.testing.assert_array_equal(outputs[:, 2:], np.tile(variables["params"]["log_std"], (6, 1)))
@@ -171,7 +165,7 @@ def test_a_network_sees_one_batch_axis_whatever_axes_come_first(axes: tuple[int,
             return jnp.stack([total, -total], -1), 2.0 * total
 
     obs = np.random.default_rng(3).normal(size=(*axes, 4, 3)).astype(np.float32)
-    outputs, value = Policy(Looks(), obs_ndims=(2,)).apply({}, obs)
+    outputs, value, _ = Policy(Looks(), obs_ndims=(2,)).apply({}, obs)
     assert seen == [(int(np.prod(axes)), 4, 3)]
     np.testing.assert_allclose(value, 2 * obs.sum((-1, -2)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(outputs[..., 1], -obs.sum((-1, -2)), rtol=1e-4, atol=1e-5)
@@ -205,7 +199,7 @@ def test_an_environment_with_dictionary_observations_gets_a_network() -> None:
     variables = random_variables(parts.policy, obs)
     assert variables["params"]["network"]["actor_0"]["kernel"].shape == (5, 4)
     batch = jax.tree.map(lambda x: jnp.stack([x] * 6), obs)
-    outputs, value = parts.policy.apply(variables, batch)
+    outputs, value, _ = parts.policy.apply(variables, batch)
     assert (outputs.shape, value.shape) == ((6, 3), (6,))
 
 

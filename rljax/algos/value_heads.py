@@ -1,0 +1,173 @@
+"""Value heads: one for each stream of rewards, with a discount, a trace decay and a weight of its own.
+
+Streams are the components that the environment splits its reward into (Ye et al., 2020: farming, kills, winning, ...), and
+the bonus of an intrinsic reward. The policy follows the weighted sum of their advantages; each head fits the returns of its own
+stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.rollout import Steps
+from rljax.core.errors import ConfigError, did_you_mean
+
+COMPONENTS = "reward_components"
+"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 []."""
+
+BELIEF = "belief_entropy"
+"""Entry of an environment's `info`: the entropy of what is hidden, to whoever saw all observations so far; f32 [], in nats."""
+
+INTRINSIC = "intrinsic"
+"""Name of the head of the bonus."""
+
+
+class HeadFields(Protocol):
+    """Fields of a configuration that say which value heads there are."""
+
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def gae_lambda(self) -> float: ...
+    @property
+    def value_heads(self) -> tuple[str, ...]: ...
+    @property
+    def head_gammas(self) -> tuple[float, ...] | None: ...
+    @property
+    def head_lambdas(self) -> tuple[float, ...] | None: ...
+    @property
+    def head_weights(self) -> tuple[float, ...] | None: ...
+    @property
+    def intrinsic(self) -> Any: ...
+    @property
+    def intrinsic_gamma(self) -> float: ...
+    @property
+    def intrinsic_coef(self) -> float: ...
+
+
+class Heads(NamedTuple):
+    """What each head's stream counts: numbers where there is one head, else f32 `[K]`."""
+
+    gamma: Any
+    gae_lambda: Any
+    weight: Any
+
+
+def check_heads(config: HeadFields) -> None:
+    """Refuse lists that do not have one number for each head.
+
+    Raises:
+        ConfigError: names the field, its value and what is allowed.
+    """
+    names = config.value_heads
+    if len(set(names)) < len(names) or INTRINSIC in names:
+        raise ConfigError(f"value_heads = {list(names)}: expected different names, none of them '{INTRINSIC}'")
+    for field in ("head_gammas", "head_lambdas", "head_weights"):
+        given = getattr(config, field)
+        if given is not None and (not names or len(given) != len(names)):
+            wanted = f"one number for each of value_heads = {list(names)}" if names else "none without value_heads"
+            raise ConfigError(f"{field} = {list(given)}: expected {wanted}")
+
+
+def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]:
+    """The entries of an environment's info that the heads need.
+
+    Raises:
+        ConfigError: the environment does not have them; says what it has.
+    """
+    wanted: tuple[str, ...] = ()
+    if config.value_heads:
+        wanted += (COMPONENTS,)
+        components = _info_of(env, env_params).get(COMPONENTS)
+        if not isinstance(components, dict):
+            raise ConfigError(
+                f"value_heads = {list(config.value_heads)}: {env.name} does not split its reward, "
+                f"its info has no dictionary '{COMPONENTS}'"
+            )
+        for name in config.value_heads:
+            if name not in components:
+                raise ConfigError(f"value_heads: {env.name} has no reward component '{name}': {did_you_mean(name, components)}")
+    if config.intrinsic is not None and config.intrinsic["type"] == "entropy_reduction":
+        wanted += (BELIEF,)
+        if BELIEF not in _info_of(env, env_params):
+            raise ConfigError(
+                f"intrinsic.type = 'entropy_reduction': the info of {env.name} has no '{BELIEF}', the entropy of a belief in nats"
+            )
+    return wanted
+
+
+def _info_of(env: Any, env_params: Any) -> Any:
+    """The shapes of the info of a step."""
+
+    def info() -> Any:
+        key = jax.random.key(0)
+        _, state = env.reset_env(key, env_params)
+        return env.step_env(key, state, env.action_space(env_params).sample(key), env_params)[-1]
+
+    return jax.eval_shape(info)
+
+
+def head_names(config: HeadFields) -> tuple[str, ...]:
+    """The names of all value heads; none where there is only that of the reward."""
+    if config.intrinsic is None:
+        return config.value_heads
+    return (*(config.value_heads or ("extrinsic",)), INTRINSIC)
+
+
+def num_values(config: HeadFields) -> int:
+    """K, the number of value heads."""
+    return max(1, len(head_names(config)))
+
+
+def heads_of(config: HeadFields) -> Heads:
+    """Discounts, trace decays and weights of the heads, those of the configuration where it has no lists."""
+    count = max(1, len(config.value_heads))
+    columns = [
+        (config.head_gammas or (config.gamma,) * count, config.intrinsic_gamma),
+        (config.head_lambdas or (config.gae_lambda,) * count, config.gae_lambda),
+        (config.head_weights or (1.0,) * count, config.intrinsic_coef),
+    ]
+    if num_values(config) == 1:
+        return Heads(*(given[0] for given, _ in columns))
+    bonus = config.intrinsic is not None
+    return Heads(*(jnp.stack([jnp.asarray(x, jnp.float32) for x in (*given, *([own] * bonus))]) for given, own in columns))
+
+
+class Streams(NamedTuple):
+    """Rewards and ends of each head's stream: `[T, N]` where there is one head, else `[T, N, K]`."""
+
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+
+
+def streams_of(config: HeadFields, steps: Steps, reward: jax.Array, scale: Any, bonus: jax.Array | None) -> Streams:
+    """What each head is to predict the return of.
+
+    Args:
+        config: says which heads there are.
+        steps: `[T, N]`, with the components in `extras` where there are `value_heads`.
+        reward: as the losses see it, f32 `[T, N]`.
+        scale: what makes a component as the losses see it.
+        bonus: of the intrinsic reward, f32 `[T, N]`, or None. Its stream does not end where episodes do (Burda et al., 2018,
+            section 2.3): dying must not hide what there is still to find, or be a way out of it.
+    """
+    rewards = [scale(steps.extras[COMPONENTS][name]) for name in config.value_heads] or [reward]
+    ends = [(steps.terminated, steps.truncated)] * len(rewards)
+    if bonus is not None:
+        rewards.append(bonus)
+        never = jnp.zeros_like(steps.terminated)
+        ends.append((never, never))
+    if len(rewards) == 1:
+        return Streams(rewards[0], steps.terminated, steps.truncated)
+    terminated, truncated = zip(*ends, strict=True)
+    return Streams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated)))
+
+
+def combined(heads: Heads, x: jax.Array) -> jax.Array:
+    """The weighted sum over heads `[...]` of advantages, values or targets `[..., K]`; of one head, times its weight."""
+    weight = heads.weight
+    return jnp.sum(weight * x, axis=-1) if jnp.ndim(weight) else weight * x

@@ -1,0 +1,222 @@
+"""Auto-regressive composite actions (Vinyals et al., 2019, methods): several heads, each of which sees the actions of the heads
+before it, so that heads that must agree can, where independent heads can only each do what is best on average.
+
+    hidden_k = tanh(context + sum of embedding_j[a_j] over j < k)
+    logits_k = kernel_k^T hidden_k + bias_k
+
+The probability of all heads' actions is the product of each head's, given those before it. In shapes, K is the number of heads,
+W the widest head's number of actions, A that of all heads together, C the length of the context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
+from rljax.core.spaces import MultiDiscrete
+from rljax.nn.distributions import ActionHead, mask_logits, several_heads
+from rljax.nn.initializers import orthogonal_kernels
+
+
+class CompositeOutputs(NamedTuple):
+    """What a composite distribution is made of: a context for each place of the batch, and the parameters that all places share.
+
+    Attributes:
+        context: f32 `[..., C]`, before the activation.
+        embedding: of each head's actions, for the heads after it; f32 `[K, W, C]`. Nothing reads the last head's.
+        kernel: from hidden units to each head's logits, f32 `[K, C, W]`.
+        bias: f32 `[K, W]`.
+    """
+
+    context: jax.Array
+    embedding: jax.Array
+    kernel: jax.Array
+    bias: jax.Array
+
+
+class CompositeHead(nn.Module):
+    """The parameters of a composite distribution, put beside a context: `context f32 [..., C] -> CompositeOutputs`.
+
+    Kernels start orthogonal at gain .01, so that the first policy is nearly uniform. Embeddings start orthogonal, and so large
+    that the sum of all that the last head sees has entries of about 1, as a context should have: the layer that makes it wants
+    the gain of a hidden layer, not the .01 of logits.
+
+    Attributes:
+        nvec: number of actions of each head.
+    """
+
+    nvec: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, context: jax.Array) -> CompositeOutputs:
+        heads, widest, size = len(self.nvec), max(self.nvec), context.shape[-1]
+        embedding: Any = None
+        kernel: Any = None
+        if self.is_initializing():
+            gain = math.sqrt(max(widest, size) / max(1, heads - 1))
+            shapes = [(widest, size)] * heads + [(size, widest)] * heads
+            drawn = orthogonal_kernels(self.make_rng("params"), shapes, [gain] * heads + [0.01] * heads)
+            embedding, kernel = jnp.stack(drawn[:heads]), jnp.stack(drawn[heads:])
+        return CompositeOutputs(
+            context,
+            self.param("embedding", lambda _: embedding),
+            self.param("kernel", lambda _: kernel),
+            self.param("bias", nn.initializers.zeros, (heads, widest)),
+        )
+
+
+class CompositeDistribution(struct.PyTreeNode):
+    """A distribution over actions i32 `[..., K]`, head k's conditioned on those of the heads before it.
+
+    Every head must be left a legal action, whatever the heads before it chose; one that is not takes its action 0.
+
+    Attributes:
+        outputs: context `[..., C]` and parameters.
+        mask: None; or bool `[..., A]`, the legal actions of all heads, concatenated; or bool `[..., A, A]`, where entry `[i, j]`
+            says whether j is legal given that an earlier head chose i, and the diagonal what is legal at all. Entries whose i
+            belongs to the same head as j or a later one are not read. Batch axes are those of the context.
+        nvec: number of actions of each head.
+    """
+
+    outputs: CompositeOutputs
+    mask: jax.Array | None
+    nvec: tuple[int, ...] = struct.field(pytree_node=False)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Log-probability f32 `[...]` of actions i32 `[..., K]`: the least finite number, or about it, where one is illegal."""
+        log_probs, taken = self._given(action)
+        total = jnp.sum(jnp.where(taken, log_probs, 0.0), axis=(-2, -1))
+        # Two illegal heads would make it infinite, and the ratio of two such probabilities NaN.
+        return jnp.maximum(total, jnp.finfo(total.dtype).min)
+
+    def entropy_along(self, action: jax.Array) -> jax.Array:
+        """Sum over heads k of the entropy of head k given the actions of the heads before it, f32 `[...]`, for i32 `[..., K]`.
+
+        For actions drawn from this distribution it is an unbiased estimate of the entropy of the joint distribution (the chain
+        rule; the last head's action is not read). Its gradient leaves out that the earlier heads' probabilities decide which of
+        the later heads' entropies count.
+        """
+        log_probs, _ = self._given(action)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=(-2, -1))
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""
+        return self._head_by_head(noise)
+
+    def mode(self) -> jax.Array:
+        """Each head's likeliest action given those of the heads before it, i32 `[..., K]`.
+
+        It need not be the likeliest joint action: a head may do best by what leaves the next one undecided.
+        """
+        return self._head_by_head(None)
+
+    def _given(self, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Log-probabilities of every head given the actions before it, and what was taken, `[..., K, W]`."""
+        context, embedding, kernel, bias = self.outputs
+        heads, widest = bias.shape
+        taken = action[..., None] == np.arange(widest)
+        # What each head sees of all of them, [..., K, K W]: one product with all embeddings is their sum over the heads before.
+        seen = taken[..., None, :, :] & np.tri(heads, k=-1, dtype=bool)[..., None]
+        before = seen.reshape(*action.shape, -1).astype(embedding.dtype) @ embedding.reshape(heads * widest, -1)
+        logits = jnp.einsum("...kc,kcw->...kw", jnp.tanh(context[..., None, :] + before), kernel) + bias
+        return jax.nn.log_softmax(mask_logits(logits, self._legal_given(action))), taken
+
+    def _legal_given(self, action: jax.Array) -> jax.Array:
+        """What is legal given the actions before, bool `[..., K, W]`; padding is not."""
+        sizes = np.asarray(self.nvec)
+        starts, exists = _starts(self.nvec), np.arange(max(self.nvec)) < sizes[:, None]
+        legal, pairs = self._masks()
+        if legal is None:
+            return jnp.asarray(exists)
+        if pairs is not None:
+            head = np.repeat(np.arange(len(sizes)), sizes)
+            chosen = action[..., head] == np.arange(len(head)) - starts[head]
+            ruled_out = chosen[..., None] & (head[:, None] < head) & ~pairs
+            legal = legal & ~jnp.any(ruled_out, axis=-2)
+        return legal[..., np.where(exists, starts[:, None] + np.arange(max(self.nvec)), 0)] & exists
+
+    def _head_by_head(self, noise: jax.Array | None) -> jax.Array:
+        context, embedding, kernel, bias = self.outputs
+        legal, pairs = self._masks()
+        actions = []
+        for k, (start, size) in enumerate(zip(_starts(self.nvec).tolist(), self.nvec, strict=True)):
+            logits = jnp.tanh(context) @ kernel[k, :, :size] + bias[k, :size]
+            logits = mask_logits(logits, None if legal is None else legal[..., start : start + size])
+            if noise is not None:
+                logits = logits + noise[..., k, :size]
+            action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+            actions.append(action)
+            chosen = action[..., None] == np.arange(size)
+            context = context + chosen.astype(embedding.dtype) @ embedding[k, :size]
+            if legal is not None and pairs is not None:
+                allowed = pairs[..., start : start + size, :] | ~chosen[..., None]
+                legal = legal & jnp.all(allowed, axis=-2)
+        return jnp.stack(actions, axis=-1)
+
+    def _masks(self) -> tuple[jax.Array | None, jax.Array | None]:
+        """What is legal at all, bool `[..., A]`, and what earlier choices leave legal, bool `[..., A, A]`; None: everything."""
+        if self.mask is None or self.mask.ndim == self.outputs.context.ndim:
+            return self.mask, None
+        return jnp.diagonal(self.mask, axis1=-2, axis2=-1), self.mask
+
+
+def composite_head(space: Any, context: int = 64) -> ActionHead:
+    """The head of an auto-regressive policy: its network puts out a context, and `CompositeHead` makes of it the
+    `CompositeOutputs` that `distribution` takes.
+
+    Args:
+        space: MultiDiscrete, a Dict of Discrete (named heads, in the order of the dictionary), or the numbers of actions.
+        context: C, the length of the context: so many hidden units each head has.
+
+    Raises:
+        ConfigError: the space has no heads that could depend on each other.
+    """
+    nvec, to_env = several_heads(MultiDiscrete(tuple(space)) if isinstance(space, Sequence) else space)
+    heads, widest = len(nvec), max(nvec)
+
+    def distribution(outputs: Any, mask: jax.Array | None) -> CompositeDistribution:
+        return composite_distribution(outputs, mask, nvec)
+
+    return ActionHead(
+        num_outputs=context,
+        num_log_std=0,
+        distribution=distribution,
+        noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
+        sample=lambda d, noise: d.sample(noise),
+        to_env=to_env,
+        entropy=composite_entropy,
+        module=CompositeHead(nvec),
+        policy_gain=math.sqrt(2.0),
+    )
+
+
+def composite_distribution(outputs: CompositeOutputs, mask: jax.Array | None, nvec: Sequence[int]) -> CompositeDistribution:
+    """`CompositeDistribution` of these arguments, checked.
+
+    Raises:
+        ConfigError: the mask is neither bool `[..., A]` nor bool `[..., A, A]`, with the batch axes of the context.
+    """
+    total, batch = sum(nvec), outputs.context.shape[:-1]
+    if mask is not None and mask.shape not in ((*batch, total), (*batch, total, total)):
+        expected = f"{[*batch, total]}, or {[*batch, total, total]} for actions that rule out those of later heads"
+        raise ConfigError(f"action mask of shape {list(mask.shape)}: expected {expected}")
+    return CompositeDistribution(outputs, mask, tuple(nvec))
+
+
+def composite_entropy(distribution: CompositeDistribution, action: jax.Array) -> jax.Array:
+    """An estimate f32 `[...]` of the entropy from actions that the policy drew, i32 `[..., K]` (see `entropy_along`)."""
+    return distribution.entropy_along(action)
+
+
+def _starts(nvec: tuple[int, ...]) -> np.ndarray:
+    """Where each head's actions begin among those of all heads, `[K]`."""
+    return np.cumsum((0, *nvec[:-1]))

@@ -1,0 +1,146 @@
+"""Encoders of observations that are more than one vector: dictionaries of vectors and images, and sets of entities.
+
+They see one batch axis, `[B, ...]` in every leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import ConfigError
+from rljax.nn.attention import AttentionPooling, TransformerEncoder
+from rljax.nn.images import ImageEncoder
+from rljax.nn.layers import ACTIVATIONS, MLP, together
+from rljax.nn.networks import ravel_observation
+from rljax.nn.transforms import symlog
+
+
+class DictEncoder(nn.Module):
+    """One vector of an observation with vectors and images, in a dictionary, another tree, or alone: `obs [B, ...] -> [B, D]`.
+
+    Leaves `[B, height, width, channels]` of uint8 or floats are images, each with convolutions of its own (see `ImageEncoder`).
+    All other leaves are raveled, concatenated in tree order and go through one perceptron. The results are concatenated,
+    the vector's first.
+
+    Attributes:
+        hidden: sizes of the perceptron's layers; (): the vector as it is.
+        depth: channels of the images' convolutions, times the multipliers.
+        multipliers: one for each convolution; each halves the sides.
+        kernel: width of the convolutions.
+        activation: a name in `ACTIVATIONS`.
+        norm: before each activation, one of `NORMS`.
+        symlog: squash the vector by `symlog` first, for numbers of unknown size.
+    """
+
+    hidden: tuple[int, ...] = (64,)
+    depth: int = 16
+    multipliers: tuple[int, ...] = (1, 2)
+    kernel: int = 3
+    activation: str = "silu"
+    norm: str = "none"
+    symlog: bool = False
+
+    @nn.compact
+    def __call__(self, obs: Any) -> jax.Array:
+        leaves = jax.tree_util.tree_leaves_with_path(obs)
+        features = []
+        if vectors := [x for _, x in leaves if not _is_image(x)]:
+            x = ravel_observation(vectors)
+            mlp = MLP(self.hidden, activation=self.activation, norm=self.norm, name="vector")
+            features.append(mlp(symlog(x) if self.symlog else x))
+        for path, image in ((path, x) for path, x in leaves if _is_image(x)):
+            name = jax.tree_util.keystr(path, simple=True, separator="_")
+            features.append(
+                ImageEncoder(
+                    depth=self.depth,
+                    multipliers=self.multipliers,
+                    kernel=self.kernel,
+                    activation=self.activation,
+                    norm=self.norm,
+                    name=f"image_{name}" if name else "image",
+                )(image)
+            )
+        return jnp.concatenate(features, axis=-1)
+
+
+class EntityEncoder(nn.Module):
+    """A set of entities and what else is known: `obs -> (x [B, D], entities [B, E, size])`.
+
+    `obs` is a dictionary with "entities" `[B, E, F]` and, unless all E places are always taken, "entity_mask" bool `[B, E]`
+    (True: an entity is there). All its other leaves are raveled to one vector, the rest. Each entity is embedded together with
+    the rest and looks at the others in a `TransformerEncoder`; the entities of the result are for a `PointerNetwork`, say, and 0
+    where none is there. x is their `AttentionPooling`, joined by the embedded rest: D is `2 size`, or `size` without a rest.
+
+    The parameters do not depend on E, so that a trained network takes any number of entities; x does not depend on their order
+    nor on what lies at places where none is.
+
+    Attributes:
+        size: length of an entity's vector; a multiple of `num_heads`.
+        num_layers: of the transformer.
+        num_heads: of its attention and of the pooling.
+        activation: a name in `ACTIVATIONS`.
+
+    Raises:
+        ConfigError: the observation is no such dictionary.
+    """
+
+    size: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    activation: str = "silu"
+
+    @nn.compact
+    def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
+        entities, mask, rest = split_entities(obs)
+        layers = {"entity": ((entities.shape[-1], self.size), 1.0)}
+        if rest is not None:
+            # To each entity the rest gives its own product, so that it is one for all E of them.
+            layers |= dict.fromkeys(("context", "rest"), ((rest.shape[-1], self.size), 1.0))
+        inits = together(self, layers)
+        activation = ACTIVATIONS[self.activation]
+        embedded = nn.Dense(self.size, kernel_init=inits["entity"], name="entity")(entities)
+        if rest is not None:
+            context = nn.Dense(self.size, use_bias=False, kernel_init=inits["context"], name="context")(rest)
+            embedded = embedded + context[:, None]
+        encoder = TransformerEncoder(self.num_layers, self.num_heads, self.size, 2 * self.size, name="transformer")
+        encoded = encoder(activation(embedded), mask)
+        x = AttentionPooling(self.num_heads, self.size, name="pooling")(encoded, mask)
+        if rest is not None:
+            rest = activation(nn.Dense(self.size, kernel_init=inits["rest"], name="rest")(rest))
+            x = jnp.concatenate([x, rest], axis=-1)
+        return x, encoded
+
+
+def split_entities(obs: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """`(entities f32 [B, E, F], mask bool [B, E] or None, rest f32 [B, R] or None)` of an observation of an `EntityEncoder`.
+    Entities that are not there are 0.
+
+    Raises:
+        ConfigError: "entities" is missing or of another rank, or the mask has another shape.
+    """
+    wanted = 'expected a dictionary with "entities" [E, F] for a network that attends to them'
+    if not isinstance(obs, Mapping) or "entities" not in obs:
+        got = sorted(obs) if isinstance(obs, Mapping) else f"one of {jax.tree.map(lambda x: x.shape[1:], obs)}"
+        raise ConfigError(f"observation: {wanted}, got {got}")
+    entities = obs["entities"]
+    if not hasattr(entities, "ndim") or entities.ndim != 3:
+        shapes = jax.tree.map(lambda x: x.shape[1:], entities)
+        raise ConfigError(f'observation["entities"] of shape {shapes}: {wanted}')
+    entities, mask = entities.astype(jnp.float32), obs.get("entity_mask")
+    if mask is not None:
+        if mask.shape != entities.shape[:2]:
+            want = entities.shape[1:2]
+            raise ConfigError(f'observation["entity_mask"] of shape {mask.shape[1:]}: expected {want}, one for each entity')
+        mask = mask.astype(bool)
+        entities = jnp.where(mask[..., None], entities, 0.0)
+    others = {key: leaf for key, leaf in obs.items() if key not in ("entities", "entity_mask")}
+    return entities, mask, ravel_observation(others) if jax.tree.leaves(others) else None
+
+
+def _is_image(x: jax.Array) -> bool:
+    return x.ndim == 4 and (x.dtype == jnp.uint8 or jnp.issubdtype(x.dtype, jnp.floating))

@@ -1,0 +1,143 @@
+"""Layers that networks are made of: activations, kernels drawn together, normalisation, perceptrons and FiLM."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.nn.initializers import Initializer, orthogonal_kernels
+
+
+def swish(x: jax.Array) -> jax.Array:
+    """x sigmoid(x) (Elfwing et al., 2018), by the tanh: on the CPU XLA's is one polynomial, where an exponential and a division
+    cost a fifth of a small network's time."""
+    half = 0.5 * x
+    return half * jnp.tanh(half) + half
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "elu": nn.elu,
+    "gelu": nn.gelu,
+    "silu": swish,
+    "swish": swish,
+    "leaky_relu": nn.leaky_relu,
+}
+
+
+# How a hidden layer's outputs are normalised before the activation.
+NORMS = ("none", "rms", "layer")
+
+
+def together(
+    module: nn.Module, layers: Mapping[str, tuple[tuple[int, ...], float]], init: Initializer | None = None
+) -> dict[str, Initializer]:
+    """An initialiser for each kernel of a module, all of them orthogonal and from one draw (see `orthogonal_kernels`).
+
+    Call it where the module makes its parameters; unless the module is initialising, nothing is drawn.
+
+    Args:
+        module: whose random stream "params" the draw takes a key from.
+        layers: name -> (shape `[..., fan_in, fan_out]` of its kernel, gain); leading axes (of convolutions) count as inputs.
+        init: instead of the orthogonal ones, for every kernel; gains are then not used.
+
+    Returns:
+        name -> `(key, shape, dtype) -> kernel`, for `nn.Dense(kernel_init=...)` or `module.param`.
+    """
+    if init is not None:
+        return dict.fromkeys(layers, init)
+    if not module.is_initializing():
+        # flax then only compares shapes with those of the parameters it was given.
+        return dict.fromkeys(layers, nn.initializers.zeros)
+    shapes, gains = zip(*layers.values(), strict=True)
+    flat = orthogonal_kernels(module.make_rng("params"), [(math.prod(s[:-1]), s[-1]) for s in shapes], gains)
+    kernels = [kernel.reshape(shape) for kernel, shape in zip(flat, shapes, strict=True)]
+    return {name: lambda *_, kernel=kernel: kernel for name, kernel in zip(layers, kernels, strict=True)}
+
+
+class RMSNorm(nn.Module):
+    """`x [..., D] -> x / sqrt(mean(x^2) + eps) * scale`, computed in f32 (Zhang and Sennrich, 2019).
+
+    Attributes:
+        eps: added to the mean square. DreamerV3's value (Hafner et al., 2025).
+    """
+
+    eps: float = 1e-4
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
+        x32 = x.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+        return (x32 * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(x.dtype)
+
+
+def normalized(x: jax.Array, norm: str, name: str | None = None) -> jax.Array:
+    """x through a new layer of one of the `NORMS`; for use inside a compact method."""
+    if norm == "rms":
+        return RMSNorm(name=name)(x)
+    return nn.LayerNorm(name=name)(x) if norm == "layer" else x
+
+
+class MLP(nn.Module):
+    """Dense layers, each normalised and activated: `x [..., D] -> [..., hidden[-1]]`, or `[..., num_outputs]` where a last linear
+    layer is asked for.
+
+    Kernels are orthogonal with gain sqrt(2), biases 0.
+
+    Attributes:
+        hidden: sizes of the hidden layers.
+        num_outputs: length of the output of a last layer without norm and activation; None: there is none.
+        activation: a name in `ACTIVATIONS`.
+        norm: before each activation, "none", "rms" (`RMSNorm`) or "layer" (Ba et al., 2016).
+        head_gain: gain of the last layer's kernel; 0 starts with outputs of 0.
+        kernel_init: another initialiser of all kernels but that of a last layer with gain 0.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    num_outputs: int | None = None
+    activation: str = "silu"
+    norm: str = "none"
+    head_gain: float = 1.0
+    kernel_init: Initializer | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        sizes = (x.shape[-1], *self.hidden)
+        layers = {f"dense_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
+        if self.num_outputs is not None:
+            layers["head"] = ((sizes[-1], self.num_outputs), self.head_gain)
+        inits = together(self, layers, self.kernel_init)
+        for i, size in enumerate(self.hidden):
+            x = nn.Dense(size, kernel_init=inits[f"dense_{i}"], name=f"dense_{i}")(x)
+            x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
+        if self.num_outputs is None:
+            return x
+        init = inits["head"] if self.head_gain else nn.initializers.zeros
+        return nn.Dense(self.num_outputs, kernel_init=init, name="head")(x)
+
+
+class FiLM(nn.Module):
+    """Feature-wise linear modulation, `(x [..., D], context [..., C]) -> (1 + gamma(context)) x + beta(context)` (Perez et al.,
+    2018, eq. 2; the 1 is their advice in section 7.2).
+
+    gamma and beta are linear and start at 0, so that a new layer is the identity. For features with axes that the context has
+    not (images, entities) give the context axes of length 1.
+
+    Attributes:
+        size: D.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
+        modulation = nn.Dense(2 * self.size, kernel_init=nn.initializers.zeros, name="modulation")(context)
+        gamma, beta = jnp.split(modulation, 2, axis=-1)
+        return (1.0 + gamma) * x + beta

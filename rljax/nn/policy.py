@@ -1,0 +1,119 @@
+"""The policy module: any actor-critic network, with or without memory, and what the action head adds to it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.core.wrappers import PRIVILEGED, split_privileged
+from rljax.nn.networks import one_batch_axis
+
+
+class Embedded(NamedTuple):
+    """Observations as the network's time-independent part has made them, and what only the critic sees, None where nothing is."""
+
+    x: Any
+    privileged: Any
+
+
+class Policy(nn.Module):
+    """Any actor-critic `network`, plus the free parameters of the action head.
+
+    `(obs [..., *obs_shape], carry) -> (outputs [..., head outputs], value f32 [...], carry)`: outputs as
+    `ActionHead.distribution` takes them.
+
+    A network without memory is a module `obs [B, *obs_shape] -> (outputs [B, num_outputs], value [B])`. One with memory has
+    methods instead:
+
+    - `initial_carry(batch) -> carry`: a tree of zeros `[*batch, ...]`. Zeros begin an episode. None: without memory after all.
+    - `embed(obs [B, *obs_shape]) -> x`: all that does not depend on time, for many steps at once.
+    - `advance(carry, x) -> carry`: one step.
+    - `heads(carry, x, privileged) -> (outputs [..., num_outputs], value [...])`: for many steps at once, any leading axes.
+
+    With observations that are dictionaries with a key `privileged`, the network gets that part as a further argument,
+    `network(obs, privileged)`, and the rest as its `obs`: only the value may depend on it. With several value heads `value` is
+    `[..., num_values]`.
+
+    Attributes:
+        network: as above.
+        obs_ndims: number of axes of one observation, per leaf in tree order.
+        num_log_std: number of free log standard deviations, which follow the means.
+        head: makes what the action distribution is made of from the network's outputs, with parameters of its own; None: nothing.
+    """
+
+    network: nn.Module
+    obs_ndims: tuple[int, ...] = (1,)
+    num_log_std: int = 0
+    head: nn.Module | None = None
+
+    def setup(self) -> None:
+        if self.num_log_std:
+            self.log_std = self.param("log_std", nn.initializers.zeros, (self.num_log_std,))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the network has the methods of one with memory."""
+        return hasattr(self.network, "initial_carry")
+
+    def initial_carry(self, batch: tuple[int, ...]) -> Any:
+        """What is remembered where an episode begins: zeros `[*batch, ...]`, or None without memory. Needs no parameters."""
+        network: Any = self.network
+        return network.initial_carry(batch) if self.in_parts else None
+
+    def __call__(self, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
+        """One step; `carry` None begins an episode."""
+        embedded = self.embed(obs)
+        if carry is None:
+            leaf = jax.tree.leaves(obs)[0]
+            carry = self.initial_carry(leaf.shape[: leaf.ndim - self.obs_ndims[0]])
+        if carry is not None:
+            carry = self.advance(carry, embedded.x)
+        return (*self.judge(carry, embedded), carry)
+
+    def embed(self, obs: Any) -> Embedded:
+        """The part of the network that does not depend on time, `[..., *obs_shape] -> Embedded` with leaves `[..., *]`."""
+        if not self.in_parts:
+            return Embedded(*split_privileged(obs))
+        obs, batch = one_batch_axis(obs, self.obs_ndims)
+        public, privileged = split_privileged(obs)
+        network: Any = self.network
+        embedded = Embedded(network.embed(public), privileged)
+        return jax.tree.map(lambda x: x.reshape((*batch, *x.shape[1:])), embedded)
+
+    def advance(self, carry: Any, x: Any) -> Any:
+        """The carry `[..., *]` after one more step; `x` is that of `embed`."""
+        network: Any = self.network
+        return network.advance(carry, x)
+
+    def judge(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
+        """`(outputs, value)` of embedded observations, and of the carry after them where there is memory."""
+        outputs, value = self.raw(carry, embedded)
+        if self.num_log_std:
+            outputs = jnp.concatenate([outputs, jnp.broadcast_to(self.log_std, (*outputs.shape[:-1], self.num_log_std))], axis=-1)
+        return (outputs if self.head is None else self.head(outputs)), value
+
+    def bare(self, obs: Any) -> tuple[jax.Array, jax.Array]:
+        """`(outputs, value)` of the network alone, at the beginning of an episode: what is checked of a user's."""
+        embedded = self.embed(obs)
+        leaf = jax.tree.leaves(obs)[0]
+        carry = self.initial_carry(leaf.shape[: leaf.ndim - self.obs_ndims[0]])
+        return self.raw(carry if carry is None else self.advance(carry, embedded.x), embedded)
+
+    def raw(self, carry: Any, embedded: Embedded) -> tuple[jax.Array, jax.Array]:
+        """`(outputs, value)` as the network has them. One without memory always sees one batch axis, whatever axes come first."""
+        network: Any = self.network
+        if self.in_parts:
+            outputs, value = network.heads(carry, *embedded)
+            return outputs, value
+        obs, batch = one_batch_axis(join_privileged(*embedded), self.obs_ndims)
+        public, privileged = split_privileged(obs)
+        outputs, value = network(public) if privileged is None else network(public, privileged)
+        return jax.tree.map(lambda x: jnp.asarray(x).reshape((*batch, *x.shape[1:])), (outputs, value))
+
+
+def join_privileged(public: Any, privileged: Any) -> Any:
+    """What `split_privileged` was given."""
+    return public if privileged is None else {**public, PRIVILEGED: privileged}

@@ -1,0 +1,205 @@
+"""Recurrent cells whose work is split: the input's half of all steps at once, only the hidden half inside the scan over time.
+
+Every cell has the same methods. `D` is the length of an input, `S` that of an output (`size`), `G` that of all gates together:
+
+- `initial_carry(batch) -> carry`: zeros, which start an episode. Needs no parameters.
+- `project(x [..., D]) -> gates f32 [..., G]`: the input's half of the gates, with the biases.
+- `advance(carry, gates [..., G]) -> carry`: the hidden half, and the step.
+- `output(carry) -> y f32 [..., S]`. Needs no parameters.
+- `__call__(carry, x [..., D]) -> (carry, y [..., S])`: one whole step.
+
+A scan over time projects `[T, N, D]` first, in one product, then scans `advance`, and takes `output` of all carries at the end.
+`project` makes all the parameters of a cell, from one random draw (see `orthogonal_kernels`): initialise with it or with the
+whole step. `advance` only reads them, so that it may be called inside any JAX transformation.
+
+Kernels are orthogonal, gate by gate, biases 0 (those of the LSTM's forget gate 1; Jozefowicz et al., 2015).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import ConfigError
+from rljax.nn.initializers import orthogonal_kernels
+
+
+class LSTMCarry(NamedTuple):
+    """The memory of an LSTM: its output and its cell, f32 `[..., S]` each."""
+
+    hidden: jax.Array
+    cell: jax.Array
+
+
+class LSTMCell(nn.Module):
+    """Long short-term memory (Hochreiter and Schmidhuber, 1997) with forget gates (Gers et al., 2000).
+
+    i, f, o = sigmoid(W x + U h + b) each, g = tanh(W x + U h + b); c' = f c + i g; h' = o tanh(c'). The columns of the kernels
+    are those of i, f, g, o in this order, as in PyTorch.
+
+    Attributes:
+        size: S.
+    """
+
+    size: int
+
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> LSTMCarry:
+        """Zeros `[*batch, S]`."""
+        # Two arrays and not one twice: a donated carry must not hold a buffer two times.
+        return LSTMCarry(jnp.zeros((*batch, self.size)), jnp.zeros((*batch, self.size)))
+
+    @nn.compact
+    def project(self, x: jax.Array) -> jax.Array:
+        """The input's half of the gates with their biases: `[..., D] -> [..., 4 S]`."""
+        kernel = _make_kernels(self, x.shape[-1], self.size, gates=4)
+        forget = jnp.zeros((4, self.size)).at[1].set(1.0).reshape(-1)
+        return x @ kernel + self.param("bias", lambda _: forget)
+
+    def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
+        """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
+        gates = gates + carry.hidden @ self.get_variable("params", "hidden_kernel")
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        cell = _sigmoid(f) * carry.cell + _sigmoid(i) * jnp.tanh(g)
+        return LSTMCarry(_sigmoid(o) * jnp.tanh(cell), cell)
+
+    @nn.nowrap
+    def output(self, carry: LSTMCarry) -> jax.Array:
+        """`[..., S]`."""
+        return carry.hidden
+
+    def __call__(self, carry: LSTMCarry, x: jax.Array) -> tuple[LSTMCarry, jax.Array]:
+        """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
+        carry = self.advance(carry, self.project(x))
+        return carry, self.output(carry)
+
+
+class GRUCell(nn.Module):
+    """Gated recurrent unit with PyTorch's (and cuDNN's) reset.
+
+    r, z = sigmoid(W x + b + U h) each, n = tanh(W x + b + r (U h + b_hn)); h' = (1 - z) n + z h. Cho et al. (2014, eq. 8) reset
+    the hidden state before its product, U (r h); here its product and bias are reset, so that all gates are one product. The
+    columns of the kernels are those of r, z, n in this order, as in PyTorch, whose hidden biases of r and z only add to those
+    of the input.
+
+    Attributes:
+        size: S. The carry is the output, f32 `[..., S]`.
+    """
+
+    size: int
+
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> jax.Array:
+        """Zeros `[*batch, S]`."""
+        return jnp.zeros((*batch, self.size))
+
+    @nn.compact
+    def project(self, x: jax.Array) -> jax.Array:
+        """The input's half of the gates with their biases: `[..., D] -> [..., 3 S]`."""
+        kernel = _make_kernels(self, x.shape[-1], self.size, gates=3)
+        self.param("hidden_bias", nn.initializers.zeros, (self.size,))
+        return x @ kernel + self.param("bias", nn.initializers.zeros, (3 * self.size,))
+
+    def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
+        """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
+        hidden = carry @ self.get_variable("params", "hidden_kernel")
+        return _gru_step(carry, gates, jnp.split(hidden, 3, axis=-1), self.get_variable("params", "hidden_bias"))
+
+    @nn.nowrap
+    def output(self, carry: jax.Array) -> jax.Array:
+        """`[..., S]`."""
+        return carry
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
+        carry = self.advance(carry, self.project(x))
+        return carry, self.output(carry)
+
+
+class BlockGRUCell(nn.Module):
+    """A `GRUCell` whose hidden kernel is block-diagonal: each block of the state sees itself and the whole input.
+
+    A state of one size costs `blocks` times less in the scan and in parameters (as in DreamerV3, Hafner et al., 2025). With one
+    block it is `GRUCell`. The hidden kernel is `[blocks, S / blocks, 3 S / blocks]`; the columns of a block are those of its r,
+    z, n.
+
+    Attributes:
+        size: S. The carry is the output, f32 `[..., S]`.
+        blocks: into how many the state is cut.
+
+    Raises:
+        ConfigError: `blocks` does not divide `size`.
+    """
+
+    size: int
+    blocks: int = 8
+
+    def __post_init__(self) -> None:
+        if self.blocks < 1 or self.size % self.blocks:
+            raise ConfigError(f"blocks = {self.blocks}: expected a divisor of the size, which is {self.size}")
+        super().__post_init__()
+
+    @nn.nowrap
+    def initial_carry(self, batch: tuple[int, ...]) -> jax.Array:
+        """Zeros `[*batch, S]`."""
+        return jnp.zeros((*batch, self.size))
+
+    @nn.compact
+    def project(self, x: jax.Array) -> jax.Array:
+        """The input's half of the gates with their biases: `[..., D] -> [..., 3 S]`."""
+        kernel = _make_kernels(self, x.shape[-1], self.size, gates=3, blocks=self.blocks)
+        self.param("hidden_bias", nn.initializers.zeros, (self.size,))
+        return x @ kernel + self.param("bias", nn.initializers.zeros, (3 * self.size,))
+
+    def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
+        """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
+        blocks = carry.reshape(*carry.shape[:-1], self.blocks, -1)
+        hidden = jnp.einsum("...bi,bio->...bo", blocks, self.get_variable("params", "hidden_kernel"))
+        parts = [part.reshape(carry.shape) for part in jnp.split(hidden, 3, axis=-1)]
+        return _gru_step(carry, gates, parts, self.get_variable("params", "hidden_bias"))
+
+    @nn.nowrap
+    def output(self, carry: jax.Array) -> jax.Array:
+        """`[..., S]`."""
+        return carry
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
+        carry = self.advance(carry, self.project(x))
+        return carry, self.output(carry)
+
+
+# The cells by the name that a config's `network.type` has.
+CELLS: dict[str, Any] = {"lstm": LSTMCell, "gru": GRUCell, "block_gru": BlockGRUCell}
+
+
+def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks: int | None = None) -> jax.Array:
+    """Makes "hidden_kernel" and "input_kernel" `[inputs, gates size]` of a cell in one draw, and returns the latter."""
+    side = size // (blocks or 1)
+    if not module.is_initializing():
+        # flax then only compares shapes with those of the parameters it was given.
+        hidden_shape = (side, gates * side) if blocks is None else (blocks, side, gates * side)
+        module.param("hidden_kernel", nn.initializers.zeros, hidden_shape)
+        return module.param("input_kernel", nn.initializers.zeros, (inputs, gates * size))
+    shapes = [(inputs, size)] * gates + [(side, side)] * (gates * (blocks or 1))
+    kernels = orthogonal_kernels(module.make_rng("params"), shapes, [1.0] * len(shapes))
+    of_blocks = [jnp.concatenate(kernels[i : i + gates], axis=-1) for i in range(gates, len(kernels), gates)]
+    module.param("hidden_kernel", lambda _: of_blocks[0] if blocks is None else jnp.stack(of_blocks))
+    return module.param("input_kernel", lambda _: jnp.concatenate(kernels[:gates], axis=-1))
+
+
+def _gru_step(carry: jax.Array, gates: jax.Array, hidden: list[jax.Array], hidden_bias: jax.Array) -> jax.Array:
+    """The next carry from the input's half of the gates `[..., 3 S]` and the hidden half, a list of r, z, n, `[..., S]` each."""
+    r, z, n = jnp.split(gates, 3, axis=-1)
+    hidden_r, hidden_z, hidden_n = hidden
+    reset, keep = _sigmoid(r + hidden_r), _sigmoid(z + hidden_z)
+    new = jnp.tanh(n + reset * (hidden_n + hidden_bias))
+    return new + keep * (carry - new)
+
+
+def _sigmoid(x: jax.Array) -> jax.Array:
+    # By the tanh, which is one polynomial on the CPU where XLA's sigmoid is an exponential and a division (as `swish`).
+    return 0.5 * jnp.tanh(0.5 * x) + 0.5

@@ -1,0 +1,92 @@
+"""A variational autoencoder whose latent factors are made to separate, as embedding of an opponent's behaviour, say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.nn.layers import MLP
+
+
+class VAEOutputs(NamedTuple):
+    """What a `BetaVAE` makes of `x [B, D]`.
+
+    Attributes:
+        reconstruction: f32 `[B, D]`.
+        mean: of the posterior, f32 `[B, latent]`.
+        log_var: logarithm of its variances, f32 `[B, latent]`.
+    """
+
+    reconstruction: jax.Array
+    mean: jax.Array
+    log_var: jax.Array
+
+
+class BetaVAE(nn.Module):
+    """Encoder to a diagonal Gaussian, a sample of it, and a decoder: `(x [B, D], noise [B, latent]) -> VAEOutputs` (Kingma and
+    Welling, 2014; Higgins et al., 2017).
+
+    The sample is `mean + exp(log_var / 2) noise`: draw `noise` from the standard normal. The last layer of the encoder starts at
+    gain .01, so that the first posterior is nearly the prior.
+
+    Attributes:
+        size: D.
+        latent: number of latent factors.
+        hidden: sizes of the encoder's hidden layers, and in reverse the decoder's.
+        beta: weight of the divergence in `beta_vae_loss`; 1 is the plain VAE.
+        activation: a name in `ACTIVATIONS`.
+    """
+
+    size: int
+    latent: int = 8
+    hidden: tuple[int, ...] = (64, 64)
+    beta: float = 4.0
+    activation: str = "silu"
+
+    def setup(self) -> None:
+        self.encoder = MLP(self.hidden, 2 * self.latent, self.activation, head_gain=0.01)
+        self.decoder = MLP(self.hidden[::-1], self.size, self.activation)
+
+    def __call__(self, x: jax.Array, noise: jax.Array) -> VAEOutputs:
+        mean, log_var = self.encode(x)
+        return VAEOutputs(self.decode(mean + jnp.exp(0.5 * log_var) * noise), mean, log_var)
+
+    def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`(mean, log_var)` of the posterior, `[..., latent]` each, of `x [..., D]`."""
+        mean, log_var = jnp.split(self.encoder(x), 2, axis=-1)
+        return mean, log_var
+
+    def decode(self, z: jax.Array) -> jax.Array:
+        """`[..., latent] -> [..., D]`."""
+        return self.decoder(z)
+
+    def embedding(self, x: jax.Array) -> jax.Array:
+        """What the network knows of `x [..., D]`, without noise: the posterior mean `[..., latent]`."""
+        return self.encode(x)[0]
+
+
+def gaussian_kl(mean: jax.Array, log_var: jax.Array) -> jax.Array:
+    """KL(N(mean, exp(log_var)) || N(0, 1)) in nats, summed over the last axis: `[..., latent] -> [...]` (Kingma and Welling,
+    2014, appendix B)."""
+    return 0.5 * jnp.sum(jnp.square(mean) + jnp.exp(log_var) - 1.0 - log_var, axis=-1)
+
+
+def beta_vae_loss(outputs: VAEOutputs, x: jax.Array, beta: float | jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Squared error summed over dimensions plus `beta` times the divergence from the prior, each averaged over the batch.
+
+    Higgins et al. (2017, eq. 4), with a Gaussian decoder of variance 1/2.
+
+    Args:
+        outputs: of the network for `x`.
+        x: f32 `[B, D]`.
+        beta: weight of the divergence, such as the network's `beta`.
+
+    Returns:
+        The loss, and its parts "reconstruction" and "kl", f32 scalars.
+    """
+    reconstruction = jnp.mean(jnp.sum(jnp.square(outputs.reconstruction - x), axis=-1))
+    kl = jnp.mean(gaussian_kl(outputs.mean, outputs.log_var))
+    return reconstruction + beta * kl, {"reconstruction": reconstruction, "kl": kl}
