@@ -32,9 +32,8 @@ from rljax.algos.policy import (
     policy_rollout,
     policy_unroll,
 )
-from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.state import after_update, initial_fields, seen
 from rljax.algos.value_heads import (
-    BELIEF,
     check_heads,
     combined,
     head_names,
@@ -46,7 +45,7 @@ from rljax.algos.value_heads import (
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics, scale_rewards
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import gae
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -245,16 +244,8 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         The next state, and metrics `train/...`, means over the gradient steps taken.
     """
     config, steps, heads = parts.config, rollout.steps, heads_of(parts.config)
-    reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
-    scale = (lambda x: x) if reward_statistics is None else lambda x: scale_rewards(reward_statistics, x)
     key, shuffle_key = jax.random.split(state.key)
-    intrinsic, bonus = state.intrinsic, None
-    bonus_metrics: Metrics = {}
-    if parts.intrinsic is not None:
-        next_obs, done = split_privileged(steps.next_obs)[0], steps.terminated | steps.truncated
-        bonus_key = jax.random.fold_in(shuffle_key, 1)
-        intrinsic, bonus, bonus_metrics = parts.intrinsic.update(intrinsic, bonus_key, next_obs, done, steps.extras.get(BELIEF))
-    streams = streams_of(config, steps, reward, scale, bonus)
+    streams, moved, bonus_metrics = streams_of(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
     advantages = gae(
         streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
     )
@@ -299,16 +290,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         "train/explained_variance": 1.0 - jnp.var(total_target - total_value) / (jnp.var(total_target) + 1e-8),
         "train/learning_rate": learning_rate,
     }
-    state = after_update(
-        state,
-        steps,
-        params=params,
-        opt_state=opt_state,
-        reward_statistics=reward_statistics,
-        intrinsic=intrinsic,
-        key=key,
-    )
-    return state, metrics
+    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
 
 
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:

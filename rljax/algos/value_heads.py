@@ -12,8 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.state import scaled_rewards
+from rljax.collect.intrinsic import Intrinsic
+from rljax.collect.normalizers import scale_rewards
 from rljax.collect.rollout import Steps
+from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.wrappers import split_privileged
 
 COMPONENTS = "reward_components"
 """Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 []."""
@@ -46,6 +51,15 @@ class HeadFields(Protocol):
     def intrinsic_gamma(self) -> float: ...
     @property
     def intrinsic_coef(self) -> float: ...
+
+
+class HeadParts(Protocol):
+    """What the parts of an algorithm with value heads hold for `streams_of`."""
+
+    @property
+    def config(self) -> HeadFields: ...
+    @property
+    def intrinsic(self) -> Intrinsic | None: ...
 
 
 class Heads(NamedTuple):
@@ -144,27 +158,41 @@ class Streams(NamedTuple):
     truncated: jax.Array
 
 
-def streams_of(config: HeadFields, steps: Steps, reward: jax.Array, scale: Any, bonus: jax.Array | None) -> Streams:
-    """What each head is to predict the return of.
+def streams_of(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
+    """What each head is to predict the return of: the reward or its components as the losses see them, and the bonus.
+
+    The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
+    to find, or be a way out of it.
 
     Args:
-        config: says which heads there are.
-        steps: `[T, N]`, with the components in `extras` where there are `value_heads`.
-        reward: as the losses see it, f32 `[T, N]`.
-        scale: what makes a component as the losses see it.
-        bonus: of the intrinsic reward, f32 `[T, N]`, or None. Its stream does not end where episodes do (Burda et al., 2018,
-            section 2.3): dying must not hide what there is still to find, or be a way out of it.
+        parts: of the algorithm.
+        state: with `reward_statistics`, and `intrinsic` where there is a bonus.
+        steps: `[T, N]`, with the infos that `kept_infos` names.
+        key: random key of the bonus.
+
+    Returns:
+        The streams, the fields of the state that have moved, and the bonus's metrics.
     """
-    rewards = [scale(steps.extras[COMPONENTS][name]) for name in config.value_heads] or [reward]
+    config = parts.config
+    statistics, reward = scaled_rewards(state, steps, config.gamma)
+    moved = {"reward_statistics": statistics}
+    rewards = [reward]
+    if config.value_heads:
+        rewards = [steps.extras[COMPONENTS][name] for name in config.value_heads]
+        rewards = rewards if statistics is None else [scale_rewards(statistics, x) for x in rewards]
     ends = [(steps.terminated, steps.truncated)] * len(rewards)
-    if bonus is not None:
+    metrics: Metrics = {}
+    if parts.intrinsic is not None:
+        next_obs, done = split_privileged(steps.next_obs)[0], steps.terminated | steps.truncated
+        moved["intrinsic"], bonus, metrics = parts.intrinsic.update(
+            state.intrinsic, key, next_obs, done, steps.extras.get(BELIEF)
+        )
         rewards.append(bonus)
-        never = jnp.zeros_like(steps.terminated)
-        ends.append((never, never))
+        ends.append((jnp.zeros_like(done), jnp.zeros_like(done)))
     if len(rewards) == 1:
-        return Streams(rewards[0], steps.terminated, steps.truncated)
+        return Streams(rewards[0], steps.terminated, steps.truncated), moved, metrics
     terminated, truncated = zip(*ends, strict=True)
-    return Streams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated)))
+    return Streams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated))), moved, metrics
 
 
 def combined(heads: Heads, x: jax.Array) -> jax.Array:

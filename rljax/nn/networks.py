@@ -178,6 +178,8 @@ def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, 
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, ['type', *types[kind]])}")
     for key in ("hidden", "head_hidden", "channels", "kernels", "strides"):
         sizes = table.get(key, ())
+        if isinstance(sizes, list):
+            sizes = table[key] = tuple(sizes)
         if not isinstance(sizes, tuple) or not all(_is_size(n) for n in sizes):
             what = "a list of layer sizes" if "hidden" in key else "a list, one for each convolution"
             raise ConfigError(f"network.{key} = {sizes!r}: expected {what}, whole numbers > 0, such as [64, 64]")

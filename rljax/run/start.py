@@ -221,6 +221,9 @@ def _take_over(
     another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
     if any(getattr(old, name, None) != getattr(new, name, None) for name in PRIORITY_FIELDS):
         anew |= fields.keys() & {"priorities"}
+    if another or getattr(old, "intrinsic", None) != getattr(new, "intrinsic", None):
+        # What was new there may not be here, and is counted in another way.
+        anew |= fields.keys() & {"intrinsic"}
     if another or anew & set(ENVIRONMENT_FIELDS):
         # Steps in a buffer are of the episodes under way: none may seem to follow one of another environment.
         anew |= fields.keys() & {*ENVIRONMENT_FIELDS, *REPLAY_FIELDS}

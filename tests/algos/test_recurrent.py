@@ -289,6 +289,25 @@ def test_a_bad_table_is_one_line(network: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "env",
+    [
+        "MemoryChain-bsuite",
+        *(
+            pytest.param(env, marks=pytest.mark.slow)
+            for env in ("UmbrellaChain-bsuite", "BernoulliBandit-misc", "GaussianBandit-misc", "PointRobot-misc", "MetaMaze-misc")
+        ),
+    ],
+)
+def test_partially_observed_environments_of_gymnax_train_by_id(env: str) -> None:
+    config = config_of("gru", env=env, env_params={}, network={"type": "gru"}, normalize_observations=False)
+    result = jax.jit(rljax.make_train(config.replace(total_timesteps=64)))(jax.random.key(0))
+    assert result.state.carry.shape == (4, 64)
+    assert all(np.isfinite(x).all() for name, x in result.metrics.items() if name.startswith("train/"))
+    fresh = jax.eval_shape(make_agent(config).init, jax.random.key(0)).params
+    assert jax.tree.structure(fresh) == jax.tree.structure(result.state.params)
+
+
 def test_the_maze_cannot_be_solved_from_the_last_observation() -> None:
     """What makes the learning test of memory mean something: at the junction both sides look the same."""
     env = TMaze()

@@ -92,7 +92,7 @@ def test_each_head_has_the_returns_of_its_own_stream_discounted_on_its_own() -> 
     state, rollout = jax.jit(lambda s: ppo_collect(parts, s))(ppo_init(parts, jax.random.key(1)))
     steps = rollout.steps
     assert steps.terminated.any()
-    heads, streams = heads_of(config), streams_of(config, steps, steps.reward, lambda x: x, None)
+    heads, streams = heads_of(config), streams_of(parts, state, steps, jax.random.key(0))[0]
     ours = gae(
         streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
     )

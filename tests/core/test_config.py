@@ -29,6 +29,8 @@ LEAVES = {
     "ent_coef",
     "max_grad_norm",
     "target_kl",
+    "intrinsic_coef",
+    "intrinsic_gamma",
 }
 
 

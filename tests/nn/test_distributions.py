@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.nn.distributions import LOG_STD_MAX, LOG_STD_MIN, ActionHead, action_head, mask_logits
 
 SAMPLES = 40_000
@@ -258,7 +258,26 @@ def test_boxes_of_any_shape_have_one_log_prob_per_action(shape: tuple[int, ...])
     np.testing.assert_allclose(distribution.log_prob(actions), expected, rtol=1e-5)
 
 
-def test_a_space_without_a_policy_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="expected Discrete, MultiDiscrete or Box") as error:
-        action_head(Dict({"a": Discrete(2)}))
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Dict({"a": Discrete(2), "b": Box(0, 1, (2,))}), "expected several heads, a MultiDiscrete or a Dict of Discrete"),
+        (Tuple((Discrete(2),)), "expected Discrete, MultiDiscrete, a Dict of Discrete, or Box"),
+    ],
+)
+def test_a_space_without_a_policy_is_refused_in_one_line(space: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        action_head(space)
     assert "\n" not in str(error.value)
+
+
+def test_named_heads_are_those_of_a_multi_discrete_in_the_order_of_the_dictionary() -> None:
+    head, plain = action_head(Dict({"z": Discrete(3), "a": Discrete(2)})), action_head(MultiDiscrete((3, 2)))
+    outputs = jax.random.normal(jax.random.key(0), (7, 5))
+    noise = head.noise(jax.random.key(1), (7,))
+    action = head.sample(head.distribution(outputs, None), noise)
+    np.testing.assert_array_equal(action, plain.sample(plain.distribution(outputs, None), noise))
+    named = head.to_env(action)
+    assert list(named) == ["z", "a"]
+    np.testing.assert_array_equal(named["z"], action[:, 0])
+    np.testing.assert_array_equal(named["a"], action[:, 1])

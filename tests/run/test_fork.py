@@ -13,7 +13,7 @@ import pytest
 import rljax
 from rljax.run.checkpoint import named_arrays
 from rljax.run.show import show
-from tests.run.tiny_runs import CONFIG, assert_same_state, records
+from tests.run.tiny_runs import CONFIG, VARIANTS, assert_same_state, records
 
 LONGER = CONFIG.replace(total_timesteps=64 * 30)
 
@@ -145,3 +145,36 @@ def test_a_run_given_as_an_object_forks_and_resumes(tmp_path: Path) -> None:
         assert_same_state(rljax.fit(config, run_dir=tmp_path / "a", resume=True).state, whole)
     assert_same_state(rljax.load_run(tmp_path / "b", env=environment).state, whole)
     assert jax.tree.leaves(whole)
+
+
+@pytest.fixture(scope="module")
+def remembers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("remembers") / "run"
+    rljax.fit(VARIANTS["ppo with memory"], run_dir=folder)
+    return folder
+
+
+def test_what_a_policy_remembers_goes_on_with_the_episodes_under_way(remembers: Path, tmp_path: Path) -> None:
+    config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30)
+    parent = rljax.load_run(remembers).state
+    assert any(np.any(x) for x in jax.tree.leaves(parent.carry))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rljax.fit(config.replace(learning_rate=5e-4), fork=remembers, run_dir=tmp_path / "a", callback=lambda *_: True)
+    assert_same_state(rljax.load_run(tmp_path / "a", checkpoint=48 * 25).state.carry, parent.carry)
+    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: carry, env_state, intrinsic, obs"):
+        rljax.fit(
+            config.replace(env_params={"bit_reward": 1.0}), fork=remembers, run_dir=tmp_path / "b", callback=lambda *_: True
+        )
+    start = rljax.load_run(tmp_path / "b", checkpoint=48 * 25).state
+    assert not any(np.any(x) for x in jax.tree.leaves(start.carry))
+
+
+def test_another_bonus_starts_anew_and_says_so(remembers: Path, tmp_path: Path) -> None:
+    config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, intrinsic={"type": "rnd", "hidden": [8], "features": 4,
+                                                                                     "learning_rate": 1e-4})  # fmt: skip
+    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: intrinsic$"):
+        rljax.fit(config, fork=remembers, run_dir=tmp_path / "a", callback=lambda *_: True)
+    start, old = rljax.load_run(tmp_path / "a", checkpoint=48 * 25).state, rljax.load_run(remembers).state
+    assert float(start.intrinsic.obs_statistics.count) == 0.0
+    assert_same_state(start.params, old.params)

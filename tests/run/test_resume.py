@@ -26,7 +26,7 @@ from rljax.run import fit as fit_module
 from rljax.run import records as records_module
 from rljax.run.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-from tests.run.tiny_runs import CONFIG, TINY, assert_same_run, assert_same_state, records
+from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, records
 
 
 class Killed(BaseException):
@@ -57,11 +57,14 @@ def test_every_algorithm_is_here() -> None:
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
-    [(name, None) for name in sorted(ALGORITHMS)]
-    + [pytest.param(name, 3, marks=() if name in ("ppo", "dqn") else pytest.mark.slow) for name in sorted(ALGORITHMS)],
+    [(name, None) for name in sorted({**TINY, **VARIANTS})]
+    + [
+        pytest.param(name, 3, marks=() if name in ("ppo", "dqn", "ppo with memory") else pytest.mark.slow)
+        for name in sorted({**TINY, **VARIANTS})
+    ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
-    config = TINY[name]
+    config = {**TINY, **VARIANTS}[name]
     rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
     half = config.num_iterations // 2 * config.steps_per_iteration
     stop = lambda step, _: step >= half  # noqa: E731

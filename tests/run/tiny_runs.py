@@ -99,6 +99,39 @@ TINY = {
 }
 """A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
 
+VARIANTS = {
+    "ppo with memory": rljax.PPOConfig(
+        env="HiddenBit-v0",
+        num_envs=4,
+        num_steps=12,
+        num_epochs=2,
+        num_minibatches=2,
+        learning_rate=1e-3,
+        total_timesteps=48 * 25,
+        network={"type": "lstm", "hidden": [6], "size": 8, "head_hidden": []},
+        value_heads=("cue", "bit"),
+        intrinsic={"type": "rnd", "hidden": [8], "features": 4},
+        normalize_observations=True,
+        normalize_rewards=True,
+        eval_every=240,
+        eval_episodes=3,
+        seed=7,
+    ),
+    "impala with memory": rljax.ImpalaConfig(
+        env="TMaze-v0",
+        num_envs=4,
+        num_steps=12,
+        num_minibatches=2,
+        policy_lag=2,
+        total_timesteps=48 * 25,
+        network={"type": "gru", "hidden": [6], "size": 8},
+        eval_every=240,
+        eval_episodes=3,
+        seed=7,
+    ),
+}
+"""Configurations whose states have parts that those of `TINY` do not."""
+
 CONFIG = TINY["ppo"]
 
 
