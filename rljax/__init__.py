@@ -76,7 +76,7 @@ from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
-from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.envs import env_ids, make_env, register_env
 from rljax.run.export import export_policy, load_policy
 from rljax.run.fit import fit
@@ -115,6 +115,7 @@ __all__ = [
     "Box",
     "Discrete",
     "MultiDiscrete",
+    "Dict",
     "make_env",
     "register_env",
     "env_ids",

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 import rljax
+from rljax.cli.overrides import merged
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
@@ -74,11 +74,11 @@ def _new(options: Train, overrides: dict[str, Any]) -> _Training:
     """A run that starts anew or as a fork."""
     if options.fork is not None:
         parent, _ = split_path(options.fork)
-        config = read_config(parent, **_merged(lambda: read_config(parent), overrides))
+        config = read_config(parent, **merged(lambda: read_config(parent), overrides))
         folder = Path(options.run_dir or _free_folder(_beside(parent)))
     elif options.config is not None:
         name = options.config
-        config = load_config(name, **_merged(lambda: load_config(name), overrides))
+        config = load_config(name, **merged(lambda: load_config(name), overrides))
         folder = Path(options.run_dir or _free_folder(Path("runs") / Path(name).stem))
     else:
         raise ConfigError(
@@ -187,24 +187,32 @@ def _load(options: Saved) -> tuple[Run, str]:
 
 
 def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:
-    """Greedy returns of every seed, and how many reach the threshold."""
-    play = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes).returns))
+    """Returns of every seed, and how many reach the threshold; greedy, unless the best policy of the task is random."""
+    env = make_evaluation_env(agent.config)[0]
+    sample = env.best_is_random
+    play = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes, deterministic=not sample).returns))
     returns = np.asarray(play(states))
     if not np.isfinite(returns).any(1).all():
         print(f"some seeds ended none of {episodes} episodes")
         return
     means = np.nanmean(returns, 1)
     print(
-        f"greedy return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, "
+        f"{_mode(sample)} return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, "
         f"best {means.max():.1f}"
     )
     print("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
-    threshold = make_evaluation_env(agent.config)[0].reward_threshold
-    if threshold is not None:
-        print(f"solved by {(means >= threshold).sum()} of {len(means)} seeds: a mean of at least {threshold:g}")
+    if env.reward_threshold is not None:
+        solved = (means >= env.reward_threshold).sum()
+        print(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
+
+
+def _mode(sample: bool) -> str:
+    return "sampled" if sample else "greedy"
 
 
 def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: bool = False) -> None:
+    env = make_evaluation_env(agent.config)[0]
+    sample = sample or env.best_is_random
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes, deterministic=not sample))
     results = play(state, key)
     returns, lengths = np.asarray(results.returns), np.asarray(results.lengths)
@@ -212,16 +220,15 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     if not ended.any():
         print(f"none of {episodes} episodes ended within {lengths.max():,} steps")
         return
-    mode = "sampled" if sample else "greedy"
     mean, deviation = returns[ended].mean(), returns[ended].std()
     print(
-        f"{mode} return over {ended.sum()} episodes: mean {mean:.1f}, std {deviation:.1f}, "
+        f"{_mode(sample)} return over {ended.sum()} episodes: mean {mean:.1f}, std {deviation:.1f}, "
         f"min {returns[ended].min():.1f}, max {returns[ended].max():.1f}; mean length {lengths[ended].mean():.1f}"
     )
     if not ended.all():
         print(f"{(~ended).sum()} of {episodes} episodes did not end and are left out")
-    threshold = make_evaluation_env(agent.config)[0].reward_threshold
-    if threshold is not None and not sample:
+    threshold = env.reward_threshold
+    if threshold is not None and sample == env.best_is_random:
         print(
             f"solved: the mean is at least {threshold:g}" if mean >= threshold else f"not solved: the mean is below {threshold:g}"
         )
@@ -257,18 +264,6 @@ def bench(suite: str, repeats: int) -> None:
     if suite not in SUITES:
         raise ConfigError(f"unknown benchmark '{suite}': {did_you_mean(suite, SUITES)}")
     SUITES[suite](repeats)
-
-
-def _merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Overrides of single keys of a table (`--network.hidden`) leave the table's other keys as the file has them."""
-    tables = {key: value for key, value in overrides.items() if isinstance(value, dict)}
-    if not tables:
-        return overrides
-    base = load()
-    merged = {
-        key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), Mapping)
-    }
-    return {**overrides, **merged}
 
 
 def _beside(run: Path) -> Path:

@@ -8,7 +8,6 @@ import io
 import itertools
 import os
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rljax.cli.overrides import overrides_of
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted
 
 DESCRIPTION = """Reinforcement learning in one compiled JAX program.
@@ -23,6 +23,7 @@ DESCRIPTION = """Reinforcement learning in one compiled JAX program.
   rljax train cartpole_ppo                              train a preset; makes runs/cartpole_ppo
   rljax train cartpole_ppo --learning-rate 1e-3         change any field of its configuration
   rljax train cartpole_ppo --network.hidden "[128,128]" also inside tables
+  rljax train tmaze_ppo_gru --network.type lstm         a policy with memory
   rljax train my_config.toml --run-dir runs/mine        train your own file, into a folder of your choice
   rljax train cartpole_ppo --seeds 8                    8 seeds in one program
   rljax train --resume runs/mine                        go on after Ctrl-C, a kill or --max-minutes, bit for bit
@@ -148,7 +149,7 @@ class Bench:
     """Measure speed on this machine: compile and run time apart, interleaved with a peer where one is installed."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """What to measure: ppo, or fit."""
+    """What to measure: ppo, recurrent, dqn, presets, or fit."""
     repeats: int = 5
     """Interleaved repeats; medians are reported."""
 
@@ -213,7 +214,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         raise ConfigError(f"unknown option {rest[0]} (see rljax {type(command).__name__.lower()} --help)")
     if rest:
         raise ConfigError(f"unexpected argument '{rest[0]}': options look like --learning-rate 1e-3")
-    return command, _overrides(fields)
+    return command, overrides_of(fields)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -262,28 +263,6 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
         commands.list_names(command.name)
     else:
         commands.bench(command.suite, command.repeats)
-
-
-def _overrides(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """`learning-rate 1e-3`, `anneal-lr false`, `network.hidden [64,64]` as a (nested) table."""
-    table: dict[str, Any] = {}
-    for name, text in fields:
-        *tables, leaf = name.replace("-", "_").split(".")
-        target = table
-        for part in tables:
-            target = target.setdefault(part, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"--{name}: {part} was given a value of its own before")
-        target[leaf] = _value(text)
-    return table
-
-
-def _value(text: str) -> Any:
-    """A TOML value, or else the text itself: `64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`, `CartPole-v1`."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _use_compilation_cache() -> None:

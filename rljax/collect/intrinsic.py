@@ -312,7 +312,8 @@ _KEYS = {
 def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
     """The type and the attributes that an `intrinsic` table gives, checked."""
     if not isinstance(spec, Mapping) or "type" not in spec:
-        raise ConfigError(f"intrinsic = {spec!r}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}")
+        given = dict(spec) if isinstance(spec, Mapping) else spec
+        raise ConfigError(f"intrinsic = {given!r}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}")
     table = dict(spec)
     kind = table.pop("type")
     if not isinstance(kind, str) or kind not in _KEYS:

@@ -170,7 +170,8 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
         value = _plain(value)
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{name} = {value!r}: expected a list")
+            example = '["a", "b"]' if typing.get_args(kind)[0] is str else "[1.0, 0.5]"
+            raise ConfigError(f"{name} = {value!r}: expected a list, such as {example}")
         return tuple(_checked(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
     expected = _expected(kind, metadata, optional=types.NoneType in options)
     wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines

@@ -39,9 +39,11 @@ class Environment:
 
     Attributes:
         reward_threshold: the mean return from which the task counts as solved (Gymnasium's where it has one), or None.
+        best_is_random: whether the best policy draws its actions, so that it is sampled ones that tell how good a policy is.
     """
 
     reward_threshold: float | None = None
+    best_is_random: bool = False
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ class Wrapper(Environment):
     def __init__(self, env: Any):
         self.env = env
         self.reward_threshold = getattr(env, "reward_threshold", None)
+        self.best_is_random = getattr(env, "best_is_random", False)
 
     def inner(self, state: Any) -> Any:
         return state

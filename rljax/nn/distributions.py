@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, head_sizes
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
@@ -79,11 +79,10 @@ def several_heads(space: Any) -> tuple[tuple[int, ...], Callable[[jax.Array], An
         ConfigError: the space is neither MultiDiscrete nor a Dict of Discrete.
     """
     space = as_space(space)
-    if isinstance(space, MultiDiscrete):
-        return space.nvec, _identity
-    if isinstance(space, Dict) and all(isinstance(part, Discrete) for part in space.spaces.values()):
-        return tuple(part.n for part in space.spaces.values()), _named(tuple(space.spaces))
-    raise ConfigError(f"action space {space}: expected several heads, a MultiDiscrete or a Dict of Discrete")
+    nvec = head_sizes(space)
+    if nvec is None or isinstance(space, Discrete):
+        raise ConfigError(f"action space {space}: expected several heads, a MultiDiscrete or a Dict of Discrete")
+    return nvec, _named(tuple(space.spaces)) if isinstance(space, Dict) else _identity
 
 
 def _named(names: tuple[str, ...]) -> Callable[[jax.Array], dict[str, jax.Array]]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.nn.initializers import orthogonal_kernels
@@ -62,9 +63,11 @@ class LSTMCell(nn.Module):
     def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
         """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
         gates = gates + carry.hidden @ self.get_variable("params", "hidden_kernel")
-        i, f, g, o = jnp.split(gates, 4, axis=-1)
-        cell = _sigmoid(f) * carry.cell + _sigmoid(i) * jnp.tanh(g)
-        return LSTMCarry(_sigmoid(o) * jnp.tanh(cell), cell)
+        # One tanh for all gates, sigmoids by `_sigmoid`'s formula: one kernel, and one array to keep for the gradient.
+        scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), self.size)
+        i, f, g, o = jnp.split(scale * jnp.tanh(scale * gates) + (1.0 - scale), 4, axis=-1)
+        cell = f * carry.cell + i * g
+        return LSTMCarry(o * jnp.tanh(cell), cell)
 
     @nn.nowrap
     def output(self, carry: LSTMCarry) -> jax.Array:

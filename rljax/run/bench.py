@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.ppo import PPOConfig, ppo_init, ppo_parts
 from rljax.algos.training import make_train
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
@@ -28,16 +29,8 @@ from rljax.core.config import load_config
 from rljax.envs import resolve_env
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
-
-
-class Timing(NamedTuple):
-    """Seconds: to trace and compile once, and of each run."""
-
-    compile: float
-    runs: list[float]
-
-
-Program = Callable[[jax.Array], Any]
+from rljax.run.timing import Program, hardware, time_interleaved
+from rljax.run.yardstick import make_yardstick
 
 
 def bench_ppo(repeats: int) -> None:
@@ -68,6 +61,13 @@ def bench_dqn(repeats: int) -> None:
     _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
 
 
+def bench_recurrent(repeats: int) -> None:
+    """PPO with a GRU and an LSTM beside a feed-forward one of that size and recurrent PPO as it is usually written."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    _print_recurrent(PPOConfig(env="CartPole-v1", total_timesteps=102_400, num_envs=16), repeats)
+
+
 def bench_presets(repeats: int) -> None:
     """The algorithms side by side: steps and time until the presets of a task solve it, for the README's decision guide."""
     jax.config.update("jax_enable_compilation_cache", False)
@@ -79,7 +79,13 @@ def bench_presets(repeats: int) -> None:
         _print_preset(preset, repeats)
 
 
-SUITES: dict[str, Callable[[int], None]] = {"ppo": bench_ppo, "dqn": bench_dqn, "presets": bench_presets, "fit": bench_fit}
+SUITES: dict[str, Callable[[int], None]] = {
+    "ppo": bench_ppo,
+    "recurrent": bench_recurrent,
+    "dqn": bench_dqn,
+    "presets": bench_presets,
+    "fit": bench_fit,
+}
 
 COMPARED = (
     "cartpole_ppo",
@@ -95,34 +101,6 @@ COMPARED = (
 
 SEEDS = 8
 """How many seeds of each of them are trained in one vmap."""
-
-
-def hardware() -> str:
-    """One line: processor, cores, accelerator, versions."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
-    device = jax.devices()[0]
-    accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
-    versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
-    return f"{model}, {os.cpu_count()} cores{accelerator}; {versions}; {time.strftime('%Y-%m-%d')}"
-
-
-def time_interleaved(programs: dict[str, Program], repeats: int) -> dict[str, Timing]:
-    """Compile each program, then run them in turn `repeats` times with the same keys, so that a slow spell hits all alike."""
-    compiled, timings = {}, {}
-    for name, program in programs.items():
-        started = time.perf_counter()
-        compiled[name] = jax.jit(program).lower(jax.random.key(0)).compile()
-        timings[name] = Timing(time.perf_counter() - started, [])
-    for seed in range(repeats):
-        for name, run in compiled.items():
-            started = time.perf_counter()
-            jax.block_until_ready(run(jax.random.key(seed)))
-            timings[name].runs.append(time.perf_counter() - started)
-    return timings
 
 
 def rejax_ppo(config: Any) -> Program | None:
@@ -269,6 +247,33 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
         ratio = f"{base / run:.2f}" if base else "(rejax is not installed)"
         spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
         print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+
+
+def _print_recurrent(config: PPOConfig, repeats: int) -> None:
+    """All programs have the environment, batch, epochs and minibatches of `config`."""
+    flat = config.replace(network={"type": "mlp", "hidden": [128, 128]})
+    configs = {"rljax, feed-forward": flat}
+    programs: dict[str, Program] = {"rljax, feed-forward": make_train(flat)}
+    for cell in ("gru", "lstm"):
+        recurrent = config.replace(network={"type": cell, "hidden": [64], "size": 64, "head_hidden": [64]})
+        configs |= dict.fromkeys((f"rljax, {cell}", f"yardstick, {cell}"), recurrent)
+        programs |= {f"rljax, {cell}": make_train(recurrent), f"yardstick, {cell}": make_yardstick(recurrent)}
+    timings = time_interleaved(programs, repeats, compiles=min(repeats, 3))
+    print(
+        f"\nPPO on {config.env} of rljax, {config.total_timesteps:,} steps, {config.num_envs} environments x {config.num_steps} "
+        f"steps, {config.num_epochs} epochs of {config.num_minibatches} minibatches, one seed; yardstick: recurrent PPO in the "
+        f"manner of PureJaxRL (rljax/run/yardstick.py);\nmedian [min, max] of {repeats} interleaved runs\n"
+    )
+    print("| program | parameters | trace + compile, s | run, s | steps/s | speed against yardstick |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, (compiling, runs) in timings.items():
+        shapes = jax.eval_shape(partial(ppo_init, ppo_parts(configs[name])), jax.random.key(0)).params
+        base = timings.get(name.replace("rljax", "yardstick"))
+        ratio = f"{median(base.runs) / median(runs):.2f}" if base else ""
+        print(
+            f"| {name} | {sum(x.size for x in jax.tree.leaves(shapes)):,} | {compiling:.1f} | {median(runs):.2f} "
+            f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} | {ratio} |"
+        )
 
 
 def _print_preset(preset: str, repeats: int) -> None:

@@ -6,7 +6,8 @@
     metadata.json  what goes in and comes out, where the policy is from, and an example that needs jax alone
 
 Parameters and observation normaliser are constants of the artifacts, and `b` is any batch size. Where the environment has an
-action mask, both functions take `mask` bool `[b, flat_dim]` after their other arguments.
+action mask, both functions take `mask` bool `[b, flat_dim]` (`[b, flat_dim, flat_dim]` where heads rule out actions of later
+ones) after their other arguments. An action with named heads is a dictionary of arrays `[b]`, and an ONNX output for each.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.spaces import Discrete, MultiDiscrete, Space, as_space
+from rljax.core.spaces import Dict, as_space, head_sizes
 from rljax.core.wrappers import PublicObservation
 
 FORMAT = 1
@@ -62,7 +63,7 @@ class _Signature(NamedTuple):
     obs: Any
     mask: jax.ShapeDtypeStruct | None
     obs_space: Any
-    action_space: Space
+    action_space: Any
 
 
 def export_policy(
@@ -94,10 +95,10 @@ def export_policy(
     _check_state(agent, state)
     _check_memoryless(agent, state, signature)
 
-    def greedy(obs: Any, *mask: jax.Array) -> jax.Array:
+    def greedy(obs: Any, *mask: jax.Array) -> Any:
         return agent.act(state, obs, None, jax.random.key(0), True, *mask)[0]
 
-    def sampling(obs: Any, key: jax.Array, *mask: jax.Array) -> jax.Array:
+    def sampling(obs: Any, key: jax.Array, *mask: jax.Array) -> Any:
         # Raw bits and a fixed generator: a typed key would need the reader to know more than jax's defaults.
         return agent.act(state, obs, None, jax.random.wrap_key_data(key, impl="threefry2x32"), False, *mask)[0]
 
@@ -142,26 +143,27 @@ class ExportedPolicy:
     """
 
     metadata: dict[str, Any]
-    _greedy: Callable[..., jax.Array]
-    _sampling: Callable[..., jax.Array]
+    _greedy: Callable[..., Any]
+    _sampling: Callable[..., Any]
     _obs: Any
     _mask: jax.ShapeDtypeStruct | None
 
-    def greedy(self, obs: Any, mask: Any = None) -> jax.Array:
-        """The policy's most likely action.
+    def greedy(self, obs: Any, mask: Any = None) -> Any:
+        """The policy's most likely action: an array, or a dictionary of them where the action space has named heads.
 
         Args:
             obs: `[...]` or `[b, ...]`.
-            mask: legal actions, bool `[flat_dim]` or `[b, flat_dim]`, where the environment has a mask; None: all are.
+            mask: legal actions, bool `[flat_dim]` or `[b, flat_dim]`, where the environment has a mask (of both its axes where
+                it has two); None: all are.
 
         Raises:
             ConfigError: `obs` or `mask` does not have the shape that the policy takes.
         """
         obs, mask, batched = self._checked(obs, mask)
         action = self._greedy(obs, *mask)
-        return action if batched else action[0]
+        return action if batched else jax.tree.map(lambda x: x[0], action)
 
-    def sample(self, obs: Any, key: Any, mask: Any = None) -> jax.Array:
+    def sample(self, obs: Any, key: Any, mask: Any = None) -> Any:
         """An action drawn from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
         obs, mask, batched = self._checked(obs, mask)
         is_typed = _is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -169,7 +171,7 @@ class ExportedPolicy:
         if key.shape != (2,) or key.dtype != jnp.uint32:
             raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
         action = self._sampling(obs, key, *mask)
-        return action if batched else action[0]
+        return action if batched else jax.tree.map(lambda x: x[0], action)
 
     def _checked(self, obs: Any, mask: Any) -> tuple[Any, tuple[jax.Array, ...], bool]:
         """`(obs, mask as further arguments, whether they came with a batch axis)`, both with one."""
@@ -326,7 +328,7 @@ def _batched(signature: _Signature) -> list[Any]:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, *x.shape), x.dtype), arguments)
 
 
-def _exported(function: Callable[..., jax.Array], *arguments: Any) -> Any:
+def _exported(function: Callable[..., Any], *arguments: Any) -> Any:
     """The function as a `jax.export.Exported`. JIT drops whatever the action does not depend on: the critic, say."""
     try:
         with _no_source_locations():
@@ -354,11 +356,11 @@ def _no_source_locations() -> Iterator[None]:
         jax.config.update(option, before)
 
 
-def _onnx_or_reason(greedy: Callable[..., jax.Array], exported: Any, signature: _Signature) -> tuple[bytes | None, str | None]:
+def _onnx_or_reason(greedy: Callable[..., Any], exported: Any, signature: _Signature) -> tuple[bytes | None, str | None]:
     """The greedy policy as an ONNX file that acts as the artifact does, or one line that says why there is none."""
     try:
         with _as_found():
-            model = _converted(greedy, signature)
+            model = _converted(greedy, exported, signature)
     except ImportError as error:
         return None, f"jax2onnx cannot be imported ({first_line(error)}): pip install 'rljax[onnx]'"
     except Exception as error:
@@ -370,23 +372,27 @@ def _onnx_or_reason(greedy: Callable[..., jax.Array], exported: Any, signature: 
     return (model, None) if disagreement is None else (None, disagreement)
 
 
-def _converted(greedy: Callable[..., jax.Array], signature: _Signature) -> bytes:
-    """The greedy policy as ONNX: one input per leaf of the observation, then the mask; one output, `action`."""
+def _converted(greedy: Callable[..., Any], exported: Any, signature: _Signature) -> bytes:
+    """The greedy policy as ONNX: one input per leaf of the observation, then the mask; one output per leaf of the action."""
     from jax.interpreters import partial_eval
 
     leaves, structure = jax.tree.flatten(_batched(signature))
     # Traced here and handed over as primitives, not as Python. While jax2onnx traces, it replaces functions of jax.numpy and
     # flax by its own, and what JAX caches then would break the next program; and many of those know no symbolic batch size.
     closed = jax.make_jaxpr(lambda *xs: greedy(*jax.tree.unflatten(structure, xs)))(*leaves)
-    jaxpr, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True], instantiate=True)
+    jaxpr, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     consts = [x for x, is_used in zip(closed.consts, used, strict=True) if is_used]
 
+    def policy(*xs: Any) -> Any:
+        actions = _evaluated(jaxpr, consts, xs)
+        return actions[0] if len(actions) == 1 else tuple(actions)
+
     model = importlib.import_module("jax2onnx").to_onnx(
-        lambda *xs: _evaluated(jaxpr, consts, xs)[0],
+        policy,
         leaves,
         model_name="policy",
         input_names=_input_names(signature),
-        output_names=["action"],
+        output_names=_leaf_names("action", _action_of(exported)),
     )
     return bytes(model.SerializeToString())
 
@@ -401,6 +407,9 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> l
         if equation.primitive.name in ("jit", "pjit"):
             inner = equation.params["jaxpr"]
             outputs = _evaluated(inner.jaxpr, inner.consts, inputs)
+        elif equation.primitive.name == "stack":  # jax2onnx has no converter for it
+            axis = equation.params["axis"]
+            outputs = [jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in inputs], axis)]
         else:
             bound = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
             outputs = bound if equation.primitive.multiple_results else [bound]
@@ -435,17 +444,19 @@ def _disagreement(model: bytes, exported: Any, signature: _Signature) -> str | N
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     inputs = _random_inputs(signature, ONNX_CHECKS)
     # Both on the CPU: an accelerator's matmuls may keep fewer bits.
-    expected = np.asarray(exported.call(*jax.device_put(inputs, jax.devices("cpu")[0])))
-    (action,) = session.run(None, dict(zip(_input_names(signature), map(np.asarray, jax.tree.leaves(inputs)), strict=True)))
-    if action.shape != expected.shape or action.dtype != expected.dtype:
-        return f"the converted policy gave {action.dtype} {list(action.shape)}, not {expected.dtype} {list(expected.shape)}"
-    if np.issubdtype(expected.dtype, np.integer):
-        wrong = (action != expected).reshape(ONNX_CHECKS, -1).any(axis=1)
-        # Two actions may be alike to the last bit, and then rounding decides.
-        allowed = ONNX_CHECKS // 500
-    else:
-        wrong = ~np.isclose(action, expected, rtol=1e-5, atol=1e-5).reshape(ONNX_CHECKS, -1).all(axis=1)
-        allowed = 0
+    expected = [np.asarray(x) for x in jax.tree.leaves(exported.call(*jax.device_put(inputs, jax.devices("cpu")[0])))]
+    actions = session.run(None, dict(zip(_input_names(signature), map(np.asarray, jax.tree.leaves(inputs)), strict=True)))
+    wrong = np.zeros(ONNX_CHECKS, bool)
+    # Two actions may be alike to the last bit, and then rounding decides.
+    allowed = ONNX_CHECKS // 500
+    for action, wanted in zip(actions, expected, strict=True):
+        if action.shape != wanted.shape or action.dtype != wanted.dtype:
+            return f"the converted policy gave {action.dtype} {list(action.shape)}, not {wanted.dtype} {list(wanted.shape)}"
+        if np.issubdtype(wanted.dtype, np.integer):
+            differs = action != wanted
+        else:
+            differs, allowed = ~np.isclose(action, wanted, rtol=1e-5, atol=1e-5), 0
+        wrong |= differs.reshape(ONNX_CHECKS, -1).any(axis=1)
     if np.count_nonzero(wrong) > allowed:
         return f"the converted policy acted otherwise on {np.count_nonzero(wrong)} of {ONNX_CHECKS} observations"
     return None
@@ -458,12 +469,19 @@ def _random_inputs(signature: _Signature, count: int) -> list[Any]:
     obs = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype).reshape((count, *like.shape)), obs, signature.obs)
     if signature.mask is None:
         return [obs]
-    space = signature.action_space
-    assert isinstance(space, (Discrete, MultiDiscrete))  # check_environment allows masks for no other
-    action = jax.vmap(space.sample)(jax.random.split(action_key, count)).reshape(count, -1)
-    nvec = (space.n,) if isinstance(space, Discrete) else space.nvec
+    nvec = head_sizes(signature.action_space)
+    assert nvec is not None  # check_environment allows masks for no other
+    action = jax.random.randint(action_key, (count, len(nvec)), 0, jnp.asarray(nvec))
     taken = jnp.concatenate([jax.nn.one_hot(action[:, head], n, dtype=bool) for head, n in enumerate(nvec)], axis=1)
+    if len(signature.mask.shape) > 1:
+        # By the last axis alone, for whatever comes before: the action that was taken is legal after every other.
+        taken = jnp.broadcast_to(taken[:, None], (count, *signature.mask.shape))
     return [obs, taken | jax.random.bernoulli(legal_key, 0.5, taken.shape)]
+
+
+def _action_of(exported: Any) -> Any:
+    """The shapes of an artifact's action, `[b, ...]`."""
+    return jax.tree.unflatten(exported.out_tree, exported.out_avals)
 
 
 def _input_names(signature: _Signature) -> list[str]:
@@ -496,7 +514,12 @@ def _described(tree: Any) -> Any:
 
 
 def _space_described(space: Any) -> dict[str, Any]:
-    """The same for an action space, with its number of actions or its bounds; no bound is null, as JSON has no infinity."""
+    """The same for an action space, with its number of actions or its bounds; no bound is null, as JSON has no infinity.
+
+    Named heads are in their order, which the pytree of an action does not have.
+    """
+    if isinstance(space, Dict):
+        return {"type": "Dict", "heads": [{"name": name, **_space_described(part)} for name, part in space.spaces.items()]}
     description: dict[str, Any] = {"type": type(space).__name__, "shape": list(space.shape), "dtype": jnp.dtype(space.dtype).name}
     bounds = {name: np.asarray(getattr(space, name)).tolist() for name in ("n", "nvec", "low", "high") if hasattr(space, name)}
     return description | bounds
@@ -507,7 +530,7 @@ def _artifacts(signature: _Signature, exported: Mapping[str, Any], onnx: bool) -
     batched = dict(zip(("obs", "mask"), _batched(signature), strict=False))
     arguments = {name: _described(x) for name, x in batched.items()}
     key = {"key": {"type": "array", "shape": [2], "dtype": "uint32"}}
-    action = _described(exported[GREEDY_FILE].out_avals[0])
+    action = _described(_action_of(exported[GREEDY_FILE]))
     mask = {name: x for name, x in arguments.items() if name == "mask"}
     calls = {
         GREEDY_FILE: {"arguments": arguments, "result": action},
@@ -515,7 +538,9 @@ def _artifacts(signature: _Signature, exported: Mapping[str, Any], onnx: bool) -
     }
     if onnx:
         inputs = dict(zip(_input_names(signature), map(_described, jax.tree.leaves(_batched(signature))), strict=True))
-        calls[ONNX_FILE] = {"arguments": inputs, "result": {"action": action}}
+        leaves = jax.tree.leaves(_action_of(exported[GREEDY_FILE]))
+        outputs = dict(zip(_leaf_names("action", _action_of(exported[GREEDY_FILE])), map(_described, leaves), strict=True))
+        calls[ONNX_FILE] = {"arguments": inputs, "result": outputs}
     return calls
 
 
@@ -530,7 +555,7 @@ def _versions(onnx: bool) -> dict[str, str]:
 
 def _example(signature: _Signature) -> list[str]:
     """Lines of Python that use the artifacts from within their folder."""
-    mask = "" if signature.mask is None else f", jnp.ones((1, {signature.mask.shape[0]}), bool)"
+    mask = "" if signature.mask is None else f", jnp.ones({(1, *signature.mask.shape)}, bool)"
     return [
         "import jax",
         "import jax.numpy as jnp",

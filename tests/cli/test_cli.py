@@ -119,6 +119,26 @@ def test_a_field_may_come_before_the_preset(capsys: pytest.CaptureFixture[str]) 
     assert rljax.load_config("runs/cartpole_ppo/config.toml").seed == 5
 
 
+def test_a_key_joins_the_table_of_the_preset_and_a_table_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--total-timesteps", "256", "--num-steps", "16", "--num-minibatches", "2", "--eval-every", "none"]
+    run(capsys, "train", "tmaze_ppo_gru", "--network.size", "8", "--run-dir", "joined", *few)
+    run(capsys, "train", "tmaze_ppo_gru", "--network", "{ hidden = [8] }", "--run-dir", "replaced", *few)
+    run(capsys, "train", "tmaze_ppo_gru", "--intrinsic.type", "count", "--network.size", "8", "--run-dir", "added", *few)
+    preset = rljax.load_config("tmaze_ppo_gru").network
+    assert rljax.load_config("joined/config.toml").network == {**preset, "size": 8}
+    assert rljax.load_config("replaced/config.toml").network == {"hidden": (8,)}
+    assert rljax.load_config("added/config.toml").intrinsic == {"type": "count"}
+
+
+def test_a_task_whose_best_policy_is_random_is_judged_by_sampled_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--total-timesteps", "256", "--num-steps", "16", "--num-minibatches", "2"]
+    _, out, _ = run(capsys, "train", "composite_ppo", *few)
+    assert "sampled return over 100 episodes" in out
+    assert "not solved: the mean is below 2.6" in out
+    _, out, _ = run(capsys, "train", "composite_ppo", *few, "--seeds", "2")
+    assert "sampled return over 100 episodes, 2 seeds" in out
+
+
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -165,6 +185,18 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "cartpole_ppo", "--env-params.gravty", "1"], "did you mean 'gravity'?"),
         (["train", "cartpole_ppo", "--network.hiden", "[8]"], "network.hiden"),
         (["train", "cartpole_ppo", "--network.activation", "tahn"], "did you mean 'tanh'?"),
+        (["train", "cartpole_ppo", "--network.type", "grru"], "network.type = 'grru': did you mean 'gru'?"),
+        (["train", "tmaze_ppo_gru", "--num-envs", "6"], "num_minibatches = 4: must divide num_envs = 6"),
+        (["train", "cartpole_ppo", "--intrinsic.type", "cuont"], "intrinsic.type = 'cuont': did you mean 'count'?"),
+        (["train", "cartpole_ppo", "--intrinsic.typ", "count"], "intrinsic = {'typ': 'count'}: expected a table with a type"),
+        (["train", "cartpole_ppo", "--intrinsic", "count"], "intrinsic = 'count': expected a table of key = value"),
+        (
+            ["train", "hidden_bit_ppo", "--value-heads", "cue,bit"],
+            'value_heads = \'cue,bit\': expected a list, such as ["a", "b"]',
+        ),
+        (["train", "hidden_bit_ppo", "--value-heads", '["cue", "bat"]'], "no reward component 'bat': did you mean 'bit'?"),
+        (["train", "hidden_bit_ppo_heads", "--head-weights", "1"], "head_weights = 1: expected a list, such as [1.0, 0.5]"),
+        (["train", "composite_ppo", "--action-heads", "auto"], "expected one of 'independent', 'autoregressive'"),
         (["train", "cartpole_ppo", "stray"], "unexpected argument 'stray'"),
         (["train"], "nothing to train: give a preset or a TOML file"),
         (["train", "--resume", "nowhere"], "nowhere: no run there"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from jax import export as jax_export
 
 import rljax
 from rljax.core.spaces import Dict
+from rljax.envs.composite import Composite, CompositeState
 from rljax.run.export import ExportReport, export_policy, load_policy
 
 CARTPOLE = rljax.PPOConfig(
@@ -226,6 +229,45 @@ def test_observations_of_several_parts(dictionary: Exported) -> None:
         policy.greedy({**obs, "speed": one["speed"]})
     with pytest.raises(rljax.ConfigError, match=r'obs: expected \{"type": "dict"'):
         policy.greedy({"speed": one["speed"]})
+
+
+def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
+    """With a mask in which what is legal depends on the heads before."""
+    config = CARTPOLE.replace(
+        env="Composite-v0", env_params={"masked": True}, action_heads="autoregressive", normalize_observations=False
+    )
+    exported = Exported(tmp_path, config)
+    policy, key = load_policy(exported.path), jax.random.key(3)
+    obs = np.eye(4, dtype=np.float32)[np.arange(40) % 4]
+    states = CompositeState(jnp.arange(40) % 4, jnp.zeros((40, 4), bool), jnp.zeros(40, jnp.int32))
+    mask = np.array(jax.vmap(lambda state: Composite(masked=True).action_mask(state, None))(states))
+    act = jax.jit(exported.agent.act, static_argnums=4)
+    for legal in (None, mask):
+        wanted = act(exported.state, obs, None, key, True, legal)[0], act(exported.state, obs, None, key, False, legal)[0]
+        for action, expected in zip((policy.greedy(obs, legal), policy.sample(obs, key, legal)), wanted, strict=True):
+            assert set(action) == {"verb", "target", "amount"}
+            jax.tree.map(np.testing.assert_array_equal, action, expected)
+    place = action["verb"] + np.arange(40) % 4
+    np.testing.assert_array_equal(action["target"], place % 4)  # all that the mask allows
+    np.testing.assert_array_equal(action["amount"], place % 2)
+    assert {name: x.shape for name, x in policy.greedy(obs[0], mask[0]).items()} == {"verb": (), "target": (), "amount": ()}
+    metadata = policy.metadata
+    assert [head["name"] for head in metadata["action_space"]["heads"]] == ["verb", "target", "amount"]
+    assert set(metadata["artifacts"]["greedy.jax"]["result"]["parts"]) == {"verb", "target", "amount"}
+    names: dict[str, Any] = {}
+    with contextlib.chdir(exported.path):
+        exec("\n".join(metadata["example"]), names)
+    assert names["action"]["verb"].shape == (1,)
+    if exported.report.no_onnx is None:
+        session = pytest.importorskip("onnxruntime").InferenceSession(exported.path / "greedy.onnx")
+        outputs = [x.name for x in session.get_outputs()]
+        assert (
+            outputs == list(metadata["artifacts"]["greedy.onnx"]["result"]) == ["action.amount", "action.target", "action.verb"]
+        )
+        for output, action in zip(outputs, session.run(outputs, {"obs": obs, "mask": mask}), strict=True):
+            np.testing.assert_array_equal(action, policy.greedy(obs, mask)[output.removeprefix("action.")])
+    else:
+        assert not importlib.util.find_spec("jax2onnx"), exported.report.no_onnx
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pendulum", "masked", "dictionary"])

@@ -1,0 +1,71 @@
+# %% [markdown]
+# # Value heads: rewards in streams
+#
+# An environment may say what its reward is made of: `info["reward_components"]`, a dictionary of numbers. With
+# `value_heads = ["cue", "bit"]` each stream has a head of the critic of its own, with its own discount, trace decay and weight.
+# Here "cue" pays the right action, and "bit" moves the reward by a hidden bit whatever the policy does: noise, and much
+# larger. A weight of 0 keeps that stream out of the advantages. With one head for the sum the noise is in all of them.
+
+# %%
+import argparse
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+import rljax
+from rljax.core.wrappers import PublicObservation
+from rljax.envs import HiddenBit
+
+parser = argparse.ArgumentParser(description="Two value heads against one for the sum of the rewards.")
+parser.add_argument("--total-timesteps", type=int, default=60_000, help="budget of each seed")
+parser.add_argument("--out", default="value_heads.png", help="the picture")
+options, _ = parser.parse_known_args()
+
+SEEDS = 6
+COLORS = {"two heads": "#3b6ea5", "one head": "#cc4e48"}
+
+# %% [markdown]
+# No critic sees the hidden bit (`PublicObservation` drops it), so that nothing but the heads can tell the streams apart.
+
+# %%
+preset = rljax.load_config("hidden_bit_ppo_heads", total_timesteps=options.total_timesteps, eval_every=None)
+two = preset.replace(env=PublicObservation(HiddenBit()))  # value_heads = ["cue", "bit"], head_weights = [1, 0]
+arms = {"two heads": two, "one head": two.replace(value_heads=(), head_weights=None)}
+results = {}
+print(f"{'critic':10} {'steps to a return of 7':>23} {'at the end':>11}")
+for name, config in arms.items():
+    results[name] = jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(0), SEEDS))
+    returns = np.asarray(results[name].metrics["episode/return"])
+    reached = np.nan_to_num(returns) >= 7
+    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, np.inf)
+    print(f"{name:10} {np.median(steps):23,.0f} {np.nanmean(returns[:, -20:]):11.2f}")
+
+# %% [markdown]
+# Left: the return of all seeds; 8 is the best. Right: each head's loss, `train/value_loss_NAME` in the metrics. That of "cue"
+# goes to nearly nothing; that of "bit" stays where it is, because nothing that is seen tells the bit.
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+
+
+def draw(ax, metrics, metric, color, label):
+    parts = np.array_split(np.asarray(metrics[metric]), 40, axis=1)
+    curve = np.array([np.nanmean(part, axis=1) for part in parts])
+    steps = np.linspace(0, options.total_timesteps / 1000, len(curve) + 1)[1:]
+    ax.plot(steps, curve, color=color, alpha=0.3, linewidth=1)
+    ax.plot(steps, curve.mean(1), color=color, linewidth=2.5, label=label)
+
+
+for name, result in results.items():
+    draw(left, result.metrics, "episode/return", COLORS[name], name)
+left.axhline(8, color="#2d3440", linestyle="--", linewidth=1)
+left.set(ylabel="return of an episode", title="Noise kept out of the advantages")
+for stream, color in (("cue", "#4e9a68"), ("bit", "#e8b042")):
+    draw(right, results["two heads"].metrics, f"train/value_loss_{stream}", color, f'head "{stream}"')
+right.set(ylabel="value loss", yscale="log", title="What each head makes of its stream")
+for ax in (left, right):
+    ax.set_xlabel("environment steps, thousands")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+fig.savefig(options.out, dpi=150)

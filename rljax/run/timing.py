@@ -1,0 +1,57 @@
+"""Timing of programs for `rljax bench`: compile and run time apart, interleaved."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Timing(NamedTuple):
+    """Seconds: to trace and compile, the median of several times, and of each run."""
+
+    compile: float
+    runs: list[float]
+
+
+Program = Callable[[jax.Array], Any]
+
+
+def hardware() -> str:
+    """One line: processor, cores, accelerator, versions."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    device = jax.devices()[0]
+    accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
+    versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+    return f"{model}, {os.cpu_count()} cores{accelerator}; {versions}; {time.strftime('%Y-%m-%d')}"
+
+
+def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int = 1) -> dict[str, Timing]:
+    """Compile each program `compiles` times, then run them in turn `repeats` times with the same keys, so that a slow spell hits
+    all alike."""
+    compiled = {}
+    compiling: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(compiles):
+        for name, program in programs.items():
+            if compiles > 1:
+                jax.clear_caches()  # a program that was traced before would count as traced in no time
+            started = time.perf_counter()
+            compiled[name] = jax.jit(program).lower(jax.random.key(0)).compile()
+            compiling[name].append(time.perf_counter() - started)
+    timings = {name: Timing(median(seconds), []) for name, seconds in compiling.items()}
+    for seed in range(repeats):
+        for name, run in compiled.items():
+            started = time.perf_counter()
+            jax.block_until_ready(run(jax.random.key(seed)))
+            timings[name].runs.append(time.perf_counter() - started)
+    return timings

@@ -1,0 +1,69 @@
+"""Every example runs, prints its table and draws its picture; with a tiny budget, so what it learns is not looked at."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+FOLDER = Path(__file__).parent.parent / "examples"
+ROWS = {
+    "command": ["told its command", "told another's", "told nothing"],
+    "composite": ["autoregressive", "independent"],
+    "entities": ["transformer", "perceptron"],
+    "exploration": ["counts", "RND", "no bonus"],
+    "memory": ["GRU", "LSTM", "no memory"],
+    "own_network": ["minimal gated unit", "without memory"],
+    "privileged": ["sees the bit", "does not"],
+    "value_heads": ["two heads", "one head"],
+}
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_example_is_a_notebook_in_percent_format(name: str) -> None:
+    """It begins with a title, and its cells parse one by one."""
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    kinds, cells = [], []
+    for cell in text.split("# %%")[1:]:
+        kind, _, body = cell.partition("\n")
+        kinds.append(kind.strip())
+        cells.append(body)
+        ast.parse(body)
+        if kind.strip() == "[markdown]":
+            assert all(line.startswith("#") for line in body.strip().splitlines())
+    assert text.startswith("# %% [markdown]\n# # ")
+    assert set(kinds) == {"", "[markdown]"}
+    assert kinds[-1] == "", "ends with the picture"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+def test_example_runs(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "--total-timesteps", "4096", "--out", "picture.png"],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    for row in ROWS[name]:
+        (line,) = [line for line in lines if line.startswith(f"{row}  ")]
+        numbers = [word for word in line.removeprefix(row).split() if word != "of"]
+        assert len(numbers) >= 2
+        assert all(float(number.replace(",", "")) is not None for number in numbers)
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert picture.width >= 800
+        assert len(picture.convert("RGB").getcolors(2**24) or []) > 50
