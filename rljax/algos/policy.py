@@ -13,6 +13,7 @@ from rljax.collect.rollout import Steps, environment_noise, forget, rollout_scan
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
+from rljax.core.spaces import Discrete, as_space, head_sizes
 from rljax.core.wrappers import PRIVILEGED, split_privileged
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
@@ -56,11 +57,14 @@ def build_policy(config: PolicyFields, env: Any, env_params: Any, num_values: in
     Raises:
         ConfigError: the network does not fit the environment, or the action space has no policy.
     """
-    space = env.action_space(env_params)
-    head = action_head(space, config.log_std) if config.action_heads == "independent" else composite_head(space)
+    space = as_space(env.action_space(env_params))
+    independent = config.action_heads == "independent"
+    if not independent and (isinstance(space, Discrete) or head_sizes(space) is None):
+        raise ConfigError(f"action_heads = 'autoregressive': the actions of {env.name} do not have heads; use 'independent'")
+    head = action_head(space, config.log_std) if independent else composite_head(space)
     obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
-    if mask is not None and mask.ndim > 1 and config.action_heads == "independent":
+    if mask is not None and mask.ndim > 1 and independent:
         raise ConfigError(
             f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
             "; expected 'autoregressive'"
@@ -75,6 +79,7 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
     """One line for a user's network that puts out the wrong shapes."""
     zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
     name = type(policy.network).__name__
+    _check_carry(policy, zeros)
     public, privileged = split_privileged(zeros)
     arguments = (public,) if privileged is None else (public, privileged)
 
@@ -86,6 +91,8 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
 
     try:
         result, variables = jax.eval_shape(first_step, jax.random.key(0))
+    except ConfigError:
+        raise
     except (TypeError, ValueError, AttributeError, FlaxError) as error:
         raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
     if set(variables) - {"params"}:
@@ -99,6 +106,28 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
             f"network = {name}: expected (outputs [B, {head.num_outputs}], value [{value}]) for this action "
             f"space; 3 observations gave shapes {shapes}, not {expected}"
         )
+
+
+def _check_carry(policy: Policy, obs: Any) -> None:
+    """One line for a user's network whose memory does not do what `Policy` says; `obs` are 3 observations."""
+    name = type(policy.network).__name__
+    try:
+        with jax.ensure_compile_time_eval():
+            carry = policy.initial_carry((3,))
+            begins_with_zeros = not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(carry))
+        if carry is None:
+            return
+        variables = jax.eval_shape(policy.init, jax.random.key(0), obs)
+        after = jax.eval_shape(policy.apply, variables, obs, carry)[2]
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: initial_carry, which has no parameters, or a step fails: {error}") from error
+    if not begins_with_zeros:
+        raise ConfigError(f"network = {name}: expected an initial_carry of zeros, which begin an episode")
+    before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (carry, after))
+    if before != after:
+        raise ConfigError(f"network = {name}: advance makes {after} of a carry {before}, expected the same shapes and dtypes")
 
 
 def policy_and_value(parts: PolicyParts, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
@@ -200,7 +229,7 @@ def policy_act(parts: PolicyParts) -> Act:
     Observations may come without what only the critic sees.
     """
     whole = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
-    hidden = whole.get(PRIVILEGED) if isinstance(whole, dict) else None
+    hidden = split_privileged(whole)[1]
     first_ndim = jax.tree.leaves(whole)[0].ndim
 
     def act(

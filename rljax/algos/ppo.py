@@ -91,7 +91,9 @@ class PPOConfig(Config):
         default=None, doc="skip the rest of an iteration's updates once the policy has moved this far", gt=0
     )
 
-    value_heads: tuple[str, ...] = static(default=(), doc="components of the environment's reward with a value head each")
+    value_heads: tuple[str, ...] = static(
+        default=(), doc="components of the environment's reward with a value head each; others are not learned from"
+    )
     head_gammas: tuple[float, ...] | None = leaf(default=None, doc="discount of each value head; none: gamma", ge=0, le=1)
     head_lambdas: tuple[float, ...] | None = leaf(default=None, doc="trace decay of each; none: gae_lambda", ge=0, le=1)
     head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each one's advantages; none: 1")
@@ -192,7 +194,9 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
             f"num_minibatches = {config.num_minibatches}: must divide num_envs = {config.num_envs} for a network with memory, "
             "whose minibatches are whole trajectories"
         )
-    intrinsic = None if config.intrinsic is None else make_intrinsic(config.intrinsic, gamma=config.intrinsic_gamma)
+    intrinsic = None
+    if config.intrinsic is not None:
+        intrinsic = make_intrinsic(config.intrinsic, config.steps_per_iteration, gamma=config.intrinsic_gamma)
     return PPOParts(config, env, env_params, policy, head, intrinsic, kept_infos(config, env, env_params))
 
 

@@ -56,7 +56,8 @@ def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
     """
     space = as_space(env.action_space(env_params))
     if not isinstance(space, Discrete):
-        raise ConfigError(f"env = {env.name}: {algorithm} needs a Discrete action space, not {space}; SAC takes a Box, PPO both")
+        kind = type(space).__name__
+        raise ConfigError(f"env = {env.name}: {algorithm} needs a Discrete action space, not a {kind}; PPO takes every space")
     return space.n
 
 

@@ -58,7 +58,9 @@ def check_soft_space(env: Any, env_params: Any) -> Box | Discrete:
     with jax.ensure_compile_time_eval():  # bounds that an environment computes are numbers under jit too
         space = as_space(env.action_space(env_params))
     if not isinstance(space, (Box, Discrete)):
-        raise ConfigError(f"env = {env.name}: SAC needs a Box or Discrete action space, not {space}; PPO takes a MultiDiscrete")
+        raise ConfigError(
+            f"env = {env.name}: SAC needs a Box or Discrete action space, not a {type(space).__name__}; PPO takes every space"
+        )
     if isinstance(space, Box) and not is_bounded(space):
         raise ConfigError(f"env = {env.name}: SAC needs actions with finite bounds, not {space}; PPO takes any Box")
     return space

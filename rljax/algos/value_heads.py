@@ -7,6 +7,7 @@ stream.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -33,6 +34,8 @@ INTRINSIC = "intrinsic"
 class HeadFields(Protocol):
     """Fields of a configuration that say which value heads there are."""
 
+    @property
+    def clip_rewards(self) -> float | None: ...
     @property
     def gamma(self) -> float: ...
     @property
@@ -79,6 +82,10 @@ def check_heads(config: HeadFields) -> None:
     names = config.value_heads
     if len(set(names)) < len(names) or INTRINSIC in names:
         raise ConfigError(f"value_heads = {list(names)}: expected different names, none of them '{INTRINSIC}'")
+    if names and config.clip_rewards is not None:
+        raise ConfigError(
+            f"clip_rewards = {config.clip_rewards}: expected none with value_heads, whose components are not clipped"
+        )
     for field in ("head_gammas", "head_lambdas", "head_weights"):
         given = getattr(config, field)
         if given is not None and (not names or len(given) != len(names)):
@@ -96,7 +103,7 @@ def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]
     if config.value_heads:
         wanted += (COMPONENTS,)
         components = _info_of(env, env_params).get(COMPONENTS)
-        if not isinstance(components, dict):
+        if not isinstance(components, Mapping):
             raise ConfigError(
                 f"value_heads = {list(config.value_heads)}: {env.name} does not split its reward, "
                 f"its info has no dictionary '{COMPONENTS}'"
@@ -104,13 +111,22 @@ def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]
         for name in config.value_heads:
             if name not in components:
                 raise ConfigError(f"value_heads: {env.name} has no reward component '{name}': {did_you_mean(name, components)}")
+            _check_scalar(env, f"info['{COMPONENTS}']['{name}']", components[name])
     if config.intrinsic is not None and config.intrinsic["type"] == "entropy_reduction":
         wanted += (BELIEF,)
-        if BELIEF not in _info_of(env, env_params):
+        info = _info_of(env, env_params)
+        if BELIEF in info:
+            _check_scalar(env, f"info['{BELIEF}']", info[BELIEF])
+        else:
             raise ConfigError(
                 f"intrinsic.type = 'entropy_reduction': the info of {env.name} has no '{BELIEF}', the entropy of a belief in nats"
             )
     return wanted
+
+
+def _check_scalar(env: Any, what: str, x: Any) -> None:
+    if x.shape != () or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ConfigError(f"environment {env.name}: {what} is {x.dtype}{list(x.shape)}, expected float32[]")
 
 
 def _info_of(env: Any, env_params: Any) -> Any:
@@ -140,9 +156,9 @@ def heads_of(config: HeadFields) -> Heads:
     """Discounts, trace decays and weights of the heads, those of the configuration where it has no lists."""
     count = max(1, len(config.value_heads))
     columns = [
-        (config.head_gammas or (config.gamma,) * count, config.intrinsic_gamma),
-        (config.head_lambdas or (config.gae_lambda,) * count, config.gae_lambda),
-        (config.head_weights or (1.0,) * count, config.intrinsic_coef),
+        ((config.gamma,) * count if config.head_gammas is None else config.head_gammas, config.intrinsic_gamma),
+        ((config.gae_lambda,) * count if config.head_lambdas is None else config.head_lambdas, config.gae_lambda),
+        ((1.0,) * count if config.head_weights is None else config.head_weights, config.intrinsic_coef),
     ]
     if num_values(config) == 1:
         return Heads(*(given[0] for given, _ in columns))

@@ -24,6 +24,8 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
         env = TimeLimit(env, config.time_limit)
     space = as_space(env.observation_space(env_params))
     if isinstance(space, Dict) and PRIVILEGED in space.spaces:
+        if len(space.spaces) == 1:
+            raise ConfigError(f"environment {env.name}: all of its observations are privileged, and a policy would see none")
         if not config.privileged_critic:
             env = PublicObservation(env)
         elif config.flatten_observations:

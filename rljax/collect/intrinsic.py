@@ -265,33 +265,37 @@ def entropy_reduction_bonus() -> Intrinsic:
     return Intrinsic(init, update)
 
 
-def make_intrinsic(spec: Any, *, learning_rate: float | jax.Array = 1e-3, gamma: float | jax.Array = 0.99) -> Intrinsic:
-    """The bonus that a config's `intrinsic` field describes: a table, or an `Intrinsic` as it is.
+def make_intrinsic(
+    spec: Any, rollout_size: int, *, learning_rate: float | jax.Array = 1e-3, gamma: float | jax.Array = 0.99
+) -> Intrinsic:
+    """The bonus that a config's `intrinsic` field describes.
 
     Tables are `{ type = "count", resolution = 1.0, bins = 65536 }`, `{ type = "rnd", hidden = [64], features = 32,
     num_minibatches = 4 }` with `learning_rate` and `gamma`, and `{ type = "entropy_reduction" }`.
 
     Args:
         spec: the table.
+        rollout_size: T N, the steps that an update is given.
         learning_rate: that of "rnd" where the table does not say.
         gamma: as `learning_rate`.
 
     Raises:
         ConfigError: an unknown type or key, or a value that is not allowed.
     """
-    if isinstance(spec, Intrinsic):
-        return spec
     kind, table = _intrinsic_table(spec)
     if kind == "count":
         return count_bonus(**table)
     if kind == "rnd":
+        minibatches = table.setdefault("num_minibatches", math.gcd(4, rollout_size))
+        if rollout_size % minibatches:
+            raise ConfigError(f"intrinsic.num_minibatches = {minibatches}: must divide the {rollout_size} steps of a rollout")
         return random_network_distillation(**{"learning_rate": learning_rate, "gamma": gamma, **table})
     return entropy_reduction_bonus()
 
 
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "resolution": ("a number > 0", lambda x: _is_number(x) and x > 0),
-    "bins": ("a power of two, such as 65536", lambda x: _is_count(x) and not x & (x - 1)),
+    "bins": ("a power of two up to 2**30, such as 65536", lambda x: _is_count(x) and not x & (x - 1) and x <= 2**30),
     "hidden": (
         "a list of layer sizes, whole numbers > 0, such as [64, 64]",
         lambda x: isinstance(x, (list, tuple)) and all(map(_is_count, x)),

@@ -37,7 +37,7 @@ class Act(Protocol):
         key: jax.Array,
         deterministic: bool = False,
         mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any]: ...
+    ) -> tuple[Any, Any]: ...
 
 
 class Agent(NamedTuple):

@@ -164,15 +164,17 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
     if types.NoneType in options and (value is None or (isinstance(value, str) and value == "none")):
         return None
     kind = next(o for o in options if o is not types.NoneType)
-    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf"):
-        if isinstance(value, jax.core.Tracer) or value.ndim:
-            return value  # traced or batched: there is no single number to check
-        value = _plain(value)
     if typing.get_origin(kind) is tuple:
+        if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 1:
+            value = tuple(value)
         if not isinstance(value, (tuple, list)):
             example = '["a", "b"]' if typing.get_args(kind)[0] is str else "[1.0, 0.5]"
             raise ConfigError(f"{name} = {value!r}: expected a list, such as {example}")
         return tuple(_checked(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
+    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf"):
+        if isinstance(value, jax.core.Tracer) or value.ndim:
+            return value  # traced or batched: there is no single number to check
+        value = _plain(value)
     expected = _expected(kind, metadata, optional=types.NoneType in options)
     wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines
     if kind is bool:

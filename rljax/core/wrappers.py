@@ -5,6 +5,7 @@ Normalisation needs statistics over all environments, so it is not here: see `rl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -131,7 +132,7 @@ PRIVILEGED = "privileged"
 
 def split_privileged(obs: Any) -> tuple[Any, Any]:
     """`(what all see, what only a critic sees)` of an observation; None for the second where it has no key `privileged`."""
-    if not isinstance(obs, dict) or PRIVILEGED not in obs:
+    if not isinstance(obs, Mapping) or PRIVILEGED not in obs:
         return obs, None
     return {name: x for name, x in obs.items() if name != PRIVILEGED}, obs[PRIVILEGED]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -114,7 +115,7 @@ class Stem(nn.Module):
         return Features(x, (entities, obs.get("entity_mask")) if self.pointer else None)
 
 
-class Heads(nn.Module):
+class ActorCriticHeads(nn.Module):
     """Policy and value of what a trunk has made of the observations: `(y [..., D], ...) -> (outputs, value)`."""
 
     num_outputs: int
@@ -174,7 +175,7 @@ class TrunkActorCritic(nn.Module):
 
     def setup(self) -> None:
         self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer)
-        self.both_heads = Heads(self.num_outputs, self.num_values, self.head_hidden, self.activation, self.policy_gain)
+        self.both_heads = ActorCriticHeads(self.num_outputs, self.num_values, self.head_hidden, self.activation, self.policy_gain)
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
         return None if self.cell is None else self.cell.initial_carry(batch)
@@ -213,7 +214,7 @@ def split_goal(obs: Any, film: bool) -> tuple[Any, jax.Array | None]:
     """
     if not film:
         return obs, None
-    if not isinstance(obs, dict) or GOAL not in obs or len(obs) < 2:
+    if not isinstance(obs, Mapping) or GOAL not in obs or len(obs) < 2:
         raise ConfigError(f"network.goal = 'film': expected observations that are dictionaries with a key '{GOAL}' among others")
     return {name: x for name, x in obs.items() if name != GOAL}, ravel_observation(obs[GOAL])
 
@@ -230,7 +231,8 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
       first convolution) or `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and
       `pointer = true` where the actions are the entities).
 
-    `goal = "film"`: the observation's `goal` modulates the first dense layer.
+    `hidden` and `activation` are those of the layers after an encoder; encoders have their own. `goal = "film"`: the
+    observation's `goal` modulates the first dense layer.
 
     Raises:
         ConfigError: an unknown key, activation or type, or a value that is not allowed.
@@ -255,11 +257,17 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     if encoder_name == "dict":
         encoder = DictEncoder(depth=table.pop("depth", 16))
     elif encoder_name == "entities":
-        encoder = EntityEncoder(table.pop("width", 64), table.pop("layers", 2), table.pop("heads", 4))
+        width, heads = table.pop("width", 64), table.pop("heads", 4)
+        if width % heads:
+            raise ConfigError(f"network.heads = {heads}: must divide network.width = {width}")
+        encoder = EntityEncoder(width, table.pop("layers", 2), heads)
     size = table.pop("size", 64)
     cell: Any = None
     if kind == "block_gru":
-        cell = BlockGRUCell(size, table.pop("blocks", 8))
+        blocks = table.pop("blocks", 8)
+        if size % blocks:
+            raise ConfigError(f"network.blocks = {blocks}: must divide network.size = {size}")
+        cell = BlockGRUCell(size, blocks)
     elif kind != "mlp":
         cell = {"lstm": LSTMCell, "gru": GRUCell}[kind](size)
     return TrunkActorCritic(encoder=encoder, cell=cell, **common, **table)

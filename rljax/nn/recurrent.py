@@ -17,7 +17,7 @@ Kernels are orthogonal, gate by gate, biases 0 (those of the LSTM's forget gate 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -173,10 +173,6 @@ class BlockGRUCell(nn.Module):
         """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
         carry = self.advance(carry, self.project(x))
         return carry, self.output(carry)
-
-
-# The cells by the name that a config's `network.type` has.
-CELLS: dict[str, Any] = {"lstm": LSTMCell, "gru": GRUCell, "block_gru": BlockGRUCell}
 
 
 def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks: int | None = None) -> jax.Array:

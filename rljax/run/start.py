@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.ppo import PPOConfig
+from rljax.algos.value_heads import head_names
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import OBJECT_PREFIX, Config, config_table
 from rljax.core.errors import ConfigError, RljaxWarning
@@ -216,6 +218,10 @@ def _take_over(
         raise ConfigError(f"the network of this configuration cannot take the weights of {source}: {name} is {there_is} there "
                           f"and {here_is} here")  # fmt: skip
 
+    if isinstance(old, PPOConfig) and isinstance(new, PPOConfig) and head_names(old) != head_names(new):
+        raise ConfigError(
+            f"value heads {list(head_names(new))}: the weights of {source} are those of {list(head_names(old))}, in this order"
+        )
     anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
     there, now = config_table(old), config_table(new)
     another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])

@@ -2,9 +2,8 @@
 
 In the manner of PureJaxRL (Lu et al., 2022), which cannot be installed, written anew from what is known of it: actor and critic
 inside the rollout's scan, keys split at every step, a flax cell in `nn.scan` with resets, one `done` that ends both trace and
-bootstrap, Adam leaf by leaf, epochs and minibatches of environments as scans. What differs: kernels are
-LeCun-normal instead of orthogonal, whose QR can hang on small machines (see `rljax.nn.initializers`), and episodes are averaged
-in each iteration.
+bootstrap, Adam leaf by leaf, epochs and minibatches of environments as scans. What differs: kernels are LeCun-normal instead of
+orthogonal, whose QR can hang on small machines (see `rljax.nn.initializers`), and episodes are averaged in each iteration.
 """
 
 from __future__ import annotations
@@ -82,9 +81,10 @@ def make_yardstick(config: PPOConfig) -> Callable[[jax.Array], tuple[Any, jax.Ar
     env, env_params = make_training_env(config)
     table = config.network
     size = table.get("size", 64)
-    network = _Network(
+    network: Any = _Network(
         table["type"], size, table.get("hidden", (64,)), table.get("head_hidden", (64,)), env.action_space(env_params).n
     )
+    vf_clip_eps = jnp.inf if config.vf_clip_eps is None else config.vf_clip_eps
     num_envs, num_updates = config.num_envs, config.num_epochs * config.num_minibatches
 
     def schedule(count: jax.Array) -> jax.Array:
@@ -97,12 +97,12 @@ def make_yardstick(config: PPOConfig) -> Callable[[jax.Array], tuple[Any, jax.Ar
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         clipped_ratio = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
         policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
-        clipped = steps.value + jnp.clip(value - steps.value, -config.vf_clip_eps, config.vf_clip_eps)
+        clipped = steps.value + jnp.clip(value - steps.value, -vf_clip_eps, vf_clip_eps)
         value_loss = 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target)).mean()
         return policy_loss + config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()
 
-    def iteration(loop: Any, _: None) -> tuple[Any, jax.Array]:
-        def env_step(loop: Any, _: None) -> tuple[Any, Transition]:
+    def iteration(loop: Any, _: Any) -> tuple[Any, jax.Array]:
+        def env_step(loop: Any, _: Any) -> tuple[Any, Transition]:
             state, env_state, obs, reset, carry, key = loop
             key, action_key, step_key = jax.random.split(key, 3)
             carry, policy, value = network.apply(state.params, carry, obs[None], reset[None])
@@ -118,7 +118,7 @@ def make_yardstick(config: PPOConfig) -> Callable[[jax.Array], tuple[Any, jax.Ar
         state, env_state, obs, reset, carry, key = loop
         last_value = network.apply(state.params, carry, obs[None], reset[None])[2][0]
 
-        def trace(loop: tuple[jax.Array, jax.Array], step: Transition) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        def trace(loop: Any, step: Any) -> tuple[Any, jax.Array]:
             advantage, next_value = loop
             delta = step.reward + config.gamma * next_value * (1 - step.done) - step.value
             advantage = delta + config.gamma * config.gae_lambda * (1 - step.done) * advantage
@@ -127,12 +127,12 @@ def make_yardstick(config: PPOConfig) -> Callable[[jax.Array], tuple[Any, jax.Ar
         _, advantages = jax.lax.scan(trace, (jnp.zeros_like(last_value), last_value), steps, reverse=True, unroll=16)
         batch = (steps._replace(info=None), advantages, advantages + steps.value)
 
-        def minibatch_step(state: TrainState, places: jax.Array) -> tuple[TrainState, jax.Array]:
+        def minibatch_step(state: Any, places: jax.Array) -> tuple[Any, jax.Array]:
             chosen = jax.tree.map(lambda x: x[places], carry_before)
             value, grads = jax.value_and_grad(loss)(state.params, chosen, jax.tree.map(lambda x: x[:, places], batch))
             return state.apply_gradients(grads=grads), value
 
-        def epoch(loop: tuple[TrainState, jax.Array], _: None) -> tuple[tuple[TrainState, jax.Array], jax.Array]:
+        def epoch(loop: Any, _: Any) -> tuple[Any, jax.Array]:
             state, key = loop
             key, order_key = jax.random.split(key)
             order = jax.random.permutation(order_key, num_envs).reshape(config.num_minibatches, -1)

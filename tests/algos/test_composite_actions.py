@@ -74,7 +74,7 @@ def test_actions_of_named_heads_are_dictionaries_in_the_order_of_the_heads() -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": "CartPole-v1"}, "expected several heads"),
+        ({"env": "CartPole-v1"}, "action_heads = 'autoregressive': the actions of CartPole-v1 do not have heads"),
         ({"action_heads": "joint"}, "action_heads = 'joint': expected one of 'independent', 'autoregressive'"),
         ({**MASKED, "action_heads": "independent"}, "depends on the actions of earlier heads; expected 'autoregressive'"),
     ],

@@ -217,8 +217,8 @@ def test_the_users_own_loop_equals_agent_step_and_metrics_are_finite(tiny: Any) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": "Pendulum-v1"}, "PQN needs a Discrete action space, not Box"),
-        ({"env": "MultiDiscreteMatch-v0"}, "PQN needs a Discrete action space, not MultiDiscrete"),
+        ({"env": "Pendulum-v1"}, "PQN needs a Discrete action space, not a Box"),
+        ({"env": "MultiDiscreteMatch-v0"}, "PQN needs a Discrete action space, not a MultiDiscrete"),
         ({"num_minibatches": 5}, "num_minibatches = 5: must divide num_envs * num_steps = 4 * 8 = 32"),
         ({"total_timesteps": 31}, "total_timesteps = 31: expected at least num_envs * num_steps = 32"),
         ({"q_lambda": 1.1}, "q_lambda = 1.1: expected a number >= 0 and <= 1"),

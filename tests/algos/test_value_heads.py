@@ -142,6 +142,15 @@ def test_discounts_of_heads_are_leaves_that_can_be_swept() -> None:
     low, high = jax.jit(jax.vmap(value))(jnp.array([0.0, 0.99]))
     assert float(high) > 1.5 * float(low)
 
+    def value_of_both(gammas: jax.Array) -> jax.Array:
+        return make_train(config.replace(head_gammas=gammas))(jax.random.key(0)).metrics["train/value_loss_left"][0]
+
+    both = jax.jit(jax.vmap(value_of_both))(jnp.array([[0.0, 0.9], [0.99, 0.9]]))
+    np.testing.assert_allclose(both, jnp.stack([low, high]), rtol=1e-5)
+    assert config.replace(head_gammas=np.array([0.5, 0.25])).head_gammas == (0.5, 0.25)
+    with pytest.raises(ConfigError, match=r"head_gammas\[1\] = 2.0: expected a number"):
+        config.replace(head_gammas=jnp.array([0.5, 2.0]))
+
 
 def test_scaled_components_are_parts_of_the_scaled_reward() -> None:
     config = config_of(**TWO, normalize_rewards=True)
@@ -169,6 +178,8 @@ def test_scaled_components_are_parts_of_the_scaled_reward() -> None:
         ({"head_weights": (1.0,)}, "head_weights = .1.0.: expected none without value_heads"),
         ({**TWO, "head_gammas": (0.9, 1.1)}, r"head_gammas\[1\] = 1.1: expected a number >= 0 and <= 1"),
         ({"env": "CartPole-v1", **TWO}, "CartPole-v1 does not split its reward"),
+        ({**TWO, "clip_rewards": 1.0}, "clip_rewards = 1.0: expected none with value_heads"),
+        ({"intrinsic": {"type": "count", "bins": 2**31}}, "intrinsic.bins = 2147483648: expected a power of two up to"),
         ({"intrinsic": {"type": "entropy_reduction"}, "env": "CartPole-v1"}, "the info of CartPole-v1 has no 'belief_entropy'"),
         ({"intrinsic": {"type": "counts"}}, "did you mean 'count'"),
         ({"intrinsic": {"type": "rnd", "num_minibatches": 3}}, "num_minibatches = 3"),
@@ -236,3 +247,33 @@ def test_counts_take_in_every_step_once_and_the_bonus_fades() -> None:
     assert float(result.state.intrinsic.counts.sum()) == 1280
     bonus = np.asarray(result.metrics["train/intrinsic_reward"])
     assert bonus[-1] < 0.7 * bonus[0]
+
+
+def test_the_bonus_of_a_policy_with_memory_goes_on_with_the_next_episode_as_it_begins() -> None:
+    """After the last step its value is that of the next observation, with nothing remembered of an episode that ended."""
+    config = config_of(intrinsic={"type": "count"}, network={"type": "gru", "hidden": [6], "size": 8}, num_steps=16, num_envs=8)
+    parts = ppo_parts(config)
+    state = ppo_init(parts, jax.random.key(5))
+    rng = np.random.default_rng(0)
+    state = state.replace(params=jax.tree.map(lambda x: x + jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype), state.params))
+    after, rollout = jax.jit(lambda s: ppo_collect(parts, s))(state)
+    remembered = np.abs(np.asarray(after.carry)).max(1) > 0
+    assert remembered.any()
+    expected = parts.policy.apply(state.params, after.obs, after.carry)[1][:, -1]
+    np.testing.assert_allclose(rollout.next_value[-1, :, -1], expected, rtol=1e-4, atol=1e-5)
+    forgetful = parts.policy.apply(state.params, after.obs)[1][:, -1]
+    assert np.abs(np.asarray(forgetful - expected))[remembered].max() > 1e-3
+
+
+def test_the_bonus_does_not_see_what_is_privileged() -> None:
+    """A bit that never changes what the policy sees must not make a place new."""
+    parts = ppo_parts(PPOConfig(env="HiddenBit-v0", num_envs=4, num_steps=8, total_timesteps=32, intrinsic={"type": "count"}))
+    state, rollout = ppo_collect(parts, ppo_init(parts, jax.random.key(0)))
+    next_obs = rollout.steps.next_obs
+    flipped = rollout.steps._replace(next_obs={**next_obs, "privileged": -next_obs["privileged"]})
+    bonuses = [streams_of(parts, state, steps, jax.random.key(0))[0].reward[..., -1] for steps in (rollout.steps, flipped)]
+    np.testing.assert_array_equal(*bonuses)
+    parts_of = jax.tree.leaves(ppo_parts(parts.config.replace(intrinsic={"type": "rnd"})).intrinsic.init(
+        jax.random.key(0), {"observation": jnp.zeros(5)}, 4).obs_statistics.mean)  # fmt: skip
+    state = ppo_init(ppo_parts(parts.config.replace(intrinsic={"type": "rnd"})), jax.random.key(0))
+    assert [x.shape for x in jax.tree.leaves(state.intrinsic.obs_statistics.mean)] == [x.shape for x in parts_of]

@@ -310,7 +310,7 @@ def test_seeds_vmapped_are_those_of_single_runs(bonus: Intrinsic) -> None:
 def test_a_table_makes_the_bonus_that_it_describes(table: dict[str, Any]) -> None:
     obs, done, entropy = rollout(0)
     example = jax.tree.map(lambda x: x[0, 0], obs)
-    expected, made = BONUSES[table["type"]], make_intrinsic(table)
+    expected, made = BONUSES[table["type"]], make_intrinsic(table, T * N)
     results = [jax.jit(b.update)(initial(b, example), KEY, obs, done, entropy) for b in (expected, made)]
     for a, b in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -321,7 +321,7 @@ def test_the_learning_rate_and_discount_of_a_table_come_before_those_of_the_algo
     example = jax.tree.map(lambda x: x[0, 0], obs)
 
     def first(table: dict[str, Any], **attributes: float) -> Any:
-        bonus = make_intrinsic({"type": "rnd", "hidden": [8], "features": 4, **table}, **attributes)
+        bonus = make_intrinsic({"type": "rnd", "hidden": [8], "features": 4, **table}, T * N, **attributes)
         state, reward, _ = jax.jit(bonus.update)(initial(bonus, example), KEY, obs, done)
         return state.params["params"]["head"]["bias"], reward
 
@@ -333,8 +333,14 @@ def test_the_learning_rate_and_discount_of_a_table_come_before_those_of_the_algo
         assert np.any(a != c)
 
 
-def test_an_intrinsic_is_taken_as_it_is() -> None:
-    assert make_intrinsic(BONUSES["rnd"]) is BONUSES["rnd"]
+def test_minibatches_divide_the_rollout_or_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"intrinsic\.num_minibatches = 5: must divide the 12 steps of a rollout"):
+        make_intrinsic({"type": "rnd", "num_minibatches": 5}, 12)
+    # Where the table does not say it is 4, or the most that divides both.
+    bonus = make_intrinsic({"type": "rnd", "hidden": [8], "features": 4}, 6)
+    obs = jnp.zeros((3, 2, 4))
+    _, reward, _ = bonus.update(bonus.init(KEY, obs[0, 0], 2), KEY, obs, obs[..., 0] > 0)
+    assert reward.shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -364,6 +370,6 @@ def test_an_intrinsic_is_taken_as_it_is() -> None:
 )
 def test_a_wrong_table_is_refused_in_one_line(table: Any, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        make_intrinsic(table)
+        make_intrinsic(table, T * N)
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -125,3 +125,13 @@ def test_rewards_are_not_centred(reward: float) -> None:
     _, scaled = normalize_rewards(init_reward_statistics(1), jnp.full((20, 1), reward), done, 0.99)
     assert jnp.all(jnp.sign(scaled) == jnp.sign(reward))
     assert jnp.all(scaled == scaled[0])
+
+
+def test_flags_are_counted_but_never_standardised() -> None:
+    """A mask that is made a number would be true everywhere."""
+    obs = {"mask": jnp.array([[True, False], [True, True]]), "x": jnp.array([[1.0], [3.0]])}
+    statistics = update_statistics(init_statistics(jax.tree.map(lambda x: x[0], obs)), obs)
+    seen = normalize(statistics, obs)
+    assert seen["mask"].dtype == jnp.bool_
+    np.testing.assert_array_equal(seen["mask"], obs["mask"])
+    np.testing.assert_allclose(seen["x"], [[-1.0], [1.0]], atol=1e-5)

@@ -93,8 +93,8 @@ def test_attention_picks_from_more_targets_than_it_was_trained_on(capsys: pytest
         report(capsys, f"TargetPick, {name}, 8 to 12 targets", results[name][1])
     assert (results["transformer"][0] >= 7.2).sum() >= 9
     assert (results["transformer"][1] >= 7.0).sum() >= 9
-    # It learned what it was shown, better than any policy that does not compare the targets; but no more than that.
-    assert np.median(results["mlp"][0]) > 3.5
+    # It learned what it was shown, as well as policies that do not compare the targets can (4.03), but no more than that.
+    assert np.median(results["mlp"][0]) > 4.0
     assert (results["mlp"][1] < 3.0).all(), results["mlp"][1]
 
 
@@ -116,6 +116,7 @@ def test_heads_that_see_those_before_reach_the_optimum_and_independent_ones_half
     assert (results["autoregressive"] >= 0.96 * best).sum() >= 9, results["autoregressive"]
     assert (results["autoregressive"] <= best + 0.1).all()
     assert (results["independent"] <= best_independent + 0.1).all(), results["independent"]
+    assert (results["independent"] >= 1.2).all(), "the control learns what its heads can"
 
 
 # Bonuses
@@ -205,16 +206,22 @@ def achieved(config: Any, state: Any, shuffled: bool, episodes: int = 256) -> tu
 
 
 def test_what_is_commanded_is_achieved_and_a_strangers_command_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """R2 is that of the regression of achieved on commanded numbers: the squared correlation."""
+    """R2 of achieved against commanded numbers, and their squared correlation, which forgives scale and offset."""
     config = rljax.load_config("command_ppo", eval_every=None)
     state, _ = trained(config)
 
-    def r2(shuffled: bool) -> np.ndarray:
-        pairs = zip(*achieved(config, state, shuffled), strict=True)
-        return np.array([np.corrcoef(commanded.ravel(), done.ravel())[0, 1] ** 2 for commanded, done in pairs])
+    def both(shuffled: bool) -> tuple[np.ndarray, np.ndarray]:
+        r2, correlation = [], []
+        for commanded, done in zip(*achieved(config, state, shuffled), strict=True):
+            r2.append(1.0 - np.sum((done - commanded) ** 2) / np.sum((commanded - commanded.mean()) ** 2))
+            correlation.append(np.corrcoef(commanded.ravel(), done.ravel())[0, 1] ** 2)
+        return np.array(r2), np.array(correlation)
 
-    told, misled = r2(False), r2(True)
-    report(capsys, "Command, R2 with its own command", told)
-    report(capsys, "Command, R2 with another's", misled)
-    assert (told > 0.9).all(), told
-    assert (misled < 0.05).all(), misled
+    (r2, correlation), (misled_r2, misled_correlation) = both(False), both(True)
+    report(capsys, "Command, R2 with its own command", r2)
+    report(capsys, "Command, R2 with another's", misled_r2)
+    report(capsys, "Command, squared correlation with another's", misled_correlation)
+    assert (r2 > 0.9).all(), r2
+    assert (correlation > 0.9).all(), correlation
+    assert (misled_r2 < 0.05).all(), misled_r2
+    assert (misled_correlation < 0.05).all(), misled_correlation

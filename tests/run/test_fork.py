@@ -178,3 +178,9 @@ def test_another_bonus_starts_anew_and_says_so(remembers: Path, tmp_path: Path) 
     start, old = rljax.load_run(tmp_path / "a", checkpoint=48 * 25).state, rljax.load_run(remembers).state
     assert float(start.intrinsic.obs_statistics.count) == 0.0
     assert_same_state(start.params, old.params)
+
+
+def test_value_heads_in_another_order_are_refused(remembers: Path, tmp_path: Path) -> None:
+    config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, value_heads=("bit", "cue"))
+    with pytest.raises(rljax.ConfigError, match=r"value heads \['bit', 'cue', 'intrinsic'\]: the weights of .* are those of"):
+        rljax.fit(config, fork=remembers, run_dir=tmp_path / "a")

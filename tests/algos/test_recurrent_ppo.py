@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +53,31 @@ def rollouts_of(cell: str) -> tuple[PPOParts, list[tuple[PPOState, PPOState, Any
         collected.append((state, after, rollout))
         state = update(after, rollout)
     return parts, collected
+
+
+class Counts(nn.Module):
+    """A user's network: it remembers how many steps there have been."""
+
+    fault: str = ""
+
+    def setup(self) -> None:
+        self.policy, self.value = nn.Dense(3), nn.Dense(1)
+
+    def initial_carry(self, batch: tuple[int, ...]) -> jax.Array:
+        size = self.policy.features if self.fault == "bound" else 1
+        return jnp.full((*batch, size), float(self.fault == "ones"))
+
+    def embed(self, obs: jax.Array) -> jax.Array:
+        return obs
+
+    def advance(self, carry: jax.Array, x: jax.Array) -> jax.Array:
+        if self.fault == "shape":
+            return jnp.zeros((*carry.shape, 2))
+        return (carry + 0.1).astype(jnp.bfloat16 if self.fault == "dtype" else jnp.float32)
+
+    def heads(self, carry: jax.Array, x: jax.Array, privileged: None) -> tuple[jax.Array, jax.Array]:
+        y = jnp.concatenate([x, carry.reshape((*x.shape[:-1], -1)).astype(jnp.float32)], axis=-1)
+        return self.policy(y), self.value(y)[..., 0]
 
 
 def seen(state: PPOState, obs: Any) -> np.ndarray:
@@ -151,7 +177,6 @@ def test_the_loss_gets_whole_trajectories_with_what_was_remembered_before_them()
         wrong = jnp.max(jnp.abs(batch.carry - rollout.carry[place]))
         return ppo_loss(parts, params, batch)[0], {"wrong": wrong}
 
-    first = jnp.asarray(seen(after, rollout.steps.obs[0])) + 0.0
     # Distinct first observations, so that each says whose trajectory it begins.
     marked = rollout._replace(steps=rollout.steps._replace(obs=rollout.steps.obs.at[0, :, 0].add(jnp.arange(4.0))))
     first = jnp.asarray(seen(after, marked.steps.obs[0]))
@@ -215,13 +240,12 @@ def test_the_rollout_and_the_loss_are_one_scan_over_time_each(cell: str) -> None
     parts = ppo_parts(config)
     state = ppo_init(parts, jax.random.key(0))
     assert scans_in(lambda s: ppo_collect(parts, s), state).count(7) == 1
-    after, rollout = jax.eval_shape(lambda s: ppo_collect(parts, s), state)
+    rollout = jax.eval_shape(lambda s: ppo_collect(parts, s), state)[1]
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), rollout)
     value = zeros.steps.reward
     batch = Minibatch(zeros.steps.obs, zeros.steps.action, None, value, value, value, value, zeros.steps.terminated, zeros.carry)
     assert scans_in(lambda p: ppo_loss(parts, p, batch), state.params).count(7) == 1
     assert scans_in(jax.grad(lambda p: ppo_loss(parts, p, batch)[0]), state.params).count(7) == 2
-    del after
 
 
 def test_impala_judges_trajectories_as_the_policy_that_took_them() -> None:
@@ -244,6 +268,58 @@ def test_impala_judges_trajectories_as_the_policy_that_took_them() -> None:
     assert float(loss(first)["train/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(loss(first)["train/mean_rho"]) == pytest.approx(1.0, abs=1e-5)
     assert float(loss(state.params)["train/approx_kl"]) > 1e-8
+
+
+def test_impalas_values_of_what_followed_remember_too() -> None:
+    """The last step's TD error is r + gamma V(next) - V, in which V(next) is that of a policy which remembers the episode."""
+    network = {"type": "gru", "hidden": [6], "size": 8}
+    config = ImpalaConfig(env="TMaze-v0", env_params={"length": 2}, num_envs=4, num_steps=5, network=network, total_timesteps=320)
+    parts = impala_parts(config)
+    state = impala_init(parts, jax.random.key(0))
+    # Weights far from the small first ones, so that what is remembered counts.
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: x + jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), state.params)
+    _, rollout = jax.jit(lambda s: impala_collect(parts, s))(state.replace(params=params))
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    value, next_value = np.zeros((5, 4)), np.zeros((5, 4))
+    for n in range(4):
+        carry = rollout.carry[n]
+        for t in range(5):
+            _, value[t, n], carry = parts.policy.apply(params, jnp.asarray(steps.obs[t, n]), carry)
+            next_value[t, n] = parts.policy.apply(params, jnp.asarray(steps.next_obs[t, n]), carry)[1]
+            carry = jnp.zeros_like(carry) if steps.terminated[t, n] else carry
+    target, _ = rljax.vtrace(
+        rollout.steps.reward,
+        jnp.asarray(value, jnp.float32),
+        jnp.asarray(next_value, jnp.float32),
+        rollout.steps.terminated,
+        rollout.steps.truncated,
+        jnp.zeros((5, 4)),
+        config.gamma,
+    )
+    loss = impala_loss(parts, params, rollout._replace(steps=rollout.steps._replace(carry=None)))[1]
+    assert float(loss["train/value_loss"]) == pytest.approx(0.5 * float(np.mean((value - target) ** 2)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("ones", "expected an initial_carry of zeros"),
+        ("dtype", "advance makes bfloat16.* of a carry float32.*, expected the same shapes and dtypes"),
+        ("shape", "expected the same shapes and dtypes"),
+        ("bound", "initial_carry, which has no parameters, or a step fails"),
+    ],
+)
+def test_a_users_network_whose_memory_breaks_the_contract_is_one_line(fault: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        make_agent(config_of("gru", network=Counts(fault)))
+    assert "\n" not in str(error.value)
+
+
+def test_a_users_network_with_memory_is_trained() -> None:
+    result = jax.jit(rljax.make_train(config_of("gru", network=Counts())))(jax.random.key(0))
+    assert result.state.carry.shape == (4, 1)
+    assert np.isfinite(result.metrics["train/value_loss"]).all()
 
 
 def test_evaluation_remembers_within_an_episode() -> None:
@@ -274,11 +350,12 @@ def test_memory_needs_minibatches_of_whole_trajectories() -> None:
         ({"type": "gruu"}, "did you mean 'gru'"),
         ({"type": "gru", "size": 0}, "network.size = 0: expected a whole number > 0"),
         ({"type": "gru", "shared": True}, "network.shared: unknown key"),
-        ({"type": "block_gru", "size": 10, "blocks": 4}, "blocks"),
+        ({"type": "block_gru", "size": 10, "blocks": 4}, "network.blocks = 4: must divide network.size = 10"),
         ({"type": "gru", "blocks": 4}, "network.blocks: unknown key"),
         ({"type": "mlp", "size": 4}, "network.size: unknown key"),
         ({"type": "gru", "encoder": "entity"}, "did you mean 'entities'"),
-        ({"type": "gru", "encoder": "entities"}, "entities"),
+        ({"type": "gru", "encoder": "entities"}, "observations of this environment|a dictionary with .entities."),
+        ({"type": "gru", "encoder": "entities", "width": 10}, "network.heads = 4: must divide network.width = 10"),
         ({"type": "gru", "pointer": True}, "network.pointer: belongs to encoder = 'entities'"),
         ({"goal": "film"}, "network.goal = 'film'"),
     ],
