@@ -32,7 +32,17 @@ def config_of(**changes: Any) -> PPOConfig:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, MASKED, {"action_heads": "independent"}, {"network": {"type": "gru", "size": 8}}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        MASKED,
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in ({"action_heads": "independent"}, {"network": {"type": "gru", "size": 8}})
+        ),
+    ],
+)
 def test_the_ratio_is_1_on_the_first_minibatch(changes: dict[str, Any]) -> None:
     parts = ppo_parts(config_of(**changes))
     state, rollout = jax.jit(lambda s: ppo_collect(parts, s))(ppo_init(parts, jax.random.key(0)))
@@ -85,6 +95,7 @@ def test_heads_that_do_not_fit_the_actions_are_one_line(changes: dict[str, Any],
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_impala_takes_such_heads_too() -> None:
     config = ImpalaConfig(
         **MASKED, num_envs=4, num_steps=8, total_timesteps=128, network={"hidden": [8]}, action_heads="autoregressive"

@@ -237,6 +237,7 @@ def test_the_buffer_holds_the_transitions_that_were_taken() -> None:
     np.testing.assert_array_equal(data.next_mask, np.asarray(data.next_obs)[..., 4:] > 0)
 
 
+@pytest.mark.slow
 def test_seeds_in_one_vmap_are_the_single_runs() -> None:
     settings = config(prioritized=True, n_step=2)
     keys = jax.random.split(jax.random.key(5), 3)
@@ -362,6 +363,7 @@ def test_truncation_bootstraps_from_the_final_observation(n_step: int) -> None:
     assert all(abs(later - value) > 3.0 for value in wrong)
 
 
+@pytest.mark.slow
 def test_masked_arms_are_never_taken_nor_bootstrapped_from() -> None:
     settings = rljax.DQNConfig(**{**PROBE, "env": "MaskedBandit-v0", "total_timesteps": 20_000, "epsilon_end": 0.1})
     agent = rljax.make_agent(settings)

@@ -64,6 +64,7 @@ def test_a_value_is_discounted_once_per_step() -> None:
     assert value_of(agent.config, state, [1.0]) == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"policy_lag": 3}, {"upgo_coef": 1.0, "vtrace_lambda": 0.9}])
 def test_the_policy_depends_on_the_observation(changes: dict[str, Any]) -> None:
     agent, state = trained("ActionReward-v0", **changes)
@@ -83,6 +84,7 @@ def test_truncation_bootstraps_from_final_observation() -> None:
     assert value_of(agent.config, state, [1.0, 0.0]) == pytest.approx(after_reset, abs=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "best"), [("MaskedBandit-v0", 4.0), ("MultiDiscreteMatch-v0", 1.0)])
 def test_masked_and_multi_discrete_actions_are_learned(env: str, best: float) -> None:
     changes = {"policy_lag": 1, "learning_rate": 3e-3, "num_envs": 16, "network": {"hidden": [32]}}
@@ -91,6 +93,7 @@ def test_masked_and_multi_discrete_actions_are_learned(env: str, best: float) ->
     assert jnp.mean(rljax.evaluate(make_agent(config), state, jax.random.key(1))) >= best - 1e-3
 
 
+@pytest.mark.slow
 def test_continuous_actions_are_learned() -> None:
     config = ImpalaConfig(
         env="BoxTarget-v0",
@@ -264,6 +267,7 @@ def test_actions_are_those_of_the_policy_of_so_many_iterations_ago(lag: int) -> 
     assert others_differ > 5
 
 
+@pytest.mark.slow
 def test_under_vmap_each_seed_has_its_own_past() -> None:
     agent = make_agent(TINY.replace(policy_lag=2))
     keys = jax.random.split(jax.random.key(0), 3)

@@ -91,6 +91,7 @@ def test_truncation_bootstraps_from_final_observation(q_lambda: float) -> None:
     np.testing.assert_allclose(q, [[after_reset, after_reset], [going, going]], atol=1.0)
 
 
+@pytest.mark.slow
 def test_a_masked_bandit_is_solved_and_illegal_arms_are_never_played() -> None:
     agent, state = trained("MaskedBandit-v0", num_steps=32, total_timesteps=256 * 80, q_lambda=0.3)
     env, params = pqn_parts(agent.config).env, pqn_parts(agent.config).env_params

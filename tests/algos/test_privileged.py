@@ -30,7 +30,7 @@ def observations(count: int) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_actor_provably_ignores_what_is_privileged_and_the_critic_does_not(network: dict[str, Any], normalize: bool) -> None:
     config = PPOConfig(env="HiddenBit-v0", network=network, normalize_observations=normalize, **SMALL)
     parts, agent = ppo_parts(config), make_agent(config)
@@ -86,6 +86,7 @@ def test_impala_has_such_a_critic_too() -> None:
     assert (network["actor_0"]["kernel"].shape, network["critic_0"]["kernel"].shape) == ((5, 8), (6, 8))
 
 
+@pytest.mark.slow
 def test_an_exported_policy_takes_only_what_the_actor_sees(tmp_path: Path) -> None:
     agent = make_agent(PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}, **SMALL))
     state = jax.jit(agent.init)(jax.random.key(0))

@@ -85,7 +85,7 @@ def seen(state: PPOState, obs: Any) -> np.ndarray:
     return np.clip((np.asarray(obs) - mean) / np.sqrt(var + 1e-8), -10, 10)
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", ["lstm", "gru", pytest.param("block_gru", marks=pytest.mark.slow)])
 def test_a_rollout_is_what_the_policy_does_step_by_step_when_it_forgets_at_every_end(cell: str) -> None:
     """Against one environment at a time, one step at a time, in plain Python."""
     parts, collected = rollouts_of(cell)
@@ -248,6 +248,7 @@ def test_the_rollout_and_the_loss_are_one_scan_over_time_each(cell: str) -> None
     assert scans_in(jax.grad(lambda p: ppo_loss(parts, p, batch)[0]), state.params).count(7) == 2
 
 
+@pytest.mark.slow
 def test_impala_judges_trajectories_as_the_policy_that_took_them() -> None:
     network = {"type": "gru", "hidden": [6], "size": 8}
     config = ImpalaConfig(
@@ -270,6 +271,7 @@ def test_impala_judges_trajectories_as_the_policy_that_took_them() -> None:
     assert float(loss(state.params)["train/approx_kl"]) > 1e-8
 
 
+@pytest.mark.slow
 def test_impalas_values_of_what_followed_remember_too() -> None:
     """The last step's TD error is r + gamma V(next) - V, in which V(next) is that of a policy which remembers the episode."""
     network = {"type": "gru", "hidden": [6], "size": 8}

@@ -77,6 +77,7 @@ def test_the_density_is_that_of_the_change_of_variables_and_integrates_to_1(mean
     np.testing.assert_allclose(log_prob[inside], np.log(density(middle[inside], mean, log_std)), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_density_is_that_of_distrax_and_its_gradients_too() -> None:
     mean, log_std, noise = jax.random.normal(jax.random.key(0), (3, 50, 3))
 
@@ -264,6 +265,7 @@ def test_targets_stop_at_terminations_bootstrap_at_truncations_and_sum_n_rewards
 # Who trains what
 
 
+@pytest.mark.slow
 def test_each_loss_trains_its_own_part_and_their_sum_has_the_same_gradients(case: Any) -> None:
     parts, params, _, batch, here, _ = case
     target = batch.reward
@@ -297,6 +299,7 @@ def test_the_actors_gradient_is_that_of_its_loss(case: Any) -> None:
     assert slope == pytest.approx((moved(1e-3) - moved(-1e-3)) / 2e-3, rel=0.03, abs=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 3.0])
 def test_the_temperature_rises_below_the_target_entropy_and_falls_above_it(alpha: float) -> None:
     parts = sac_parts(TINY.replace(target_entropy=-0.5))
@@ -381,6 +384,7 @@ def test_discrete_actions_are_uniform_among_the_legal_ones_until_learning_starts
     assert np.mean(action == right) == pytest.approx(1 / 3, abs=0.035)
 
 
+@pytest.mark.slow
 def test_nothing_changes_before_learning_starts_and_afterwards_updates_are_counted() -> None:
     agent = make_agent(TINY.replace(learning_starts=48, updates_per_step=3))
     start = jax.jit(agent.init)(jax.random.key(0))
@@ -422,6 +426,7 @@ def test_both_critics_are_their_own() -> None:
         assert not np.allclose(layer["kernel"][0], layer["kernel"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, 4])
 def test_no_copy_of_the_buffer_is_made(seeds: int | None) -> None:
     config = TINY.replace(env="Pendulum-v1", buffer_size=2_000_000 if seeds is None else 500_000, total_timesteps=64)
@@ -451,6 +456,7 @@ def trained(env: str, **changes: Any) -> tuple[Any, SACState, np.ndarray]:
     return agent, state, np.asarray(jax.jit(lambda s: evaluate(agent, s, jax.random.key(1)))(state))
 
 
+@pytest.mark.slow
 def test_continuous_actions_depend_on_the_observation() -> None:
     agent, state, returns = trained("BoxTarget-v0", target_entropy=-6.0)
     assert returns.mean() > -0.01  # uniform actions: -0.547
@@ -460,6 +466,7 @@ def test_continuous_actions_depend_on_the_observation() -> None:
     assert np.all(np.std(sampled, 0) > 1e-3)
 
 
+@pytest.mark.slow
 def test_discrete_actions_depend_on_the_observation() -> None:
     agent, state, returns = trained("ActionReward-v0", target_entropy_ratio=0.3)
     np.testing.assert_array_equal(returns, 1.0)
@@ -467,6 +474,7 @@ def test_discrete_actions_depend_on_the_observation() -> None:
     assert np.mean(np.asarray(sampled).reshape(200, 2) == [0, 1]) > 0.8
 
 
+@pytest.mark.slow
 def test_masks_are_respected_and_the_best_legal_action_is_found() -> None:
     _, _, returns = trained("MaskedBandit-v0", target_entropy_ratio=0.3, gamma=0.9)
     np.testing.assert_array_equal(returns, 4.0)

@@ -133,6 +133,7 @@ def test_the_value_loss_is_differentiable_for_each_head_on_its_own() -> None:
         assert float(metrics[f"train/value_loss_{name}"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_discounts_of_heads_are_leaves_that_can_be_swept() -> None:
     config = config_of(total_timesteps=256, **TWO, head_gammas=(0.9, 0.9))
 
@@ -152,6 +153,7 @@ def test_discounts_of_heads_are_leaves_that_can_be_swept() -> None:
         config.replace(head_gammas=jnp.array([0.5, 2.0]))
 
 
+@pytest.mark.slow
 def test_scaled_components_are_parts_of_the_scaled_reward() -> None:
     config = config_of(**TWO, normalize_rewards=True)
     parts = ppo_parts(config)
@@ -199,7 +201,7 @@ def test_a_bad_head_is_one_line(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["count", "rnd", "entropy_reduction"])
-@pytest.mark.parametrize("more", [{}, TWO], ids=["one stream", "two streams"])
+@pytest.mark.parametrize("more", [{}, pytest.param(TWO, marks=pytest.mark.slow)], ids=["one stream", "two streams"])
 def test_a_bonus_is_a_stream_with_a_head_of_its_own_that_no_episode_ends(kind: str, more: dict[str, Any]) -> None:
     config = config_of(intrinsic={"type": kind}, intrinsic_gamma=0.7, **more)
     parts = ppo_parts(config)
@@ -265,6 +267,7 @@ def test_the_bonus_of_a_policy_with_memory_goes_on_with_the_next_episode_as_it_b
     assert np.abs(np.asarray(forgetful - expected))[remembered].max() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_bonus_does_not_see_what_is_privileged() -> None:
     """A bit that never changes what the policy sees must not make a place new."""
     parts = ppo_parts(PPOConfig(env="HiddenBit-v0", num_envs=4, num_steps=8, total_timesteps=32, intrinsic={"type": "count"}))

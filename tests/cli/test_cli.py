@@ -85,6 +85,7 @@ def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]
     assert rljax.load_run("runs/cartpole_ppo-fork").step == 576
 
 
+@pytest.mark.slow
 def test_seeds_loggers_and_every_command_on_what_they_leave(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--seeds", "3", "--eval-every", "128", "--log", "tensorboard", "--checkpoint-every", "64", "--keep", "2")
     status, out, err = run(capsys, "train", "cartpole_ppo", *TINY, *arguments)
@@ -119,6 +120,7 @@ def test_a_field_may_come_before_the_preset(capsys: pytest.CaptureFixture[str]) 
     assert rljax.load_config("runs/cartpole_ppo/config.toml").seed == 5
 
 
+@pytest.mark.slow
 def test_a_key_joins_the_table_of_the_preset_and_a_table_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--total-timesteps", "256", "--num-steps", "16", "--num-minibatches", "2", "--eval-every", "none"]
     run(capsys, "train", "tmaze_ppo_gru", "--network.size", "8", "--run-dir", "joined", *few)
@@ -130,6 +132,7 @@ def test_a_key_joins_the_table_of_the_preset_and_a_table_replaces_it(capsys: pyt
     assert rljax.load_config("added/config.toml").intrinsic == {"type": "count"}
 
 
+@pytest.mark.slow
 def test_a_task_whose_best_policy_is_random_is_judged_by_sampled_actions(capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--total-timesteps", "256", "--num-steps", "16", "--num-minibatches", "2"]
     _, out, _ = run(capsys, "train", "composite_ppo", *few)

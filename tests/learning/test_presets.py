@@ -114,6 +114,7 @@ def test_breakout_is_learned_from_images(capsys: pytest.CaptureFixture[str]) -> 
     assert (returns >= 4.0).all(), returns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "best"),
     [("MaskedBandit-v0", 4.0), ("MultiDiscreteMatch-v0", 1.0)],

@@ -96,6 +96,7 @@ def test_a_pointer_follows_the_entities_and_the_value_does_not_care_for_their_or
     np.testing.assert_allclose(padded_value, value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_first_policy_is_nearly_uniform_and_heads_begin_apart() -> None:
     for table in ({"type": "gru"}, {"encoder": "entities", "hidden": [8]}, {"encoder": "entities", "pointer": True}):
         keys = {"width": 8} if "encoder" in table else {}
@@ -107,6 +108,7 @@ def test_the_first_policy_is_nearly_uniform_and_heads_begin_apart() -> None:
         assert float(jnp.std(value)) > 0.01
 
 
+@pytest.mark.slow
 def test_images_in_dictionaries_train() -> None:
     config = PPOConfig(
         env="Breakout-MinAtar",

@@ -184,6 +184,7 @@ def test_what_is_no_set_of_entities_is_one_clear_line(obs: Any, message: str) ->
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_initialisation_under_vmap_is_that_of_each_seed() -> None:
     def init(key: jax.Array) -> Any:
         return ENCODER.init(key, entities()), DictEncoder((6,), depth=2).init(key, observation())

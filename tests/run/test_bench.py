@@ -39,6 +39,7 @@ def test_the_suite_prints_a_row_for_each_program(capsys: pytest.CaptureFixture[s
     assert [row[4:] for row in rows[2:]] == [["32", ""], ["32", "1.50"], ["21", "1.00"], ["32", "1.50"], ["21", "1.00"]]
 
 
+@pytest.mark.slow
 def test_programs_are_compiled_as_often_as_asked_and_run_in_turn() -> None:
     traced = []
 

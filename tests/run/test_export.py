@@ -231,6 +231,7 @@ def test_observations_of_several_parts(dictionary: Exported) -> None:
         policy.greedy({"speed": one["speed"]})
 
 
+@pytest.mark.slow
 def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
     """With a mask in which what is legal depends on the heads before."""
     config = CARTPOLE.replace(
@@ -285,6 +286,7 @@ def test_artifacts_are_for_every_platform_and_hold_the_actor_only(name: str, req
         assert kernel.tobytes()[:64] not in data
 
 
+@pytest.mark.slow
 def test_size_of_the_files_does_not_depend_on_what_act_leaves_alone(tmp_path: Path, cartpole: Exported) -> None:
     """A thousand environments, their optimiser and a critic: none of them is in the files."""
     exported = Exported(tmp_path, CARTPOLE.replace(num_envs=1000, total_timesteps=8000), onnx=False)

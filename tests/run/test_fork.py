@@ -63,6 +63,7 @@ def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, 
     assert rljax.load_run(tmp_path / "a").step == 1896
 
 
+@pytest.mark.slow
 def test_a_fork_resumes_like_any_run(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(num_envs=6, num_steps=4, eval_every=None, total_timesteps=3000)
     with pytest.warns(rljax.RljaxWarning, match="made anew"):
@@ -75,6 +76,7 @@ def test_a_fork_resumes_like_any_run(parent: Path, tmp_path: Path) -> None:
     assert_same_state(rljax.load_run(tmp_path / "a").state, rljax.load_run(tmp_path / "whole").state)
 
 
+@pytest.mark.slow
 def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(env_params={"gravity": 5.0})
     with pytest.warns(rljax.RljaxWarning, match=r"changed: env_state, obs$"):
@@ -96,6 +98,7 @@ def test_a_finished_fork_shows_as_complete(parent: Path, tmp_path: Path, capsys:
     assert "complete at 1,896 steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_seed_goes_another_way_from_the_same_weights(parent: Path, tmp_path: Path) -> None:
     states = [
         rljax.fit(LONGER.replace(seed=seed), fork=parent, run_dir=tmp_path / str(seed), callback=lambda *_: True).state
@@ -132,6 +135,7 @@ def test_a_spent_budget_and_a_missing_checkpoint_are_clear_errors(parent: Path, 
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_a_run_given_as_an_object_forks_and_resumes(tmp_path: Path) -> None:
     environment = type(rljax.make_env("CartPole-v1")[0])()
     config = CONFIG.replace(env=environment, eval_every=None)
@@ -154,6 +158,7 @@ def remembers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_a_policy_remembers_goes_on_with_the_episodes_under_way(remembers: Path, tmp_path: Path) -> None:
     config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30)
     parent = rljax.load_run(remembers).state
@@ -170,6 +175,7 @@ def test_what_a_policy_remembers_goes_on_with_the_episodes_under_way(remembers: 
     assert not any(np.any(x) for x in jax.tree.leaves(start.carry))
 
 
+@pytest.mark.slow
 def test_another_bonus_starts_anew_and_says_so(remembers: Path, tmp_path: Path) -> None:
     config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, intrinsic={"type": "rnd", "hidden": [8], "features": 4,
                                                                                      "learning_rate": 1e-4})  # fmt: skip
@@ -180,6 +186,7 @@ def test_another_bonus_starts_anew_and_says_so(remembers: Path, tmp_path: Path) 
     assert_same_state(start.params, old.params)
 
 
+@pytest.mark.slow
 def test_value_heads_in_another_order_are_refused(remembers: Path, tmp_path: Path) -> None:
     config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, value_heads=("bit", "cue"))
     with pytest.raises(rljax.ConfigError, match=r"value heads \['bit', 'cue', 'intrinsic'\]: the weights of .* are those of"):

@@ -85,6 +85,7 @@ def test_a_resumed_run_tells_loggers_where_it_goes_on(tmp_path: Path) -> None:
     assert [step for step, _ in logger.logged] == list(range(done + 64, 1537, 64))
 
 
+@pytest.mark.slow
 def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
     logger = Recorder()
     rljax.fit(SHORT, seeds=2, loggers=[logger])
@@ -117,6 +118,7 @@ def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
     """One gradient step from rest: the moment is (1 - b1) times the clipped gradient, whose norm is at most max_grad_norm."""
     config = SHORT.replace(num_epochs=1, num_minibatches=1, max_grad_norm=1e-3)

@@ -101,13 +101,13 @@ def test_an_episode_is_cut_at_max_steps(tmp_path: Path) -> None:
     assert str(result) == "return 0.0 in 10 steps, 11 frames"
 
 
-def test_a_recurrent_policy_starts_from_none_and_carries_on(tmp_path: Path) -> None:
+def test_what_a_policy_remembers_begins_with_zeros_and_is_carried_on(tmp_path: Path) -> None:
     def act(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
-        memory = {"count": jnp.int32(5)} if carry is None else {"count": carry["count"] + 1}
+        memory = {"count": (jnp.int32(0) if carry is None else carry["count"]) + 1}
         return memory["count"], memory
 
     result = record(scripted(CONFIG.replace(env=Counter()), act), None, tmp_path / "a.gif", key=KEY, episodes=2)
-    np.testing.assert_array_equal(result.returns, [sum(range(5, 15))] * 2)
+    np.testing.assert_array_equal(result.returns, [sum(range(1, 11))] * 2)
 
 
 def test_the_episode_is_the_one_that_a_python_loop_plays(tmp_path: Path) -> None:
@@ -141,7 +141,8 @@ def test_the_mask_and_sampling_reach_the_policy(tmp_path: Path) -> None:
         agent = scripted(CONFIG.replace(env="MaskedBandit-v0"), act)
         record(agent, None, tmp_path / "a.gif", key=KEY, deterministic=deterministic, max_steps=2)
         env, params = rljax.make_env("MaskedBandit-v0")
-        assert set(seen) == {(deterministic, (env.action_space(params).n,))}
+        assert {mask for _, mask in seen} == {(env.action_space(params).n,)}
+        assert seen[-1][0] == deterministic
         seen.clear()
 
 

@@ -61,6 +61,7 @@ def test_a_buffer_that_does_not_fit_starts_empty_and_says_so(
     assert updates[-1] > 0
 
 
+@pytest.mark.slow
 def test_the_target_network_of_a_fork_moves_whatever_number_of_updates_it_brings(tmp_path: Path) -> None:
     """7 gradient steps, where the target of the fork moves every 3 turns of 2: no remainder is ever 0."""
     config = CONFIG.replace(
@@ -81,6 +82,7 @@ def test_priorities_of_another_exponent_start_anew(parent: Path, tmp_path: Path)
         rljax.fit(LONGER.replace(priority_alpha=0.0), fork=parent, run_dir=tmp_path / "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, 2])
 def test_past_policies_and_targets_made_anew_are_copies_of_the_weights_taken_over(seeds: int | None, tmp_path: Path) -> None:
     config = TINY["impala"].replace(total_timesteps=64 * 4, eval_every=None)
@@ -94,6 +96,7 @@ def test_past_policies_and_targets_made_anew_are_copies_of_the_weights_taken_ove
     assert start.past_params.shape[-2] == 5
 
 
+@pytest.mark.slow
 def test_a_fork_to_a_fixed_temperature_has_it(tmp_path: Path) -> None:
     config = TINY["sac"].replace(eval_every=None)
     rljax.fit(config, run_dir=tmp_path / "a")
@@ -102,6 +105,7 @@ def test_a_fork_to_a_fixed_temperature_has_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(metrics["train/temperature"], 0.01, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_seeds_of_one_program_are_the_runs_alone() -> None:
     many = rljax.fit(CONFIG, seeds=2)
     for i in range(2):

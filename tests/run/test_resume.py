@@ -51,16 +51,20 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+QUICK = (("ppo", None), ("ppo", 3), ("dqn", None), ("ppo with memory", None))
+"""Those that are not slow tests."""
+
+
 def test_every_algorithm_is_here() -> None:
     assert set(TINY) == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
-    [(name, None) for name in sorted({**TINY, **VARIANTS})]
-    + [
-        pytest.param(name, 3, marks=() if name in ("ppo", "dqn", "ppo with memory") else pytest.mark.slow)
+    [
+        pytest.param(name, seeds, marks=() if (name, seeds) in QUICK else pytest.mark.slow)
         for name in sorted({**TINY, **VARIANTS})
+        for seeds in (None, 3)
     ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
