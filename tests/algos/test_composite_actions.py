@@ -56,6 +56,7 @@ def test_the_ratio_is_1_on_the_first_minibatch(changes: dict[str, Any]) -> None:
     assert float(ppo_update(parts, state, rollout, loss_fn=furthest)[1]["furthest"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_mask_that_depends_on_earlier_heads_is_kept_by_every_action() -> None:
     """Only actions that agree are legal there, so every one of the first policy's pays unless it has paid before."""
     agent = make_agent(config_of(**MASKED))

@@ -82,6 +82,7 @@ def test_loss_is_half_squared_or_huber_times_the_weights(delta: float | None) ->
     assert float(metrics["train/td_error"]) == pytest.approx(size.mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"double": True, "dueling": True, "n_step": 3, "max_grad_norm": 0.1}])
 def test_an_update_is_that_of_a_plain_implementation_on_trees(changes: dict[str, Any]) -> None:
     """Three gradient steps by jax.grad and optax on trees, then the target's move."""
@@ -353,6 +354,7 @@ def test_the_future_is_discounted_once(n_step: int) -> None:
     np.testing.assert_allclose(learned_q("DelayedReward-v0", [[0.0], [1.0]], n_step=n_step), [[0.9, 0.9], [1, 1]], atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_truncation_bootstraps_from_the_final_observation(n_step: int) -> None:
     env, params = rljax.make_env("TruncationProbe-v0")

@@ -17,6 +17,7 @@ from rljax.algos.training import evaluation_due
 TINY = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 32, "network": {"hidden": [8]}}
 
 
+@pytest.mark.slow
 def test_an_environment_whose_constructor_looks_at_arrays_is_evaluated_inside_a_trace() -> None:
     config = rljax.PPOConfig(env="FourRooms-misc", time_limit=5, eval_every=16, eval_episodes=2, **TINY)
     rates = jnp.array([1e-3, 2e-3])

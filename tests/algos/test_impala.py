@@ -181,6 +181,7 @@ def batch() -> tuple[ImpalaParts, Any, ImpalaRollout]:
     return parts, params, ImpalaRollout(steps, jnp.asarray(rng.normal(-1.0, 0.7, shape), jnp.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -204,6 +205,7 @@ def test_the_loss_is_that_of_the_papers(batch: Any, changes: dict[str, Any]) -> 
     assert 0.1 < expected["rho_clip_fraction"] < 0.9
 
 
+@pytest.mark.slow
 def test_targets_and_advantages_are_constants_of_the_gradient(batch: Any) -> None:
     parts, params, rollout = batch
     one_step = ImpalaRollout(jax.tree.map(lambda x: x[-1:], rollout.steps), rollout.log_prob[-1:])
@@ -236,6 +238,7 @@ def test_metrics_are_finite_where_two_policies_have_nothing_in_common(batch: Any
 # Whose policy it is that collects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_actions_are_those_of_the_policy_of_so_many_iterations_ago(lag: int) -> None:
     config = TINY.replace(env="CartPole-v1", policy_lag=lag, normalize_observations=True, learning_rate=0.1)

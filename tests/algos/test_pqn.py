@@ -66,6 +66,7 @@ def test_values_read_the_observation() -> None:
     np.testing.assert_allclose(values(agent.config, state, [[-1.0], [1.0]]), [[-1.0, -1.0], [1.0, 1.0]], atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q_lambda", [0.0, 0.5, 1.0])
 def test_a_value_is_discounted_once_per_step(q_lambda: float) -> None:
     # Value g at the first observation, 1 at the second; gamma 0.5 tells g from 1, from g^2 and from 0.
@@ -81,6 +82,7 @@ def test_each_action_has_its_own_value_and_the_better_is_played() -> None:
     np.testing.assert_array_equal(actions, [0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q_lambda", [0.0, 0.65])
 def test_truncation_bootstraps_from_final_observation(q_lambda: float) -> None:
     # Reward 1 for ever, cut every 4 steps: 10 with gamma 0.9. With no bootstrap 2.5, with that of the reset observation -9.3.
@@ -141,6 +143,7 @@ def test_epsilon_falls_linearly_by_environment_steps_and_then_stays() -> None:
     np.testing.assert_allclose(shares, [0.9, 0.7, 0.5, 0.3, 0.1, 0.1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_the_share_of_actions_that_are_not_greedy_is_epsilons(epsilon: float) -> None:
     config = TINY.replace(
@@ -171,6 +174,7 @@ def test_the_loss_is_half_the_mean_squared_error_of_the_actions_taken(tiny: Any)
     assert float(metrics["train/value"]) == pytest.approx(np.mean([q[i, action[i]] for i in range(20)]), rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_targets_are_q_lambda_returns_of_scaled_rewards_and_observations_are_normalised_as_in_the_rollout() -> None:
     config = TINY.replace(
         env="CartPole-v1", normalize_observations=True, normalize_rewards=True, num_epochs=1, num_minibatches=1, gamma=0.9

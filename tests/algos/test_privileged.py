@@ -68,6 +68,7 @@ def test_the_policy_gradient_of_the_actor_does_not_reach_what_reads_the_privileg
         assert touched == name.startswith(("actor", "policy")), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_class", [DQNConfig, PQNConfig])
 def test_algorithms_without_such_a_critic_never_see_it(config_class: Any) -> None:
     small = {**SMALL, "total_timesteps": 4096} if config_class is DQNConfig else SMALL
@@ -111,6 +112,7 @@ def test_what_would_show_it_to_the_actor_is_refused(changes: dict[str, Any], mes
 # Goals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_a_goal_modulates_the_first_layer_and_begins_by_changing_nothing(kind: str) -> None:
     network = {"type": kind, "hidden": [8], "goal": "film"}

@@ -177,6 +177,7 @@ def value_in_numpy(parts: SACParts, params: Any, critics: Any, obs: Any, mask: A
     return np.array(values), np.array(entropies)
 
 
+@pytest.mark.slow
 def test_the_soft_value_is_the_expectation_over_legal_actions(case: Any) -> None:
     parts, params, _, batch, here, _ = case
     expected = value_in_numpy(parts, params, params["critic"], batch.obs, batch.action.mask, here)
@@ -233,6 +234,7 @@ def test_targets_and_critic_losses_are_those_of_plain_python(case: Any) -> None:
     np.testing.assert_allclose(mean_value, (q[0] + q[1]) / 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 3])
 def test_targets_stop_at_terminations_bootstrap_at_truncations_and_sum_n_rewards(n: int) -> None:
     parts = sac_parts(TINY.replace(n_step=n, gamma=0.9))
@@ -400,6 +402,7 @@ def test_nothing_changes_before_learning_starts_and_afterwards_updates_are_count
     assert all(math.isfinite(float(v)) for name, v in metrics.items() if name.startswith("train/"))
 
 
+@pytest.mark.slow
 def test_a_turn_is_gradient_steps_of_adam_and_then_a_move_of_the_target_critics() -> None:
     config = TINY.replace(tau=0.25, critic_learning_rate=2e-2, temperature_learning_rate=0.1)
     parts, state, _ = collected(config, turns=8)

@@ -118,6 +118,7 @@ def sweep(keys: jax.Array) -> TrainResult:
     return jax.jit(jax.vmap(run))(rates, keys[jnp.array([0, 1, 2, 0, 0])])
 
 
+@pytest.mark.slow
 def test_seeds_under_vmap_equal_single_runs(sweep: TrainResult, singles: list[TrainResult]) -> None:
     for i, single in enumerate(singles):
         assert_close(jax.tree.map(lambda x, i=i: x[i], sweep), single)

@@ -279,6 +279,7 @@ def test_a_state_keeps_its_structure_and_types_and_a_second_update_does_not_comp
     assert not any(weak for _, _, weak in kinds)
 
 
+@pytest.mark.slow
 def test_seeds_vmapped_are_those_of_single_runs(bonus: Intrinsic) -> None:
     rollouts = [rollout(seed) for seed in range(6)]
     example = jax.tree.map(lambda x: x[0, 0], rollouts[0][0])

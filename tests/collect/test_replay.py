@@ -56,6 +56,7 @@ def test_ring_holds_what_a_deque_holds(capacity: int, counts: list[int]) -> None
     np.testing.assert_array_equal(np.asarray(buffer.data["image"])[oldest_first, 0, 0], np.array(reference, int) % 256)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(capacity=st.integers(2, 12), written=st.integers(1, 40), length=st.integers(1, 5), seed=st.integers(0, 1000))
 def test_windows_are_rows_that_follow_each_other_and_never_span_the_write_head(
@@ -186,6 +187,7 @@ def test_sequences_say_where_an_episode_begins() -> None:
     assert np.asarray(is_first)[:, 1:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [1, 4, 30])
 def test_trajectories_are_single_episodes_from_their_first_step_held(max_length: int) -> None:
     capacity, written = 16, 40

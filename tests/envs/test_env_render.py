@@ -15,6 +15,7 @@ from rljax.envs import drawing, env_ids, make_env
 QUICK = {"xla_backend_optimization_level": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", env_ids())
 def test_render_is_a_picture_of_the_state(env_id: str) -> None:
     env, params = make_env(env_id)

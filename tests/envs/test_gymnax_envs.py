@@ -21,6 +21,7 @@ NEEDS_DATA = {"MNISTBandit-bsuite"}
 QUICK = {"xla_backend_optimization_level": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [env_id for env_id in gymnax.registered_envs if env_id not in NEEDS_DATA])
 def test_gymnax_environment_meets_the_contract_and_steps(env_id: str) -> None:
     env, params = make_env("gymnax:" + env_id)

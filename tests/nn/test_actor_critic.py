@@ -74,6 +74,7 @@ def test_every_encoder_with_every_cell_takes_any_batch_axes(encoder: str, kind: 
         assert float(jnp.abs(later - outputs).max()) > 1e-3, "a second look at the same observation is remembered as such"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_a_pointer_follows_the_entities_and_the_value_does_not_care_for_their_order(kind: str) -> None:
     policy, params = policy_of({"type": kind, "hidden": [6], **ENCODERS["entities"][0], "pointer": True}, ENTITIES)

@@ -264,6 +264,7 @@ def test_a_fresh_pointer_chooses_nearly_uniformly() -> None:
     assert float(jnp.std(probs)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_initialisation_under_vmap_is_that_of_each_seed(name: str) -> None:
     module, first = SETS[name]

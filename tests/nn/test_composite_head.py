@@ -329,6 +329,7 @@ def test_seeds_vmapped_have_parameters_of_their_own() -> None:
         np.testing.assert_allclose(together[1][i], single[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nvec", "context"), [(NVEC, CONTEXT), ((2, 2), 64), ((20, 3), 4), ((5,), 8)])
 def test_the_module_starts_with_a_nearly_uniform_policy_and_embeddings_that_matter(nvec: tuple[int, ...], context: int) -> None:
     module, head = CompositeHead(nvec), composite_head(nvec, context)

@@ -208,6 +208,7 @@ def test_an_environment_with_dictionary_observations_gets_a_network() -> None:
 CNN = {"type": "cnn", "channels": (4, 6), "kernels": (3, 2), "strides": (2, 1), "hidden": (8,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (3, 2), (4, 3), (8, 4), (11, 1)])
 def test_a_convolution_and_its_gradients_are_those_of_flax(kernel: int, stride: int) -> None:
     x = np.random.default_rng(0).normal(size=(3, 12, 11, 5)).astype(np.float32)

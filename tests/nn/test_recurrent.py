@@ -149,6 +149,7 @@ class Unrolled(nn.Module):
         return jax.lax.scan(advance, cell.initial_carry(xs.shape[1:-1]), cell.project(xs))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS, ids=name_of)
 def test_a_module_scans_a_cell_it_owns_and_gradients_reach_every_parameter(cell: Any) -> None:
     xs, network = inputs(STEPS, BATCH, INPUTS), Unrolled(cell)

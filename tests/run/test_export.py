@@ -159,6 +159,7 @@ assert not [name for name in sys.modules if name.startswith("rljax")]
     assert (acted["sampling"] != acted["greedy"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cartpole", "masked", "dictionary"])
 def test_example_of_the_metadata_runs(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     exported: Exported = request.getfixturevalue(name)
@@ -194,6 +195,7 @@ def test_any_batch_size_and_unbatched(cartpole: Exported, count: int) -> None:
     assert policy.sample(one, key) == cartpole.act(one, key)
 
 
+@pytest.mark.slow
 def test_continuous_actions(pendulum: Exported) -> None:
     policy, obs, key = load_policy(pendulum.path), 100 * normals(200, 3), jax.random.key(3)
     action = policy.greedy(obs)

@@ -83,6 +83,7 @@ def test_nothing_traces_after_the_chunk_was_compiled(monkeypatch: pytest.MonkeyP
     assert len(set(counts)) == 1, f"the environment was traced again between chunks: {counts}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, 2])
 def test_nothing_compiles_once_training_is_under_way(seeds: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []

@@ -49,6 +49,7 @@ def test_another_learning_rate_from_the_same_weights_and_optimiser(parent: Path,
     assert start.config.learning_rate == 5e-4
 
 
+@pytest.mark.slow
 def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(num_envs=6, num_steps=20)
     with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: env_state, obs, reward_statistics"):
@@ -85,6 +86,7 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
     assert not start["env_state/episode_length"].any()
 
 
+@pytest.mark.slow
 def test_a_normaliser_that_is_left_out_is_named(parent: Path, tmp_path: Path) -> None:
     with pytest.warns(rljax.RljaxWarning, match="left out, since this configuration has none: obs_statistics"):
         rljax.fit(LONGER.replace(normalize_observations=False), fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)

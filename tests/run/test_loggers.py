@@ -173,6 +173,7 @@ def tensorboard_events(folder: Path) -> dict[str, list[tuple[int, Any]]]:
     return events
 
 
+@pytest.mark.slow
 def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -189,6 +190,7 @@ def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len({f.stem for f in files}) == 1  # one identity
 
 
+@pytest.mark.slow
 def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -205,6 +207,7 @@ def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, mo
     assert parameters["learning_rate"] == "0.001"
 
 
+@pytest.mark.slow
 def test_aim_tracks_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aim = pytest.importorskip("aim")
     monkeypatch.setenv("AIM_REPO", str(tmp_path))

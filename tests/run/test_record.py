@@ -146,6 +146,7 @@ def test_the_mask_and_sampling_reach_the_policy(tmp_path: Path) -> None:
         seen.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", rljax.env_ids())
 def test_every_environment_records(env_id: str, tmp_path: Path) -> None:
     agent, state = agent_of(env_id)
