@@ -183,8 +183,7 @@ def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState,
     params, before = behaviour_params(state), state.carry
     collected, steps = policy_rollout(parts, state, params)
     # Observations are standardised by the statistics of today, for both policies: what the actor saw is what it acted upon.
-    obs, next_obs = seen(state, steps.obs), seen(state, steps.next_obs)
-    outputs = judge_rollout(parts, params, obs, next_obs, steps.carry).outputs
+    outputs, _ = judge_rollout(parts, params, seen(state, steps.obs), steps.carry)
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
     return collected, ImpalaRollout(steps, log_prob, before)
 
@@ -207,13 +206,10 @@ def impala_update(
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
     as_seen = steps._replace(obs=seen(state, steps.obs), next_obs=seen(state, steps.next_obs), reward=reward, carry=None)
-    batch = environments_first(ImpalaRollout(as_seen, rollout.log_prob))._replace(carry=rollout.carry)
+    batch = environments_first(ImpalaRollout(as_seen, rollout.log_prob, rollout.carry))
 
     def loss(params: Any, trajectories: ImpalaRollout) -> tuple[jax.Array, Metrics]:
-        carry = trajectories.carry
-        return (loss_fn or impala_loss)(
-            parts, params, environments_first(trajectories._replace(carry=None))._replace(carry=carry)
-        )
+        return (loss_fn or impala_loss)(parts, params, environments_first(trajectories))
 
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)

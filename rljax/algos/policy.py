@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,13 @@ from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Discrete, as_space, head_sizes
-from rljax.core.wrappers import PRIVILEGED, split_privileged
+from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
 from rljax.nn.distributions import ActionHead, action_head
 from rljax.nn.policy import Policy
+
+B = TypeVar("B")
 
 
 class PolicyFields(Protocol):
@@ -165,23 +167,12 @@ def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins:
     return outputs, value, carries
 
 
-class Judgement(NamedTuple):
-    """What a policy thinks of a rollout: of each observation, and the value of the one that followed. Arrays `[T, N, ...]`."""
-
-    outputs: Any
-    value: jax.Array
-    next_value: jax.Array
-
-
-def judge_rollout(parts: PolicyParts, params: Any, obs: Any, next_obs: Any, carry: Any) -> Judgement:
-    """In one pass after the rollout, of normalised observations and the carry after each of them: no scan.
-
-    The observation that followed is seen with the memory of its own episode, also where that ended.
-    """
+def judge_rollout(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tuple[Any, jax.Array]:
+    """`(outputs [T, N, ...], value [T, N])` in one pass after the rollout, of normalised observations and the carry after each of
+    them: no scan."""
     embedded = parts.policy.apply(params, obs, method="embed")
     outputs, value = parts.policy.apply(params, carry, embedded, method="judge")
-    _, next_value, _ = policy_and_value(parts, params, next_obs, carry)
-    return Judgement(outputs, value, next_value)
+    return outputs, value
 
 
 def begins_of(steps: Steps) -> jax.Array:
@@ -190,9 +181,15 @@ def begins_of(steps: Steps) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
 
 
-def environments_first(tree: Any) -> Any:
-    """From time first to environments first, which minibatches of trajectories are drawn from, and back."""
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
+def environments_first(batch: B) -> B:
+    """From time first to environments first, which minibatches of trajectories are drawn from, and back.
+
+    Not of `carry`, which has environments only.
+    """
+    trajectories: Any = batch
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), trajectories._replace(carry=None))
+    result: B = swapped._replace(carry=trajectories.carry)
+    return result
 
 
 def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = ()) -> tuple[Any, Steps]:
@@ -229,25 +226,21 @@ def policy_act(parts: PolicyParts) -> Act:
     Observations may come without what only the critic sees.
     """
     whole = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
-    hidden = split_privileged(whole)[1]
-    first_ndim = jax.tree.leaves(whole)[0].ndim
+    visible, hidden = split_privileged(whole)
+    ndim = jax.tree.leaves(visible)[0].ndim
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
-        if hidden is not None:
-            # Zeros in its place: nothing that acts depends on it, so XLA drops it.
-            public = {name: x for name, x in obs.items() if name != PRIVILEGED}
-            name = next(name for name in whole if name != PRIVILEGED)
-            leaf, ndim = jax.tree.leaves(public[name])[0], jax.tree.leaves(whole[name])[0].ndim
-            batch = leaf.shape[: leaf.ndim - ndim]
-            obs = {**public, PRIVILEGED: jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)}
+        public, _ = split_privileged(obs)
+        leaf = jax.tree.leaves(public)[0]
+        batch = leaf.shape[: leaf.ndim - ndim]
+        # Zeros in place of what only the critic sees: nothing that acts depends on it, so XLA drops it.
+        zeros = jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)
+        obs = join_privileged(public, zeros)
         outputs, _, carry = policy_and_value(parts, state.params, seen(state, obs), carry)
         distribution = parts.head.distribution(outputs, mask)
-        if deterministic:
-            return parts.head.to_env(distribution.mode()), carry
-        leaf = jax.tree.leaves(obs)[0]
-        noise = parts.head.noise(key, leaf.shape[: leaf.ndim - first_ndim])
-        return parts.head.to_env(parts.head.sample(distribution, noise)), carry
+        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, batch))
+        return parts.head.to_env(action), carry
 
     return act

@@ -223,7 +223,9 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     before = state.carry
     state, steps = policy_rollout(parts, state, state.params, parts.keep)
     obs, next_obs = seen(state, steps.obs), seen(state, steps.next_obs)
-    outputs, value, next_value = judge_rollout(parts, state.params, obs, next_obs, steps.carry)
+    outputs, value = judge_rollout(parts, state.params, obs, steps.carry)
+    # Seen with the memory of its own episode, also where that ended.
+    _, next_value, _ = policy_and_value(parts, state.params, next_obs, steps.carry)
     if parts.intrinsic is not None:
         # The bonus's stream goes on with the next episode (see `streams_of`).
         _, last, _ = policy_and_value(parts, state.params, seen(state, state.obs), state.carry)
@@ -266,14 +268,12 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     )
     has_memory = rollout.carry is not None
     if has_memory:
-        batch = environments_first(batch._replace(begins=begins_of(steps)))._replace(carry=rollout.carry)
+        batch = environments_first(batch._replace(begins=begins_of(steps), carry=rollout.carry))
     else:
         batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
 
     def loss(params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
-        if has_memory:
-            minibatch = environments_first(minibatch._replace(carry=None))._replace(carry=minibatch.carry)
-        return (loss_fn or ppo_loss)(parts, params, minibatch)
+        return (loss_fn or ppo_loss)(parts, params, environments_first(minibatch) if has_memory else minibatch)
 
     learning_rate, target_kl = annealed(config, state.iteration), config.target_kl
     params, opt_state, metrics = minibatch_steps(

@@ -99,10 +99,11 @@ def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]
     Raises:
         ConfigError: the environment does not have them; says what it has.
     """
-    wanted: tuple[str, ...] = ()
+    needs_belief = config.intrinsic is not None and config.intrinsic["type"] == "entropy_reduction"
+    wanted = (COMPONENTS,) * bool(config.value_heads) + (BELIEF,) * needs_belief
+    info = _info_of(env, env_params) if wanted else {}
     if config.value_heads:
-        wanted += (COMPONENTS,)
-        components = _info_of(env, env_params).get(COMPONENTS)
+        components = info.get(COMPONENTS)
         if not isinstance(components, Mapping):
             raise ConfigError(
                 f"value_heads = {list(config.value_heads)}: {env.name} does not split its reward, "
@@ -112,15 +113,12 @@ def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]
             if name not in components:
                 raise ConfigError(f"value_heads: {env.name} has no reward component '{name}': {did_you_mean(name, components)}")
             _check_scalar(env, f"info['{COMPONENTS}']['{name}']", components[name])
-    if config.intrinsic is not None and config.intrinsic["type"] == "entropy_reduction":
-        wanted += (BELIEF,)
-        info = _info_of(env, env_params)
-        if BELIEF in info:
-            _check_scalar(env, f"info['{BELIEF}']", info[BELIEF])
-        else:
+    if needs_belief:
+        if BELIEF not in info:
             raise ConfigError(
                 f"intrinsic.type = 'entropy_reduction': the info of {env.name} has no '{BELIEF}', the entropy of a belief in nats"
             )
+        _check_scalar(env, f"info['{BELIEF}']", info[BELIEF])
     return wanted
 
 

@@ -137,6 +137,11 @@ def split_privileged(obs: Any) -> tuple[Any, Any]:
     return {name: x for name, x in obs.items() if name != PRIVILEGED}, obs[PRIVILEGED]
 
 
+def join_privileged(public: Any, privileged: Any) -> Any:
+    """What `split_privileged` was given."""
+    return public if privileged is None else {**public, PRIVILEGED: privileged}
+
+
 class PublicObservation(Wrapper):
     """Drops what only a critic may see, for algorithms that have no such critic."""
 

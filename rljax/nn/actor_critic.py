@@ -63,7 +63,7 @@ class ActorCritic(nn.Module):
         layers: dict[str, tuple[tuple[int, int], float]] = {}
         for name in torsos:
             sizes = (inputs["actor" if self.shared else name].shape[-1], *self.hidden)
-            layers |= {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
+            layers |= hidden_layers(name, sizes)
         layers["policy_head"] = ((sizes[-1], self.num_outputs), self.policy_gain)
         layers["value_head"] = ((sizes[-1], self.num_values), 1.0)
         dense = dense_layers(self, layers)
@@ -106,8 +106,7 @@ class Stem(nn.Module):
         obs, goal = split_goal(obs, self.film)
         x: Any = ravel_observation(obs) if self.encoder is None else self.encoder(obs)
         x, entities = x if isinstance(x, tuple) else (x, None)
-        sizes = itertools.pairwise((x.shape[-1], *self.hidden))
-        dense = dense_layers(self, {f"dense_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(sizes)})
+        dense = dense_layers(self, hidden_layers("dense", (x.shape[-1], *self.hidden)))
         for i, layer in enumerate(dense.values()):
             x = ACTIVATIONS[self.activation](layer(x))
             if i == 0 and goal is not None:
@@ -131,7 +130,7 @@ class ActorCriticHeads(nn.Module):
         layers: dict[str, tuple[tuple[int, int], float]] = {}
         for name, (outputs, gain) in {"policy": (self.num_outputs, self.policy_gain), "value": (self.num_values, 1.0)}.items():
             sizes = (inputs[name].shape[-1], *self.hidden)
-            layers |= {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
+            layers |= hidden_layers(name, sizes)
             if not (pointer and name == "policy"):
                 layers[f"{name}_head"] = ((sizes[-1], outputs), gain)
         dense = dense_layers(self, layers)
@@ -193,6 +192,11 @@ class TrunkActorCritic(nn.Module):
             leaves = [leaf.reshape((*y.shape[:-1], -1)) for leaf in jax.tree.leaves(privileged)]
             privileged = jnp.concatenate([leaf.astype(jnp.float32) for leaf in leaves], axis=-1)
         return self.both_heads(y, x.entities, privileged)
+
+
+def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[int, int], float]]:
+    """What `dense_layers` makes the hidden layers NAME_0, NAME_1, ... of, from their sizes, the input's first."""
+    return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
 
 
 def dense_layers(module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]]) -> dict[str, nn.Dense]:

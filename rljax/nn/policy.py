@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.core.wrappers import PRIVILEGED, split_privileged
+from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.nn.networks import one_batch_axis
 
 
@@ -65,13 +65,16 @@ class Policy(nn.Module):
 
     def __call__(self, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
         """One step; `carry` None begins an episode."""
+        carry, embedded = self._look(obs, carry)
+        return (*self.judge(carry, embedded), carry)
+
+    def _look(self, obs: Any, carry: Any) -> tuple[Any, Embedded]:
+        """The carry after one more step, and what it saw."""
         embedded = self.embed(obs)
         if carry is None:
             leaf = jax.tree.leaves(obs)[0]
             carry = self.initial_carry(leaf.shape[: leaf.ndim - self.obs_ndims[0]])
-        if carry is not None:
-            carry = self.advance(carry, embedded.x)
-        return (*self.judge(carry, embedded), carry)
+        return (carry if carry is None else self.advance(carry, embedded.x)), embedded
 
     def embed(self, obs: Any) -> Embedded:
         """The part of the network that does not depend on time, `[..., *obs_shape] -> Embedded` with leaves `[..., *]`."""
@@ -97,10 +100,7 @@ class Policy(nn.Module):
 
     def bare(self, obs: Any) -> tuple[jax.Array, jax.Array]:
         """`(outputs, value)` of the network alone, at the beginning of an episode: what is checked of a user's."""
-        embedded = self.embed(obs)
-        leaf = jax.tree.leaves(obs)[0]
-        carry = self.initial_carry(leaf.shape[: leaf.ndim - self.obs_ndims[0]])
-        return self.raw(carry if carry is None else self.advance(carry, embedded.x), embedded)
+        return self.raw(*self._look(obs, None))
 
     def raw(self, carry: Any, embedded: Embedded) -> tuple[jax.Array, jax.Array]:
         """`(outputs, value)` as the network has them. One without memory always sees one batch axis, whatever axes come first."""
@@ -112,8 +112,3 @@ class Policy(nn.Module):
         public, privileged = split_privileged(obs)
         outputs, value = network(public) if privileged is None else network(public, privileged)
         return jax.tree.map(lambda x: jnp.asarray(x).reshape((*batch, *x.shape[1:])), (outputs, value))
-
-
-def join_privileged(public: Any, privileged: Any) -> Any:
-    """What `split_privileged` was given."""
-    return public if privileged is None else {**public, PRIVILEGED: privileged}
