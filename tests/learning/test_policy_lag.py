@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import rljax
-from tests.learning.test_presets import SEEDS, report, trained
+from tests.learning.test_presets import SEEDS, trained
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_correction_is_what_makes_eight_iterations_of_lag_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+def test_correction_is_what_makes_eight_iterations_of_lag_harmless(figure: Callable[[str], None]) -> None:
     """Measured with base keys 0, 1 and 2, 20 seeds each: 19, 20 and 20 are solved with the correction (mean returns of 497, 499
     and 500), and without it 0, 6 and 3 (106, 221 and 188)."""
     config = rljax.load_config("cartpole_impala", policy_lag=8, total_timesteps=200_000, eval_every=None)
@@ -19,7 +21,7 @@ def test_correction_is_what_makes_eight_iterations_of_lag_harmless(capsys: pytes
     uncorrected, _ = trained(config.replace(off_policy_correction=False))
     for name, returns in (("V-trace", corrected), ("no correction", uncorrected)):
         solved = int((returns >= 475.0).sum())
-        report(capsys, f"| lag 8, {name} | {config.total_timesteps:,} | {solved} of {SEEDS} | {returns.mean():.1f} |")
+        figure(f"| lag 8, {name} | {config.total_timesteps:,} | {solved} of {SEEDS} | {returns.mean():.1f} |")
     assert (corrected >= 475.0).sum() >= 17, np.sort(corrected)
     assert (uncorrected >= 475.0).sum() <= 12, np.sort(uncorrected)
     assert corrected.mean() >= uncorrected.mean() + 150.0

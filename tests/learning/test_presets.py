@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,12 +27,6 @@ def trained(config: Any) -> tuple[np.ndarray, Any]:
     return np.asarray(returns), state
 
 
-def report(capsys: pytest.CaptureFixture[str], row: str) -> None:
-    """Print a row of the README's table, also when the test passes."""
-    with capsys.disabled():
-        print(f"\n{row}")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
@@ -49,13 +44,12 @@ def report(capsys: pytest.CaptureFixture[str], row: str) -> None:
     ],
 )
 def test_preset_solves_its_task(
-    preset: str, max_steps: int, threshold: float, solved: int, capsys: pytest.CaptureFixture[str]
+    preset: str, max_steps: int, threshold: float, solved: int, figure: Callable[[str], None]
 ) -> None:
     config = rljax.load_config(preset)
     assert config.total_timesteps <= max_steps
     returns, _ = trained(config)
-    report(
-        capsys,
+    figure(
         f"| `{preset}` | {config.total_timesteps:,} | {int((returns >= threshold).sum())} of {SEEDS} at {threshold:g} "
         f"| {returns.mean():.1f} | {returns.min():.1f} |",
     )
@@ -79,7 +73,7 @@ def test_cartpole_is_first_solved_within_30k_steps_by_every_seed() -> None:
 
 
 @pytest.mark.slow
-def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gridworld_policy_is_optimal_from_every_cell(figure: Callable[[str], None]) -> None:
     """Every greedy move of every seed shortens the way: right or down, never against the wall."""
     config = rljax.load_config("gridworld_ppo")
     returns, states = trained(config)
@@ -89,8 +83,7 @@ def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixtu
     obs = jnp.concatenate([jax.nn.one_hot(rows, size), jax.nn.one_hot(columns, size)], axis=-1)
     actions = np.asarray(jax.vmap(lambda state: agent.act(state, obs, None, jax.random.key(0), True)[0])(states))
     optimal = ((actions == 2) & (rows < size - 1)) | ((actions == 1) & (columns < size - 1))
-    report(
-        capsys,
+    figure(
         f"| `gridworld_ppo` | {config.total_timesteps:,} | {int(optimal.all(1).sum())} of {SEEDS} optimal from every cell "
         f"| {returns.mean():.3f} | {returns.min():.3f} |",
     )
@@ -99,7 +92,7 @@ def test_gridworld_policy_is_optimal_from_every_cell(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_breakout_is_learned_from_images(capsys: pytest.CaptureFixture[str]) -> None:
+def test_breakout_is_learned_from_images(figure: Callable[[str], None]) -> None:
     """The uniform policy's mean return is 0.4; 300,000 steps of the preset's 2 million are enough to return the ball again and
     again."""
     config = rljax.load_config("breakout_pqn", total_timesteps=300_000, epsilon_steps=100_000, eval_every=None)
@@ -110,7 +103,7 @@ def test_breakout_is_learned_from_images(capsys: pytest.CaptureFixture[str]) -> 
         return jnp.mean(rljax.evaluate(agent, state, jax.random.fold_in(key, 1), num_episodes=100))
 
     returns = np.asarray(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(config.seed), 2)))
-    report(capsys, f"| `breakout_pqn` | {config.total_timesteps:,} | 2 seeds | {returns.mean():.1f} | {returns.min():.1f} |")
+    figure(f"| `breakout_pqn` | {config.total_timesteps:,} | 2 seeds | {returns.mean():.1f} | {returns.min():.1f} |")
     assert (returns >= 4.0).all(), returns
 
 
