@@ -4,7 +4,7 @@ from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
-from rljax.envs.gridworld import GridWorld, optimal_return
+from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
@@ -27,6 +27,7 @@ __all__ = [
     "Command",
     "Composite",
     "GridWorld",
+    "GridWorldPixels",
     "HiddenBit",
     "MountainCar",
     "MountainCarContinuous",

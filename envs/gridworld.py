@@ -1,4 +1,4 @@
-"""GridWorld-v0: walk to the far corner of an empty grid."""
+"""GridWorld-v0 and GridWorldPixels-v0: walk to the far corner of an empty grid."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GridWorld(Environment):
 
     def __init__(self, size: int = 7):
         if isinstance(size, bool) or not isinstance(size, int) or size < 2:
-            raise ConfigError(f"GridWorld-v0: size = {size!r}, expected an integer of at least 2")
+            raise ConfigError(f"{self.name}: size = {size!r}, expected an integer of at least 2")
         self.size = size
 
     @property
@@ -79,7 +79,10 @@ class GridWorld(Environment):
         return self._observe(state), state, reward, terminated, {}
 
     def render(self, state: GridWorldState, params: GridWorldParams) -> jax.Array:
-        picture = drawing.canvas(256, 256, (self.size / 2, self.size / 2), self.size + 0.2, drawing.GREY)
+        return self._draw(state, 256)
+
+    def _draw(self, state: GridWorldState, pixels: int) -> jax.Array:
+        picture = drawing.canvas(pixels, pixels, (self.size / 2, self.size / 2), self.size + 0.2, drawing.GREY)
         off_x = picture.x - jnp.clip(jnp.round(picture.x - 0.5), 0, self.size - 1) - 0.5
         off_y = picture.y - jnp.clip(jnp.round(picture.y - 0.5), 0, self.size - 1) - 0.5
         picture = drawing.paint(picture, jnp.maximum(jnp.abs(off_x), jnp.abs(off_y)) - 0.47, drawing.PAPER)
@@ -91,6 +94,29 @@ class GridWorld(Environment):
     def _observe(self, state: GridWorldState) -> jax.Array:
         cells = jnp.arange(self.size)
         return jnp.concatenate([cells == state.row, cells == state.column]).astype(jnp.float32)
+
+
+class GridWorldPixels(GridWorld):
+    """`GridWorld` seen as its picture: observation uint8 `[pixels, pixels, 3]`; all else is the same.
+
+    Drawn at this size, which takes a tenth of the time of `PixelObservation(GridWorld())`, that shrinks one of 256 x 256.
+    """
+
+    def __init__(self, size: int = 7, pixels: int = 64):
+        super().__init__(size)
+        if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 1:
+            raise ConfigError(f"{self.name}: pixels = {pixels!r}, expected an integer of at least 1")
+        self.pixels = pixels
+
+    @property
+    def name(self) -> str:
+        return "GridWorldPixels-v0"
+
+    def observation_space(self, params: GridWorldParams) -> Box:
+        return Box(0, 255, (self.pixels, self.pixels, 3), jnp.uint8)
+
+    def _observe(self, state: GridWorldState) -> jax.Array:
+        return self._draw(state, self.pixels)
 
 
 def optimal_return(row: Any, column: Any, size: int, params: GridWorldParams, discount: Any = 1.0) -> jax.Array:

@@ -20,7 +20,7 @@ from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
-from rljax.envs.gridworld import GridWorld
+from rljax.envs.gridworld import GridWorld, GridWorldPixels
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
@@ -51,6 +51,7 @@ _factories: dict[str, EnvFactory] = {
     "MountainCar-v0": MountainCar,
     "MountainCarContinuous-v0": MountainCarContinuous,
     "GridWorld-v0": GridWorld,
+    "GridWorldPixels-v0": GridWorldPixels,
     "SparseGridWorld-v0": SparseGridWorld,
     "TMaze-v0": TMaze,
     "TargetPick-v0": TargetPick,

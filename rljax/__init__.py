@@ -16,6 +16,17 @@ from rljax.algos.dqn import (
     dqn_target,
     dqn_update,
 )
+from rljax.algos.dreamer import (
+    DreamerConfig,
+    DreamerParts,
+    DreamerState,
+    dreamer_collect,
+    dreamer_init,
+    dreamer_noise,
+    dreamer_parts,
+    dreamer_update,
+)
+from rljax.algos.dreamer_losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -27,6 +38,7 @@ from rljax.algos.impala import (
     impala_parts,
     impala_update,
 )
+from rljax.algos.laprop import adaptive_grad_clip, laprop
 from rljax.algos.off_policy import polyak_update
 from rljax.algos.ppo import (
     Minibatch,
@@ -71,13 +83,16 @@ from rljax.algos.sac import (
 from rljax.algos.soft_policy import Choice, SoftPolicy, soft_value
 from rljax.algos.training import TrainResult, make_train
 from rljax.collect.evaluation import evaluate
-from rljax.collect.returns import gae, q_lambda_returns, upgo, vtrace
+from rljax.collect.normalizers import ReturnNormalizer
+from rljax.collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.envs import env_ids, make_env, register_env
+from rljax.nn.rssm import RSSM, Latent, kl_loss
+from rljax.nn.transforms import TwoHot
 from rljax.run.export import export_policy, load_policy
 from rljax.run.fit import fit
 from rljax.run.folder import Run, load_run
@@ -106,6 +121,7 @@ __all__ = [
     "SACConfig",
     "PQNConfig",
     "ImpalaConfig",
+    "DreamerConfig",
     "load_config",
     "preset_names",
     # environments
@@ -184,4 +200,24 @@ __all__ = [
     "TrainingInterrupted",
     "RljaxWarning",
     "__version__",
+    "DreamerParts",
+    "DreamerState",
+    "dreamer_parts",
+    "dreamer_init",
+    "dreamer_noise",
+    "dreamer_collect",
+    "dreamer_update",
+    "dreamer_loss",
+    "world_model_loss",
+    "actor_critic_loss",
+    "replay_value_loss",
+    "imagine",
+    "RSSM",
+    "Latent",
+    "TwoHot",
+    "kl_loss",
+    "lambda_returns",
+    "ReturnNormalizer",
+    "laprop",
+    "adaptive_grad_clip",
 ]

@@ -1,7 +1,8 @@
-"""Running statistics of observations and returns, merged over all environments of a batch."""
+"""Running statistics of observations and returns, merged over all environments of a batch; the running range of returns."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -99,3 +100,37 @@ def scale_rewards(rewards: RewardStatistics, reward: jax.Array, clip: float = 10
     They are not centred, which would change the task; they are clipped to `[-clip, clip]`, for returns that hardly ever vary.
     """
     return jnp.clip(reward / jnp.sqrt(rewards.statistics.var + 1e-8), -clip, clip)
+
+
+class ReturnNormalizer(struct.PyTreeNode):
+    """Running 5th and 95th percentile of returns, f32 [], whose distance scales advantages (DreamerV3, Hafner et al., 2025).
+
+    A range and not a deviation, which a few outliers would decide. It begins at 0 (`init_return_normalizer`) and is not debiased.
+    """
+
+    low: jax.Array
+    high: jax.Array
+
+    def update(self, returns: jax.Array, decay: float = 0.99) -> ReturnNormalizer:
+        """Move towards the percentiles of returns of any shape, f32 `[...]`, by `1 - decay`; no gradient goes through them."""
+        ordered = jnp.sort(jax.lax.stop_gradient(returns).astype(jnp.float32), axis=None)
+        low, high = (
+            decay * old + (1.0 - decay) * _sorted_quantile(ordered, q) for old, q in ((self.low, 0.05), (self.high, 0.95))
+        )
+        return ReturnNormalizer(low, high)
+
+    def scale(self, limit: float = 1.0) -> jax.Array:
+        """What advantages are divided by, f32 []: the range, at least `limit`, so that small returns are not blown up."""
+        return jnp.maximum(limit, self.high - self.low)
+
+
+def init_return_normalizer() -> ReturnNormalizer:
+    return ReturnNormalizer(jnp.zeros(()), jnp.zeros(()))
+
+
+def _sorted_quantile(ordered: jax.Array, q: float) -> jax.Array:
+    """The quantile q of numbers in order `[n]`, linear between neighbours (as `numpy.quantile`); its indices are static."""
+    position = q * (ordered.size - 1)
+    below = math.floor(position)
+    above = min(below + 1, ordered.size - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])

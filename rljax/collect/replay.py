@@ -149,6 +149,57 @@ def sample_windows(replay: Replay, bits: jax.Array, length: int = 1) -> Places:
     return Places((oldest + age) % replay.capacity, env)
 
 
+class OnlineQueue(struct.PyTreeNode):
+    """Which sequences of each stream were sampled for a first time already (the online queue of DreamerV3's replay: Hafner et
+    al., 2025, Methods).
+
+    Counters only, none of which depends on what is drawn: under vmap over seeds they stay scalars, as those of `Replay` do.
+
+    Attributes:
+        written: i32 [], rows added since the start; whoever adds rows counts them: `queue.replace(written=queue.written + K)`.
+        taken: i32 [], sequences handed out, or lost because the ring overwrote them first.
+    """
+
+    written: jax.Array
+    taken: jax.Array
+
+
+def init_online_queue() -> OnlineQueue:
+    """The queue of an empty buffer."""
+    return OnlineQueue(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def sample_online(replay: Replay, queue: OnlineQueue, bits: jax.Array, length: int) -> tuple[Places, OnlineQueue]:
+    """Windows of `length + 1` rows, the first of them context: new sequences first, each once, and uniform ones for the rest.
+
+    The trained rows of new sequences tile each stream: counted from the start, number c of an environment has the context row
+    `c * length` and trains on the `length` rows after it. They come in the order in which they were written, environment by
+    environment; those whose context row is overwritten are passed over. What is not new is drawn by `sample_windows`, and as
+    there the buffer has to hold a window: check `num_windows(replay, length + 1)`.
+
+    Args:
+        replay: the buffer.
+        queue: of this buffer; its `written` counts the rows added to it. Exact below 2^31 rows and as many sequences.
+        bits: random bits u32 `[B]`.
+        length: L, trained rows in a sequence.
+
+    Returns:
+        `(places [B], queue)`; take them with `take_windows(replay, places, length + 1)`.
+    """
+    count, num_envs = bits.shape[0], replay.num_envs
+    # Floor divisions: the first gives 0 or -1 sequences before any row is written, the second rounds up.
+    written = jnp.maximum((queue.written - 1) // length, 0) * num_envs
+    oldest = jnp.maximum(-((replay.size - queue.written) // length), 0) * num_envs
+    first = jnp.maximum(queue.taken, oldest)
+    new = jnp.clip(written - first, 0, count)
+    number = first + jnp.arange(count)
+    row = (replay.position - queue.written + number // num_envs * length) % replay.capacity
+    uniform = sample_windows(replay, bits, length + 1)
+    is_new = jnp.arange(count) < new
+    places = Places(jnp.where(is_new, row, uniform.row), jnp.where(is_new, number % num_envs, uniform.env))
+    return places, queue.replace(taken=first + new)
+
+
 def read_apart(read: Callable[[jax.Array], T], bits: jax.Array, wanted: jax.Array) -> T:
     """`read(bits)` where `wanted`, else zeros; for reads of a buffer that the same program has just written to.
 

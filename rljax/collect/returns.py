@@ -191,3 +191,39 @@ def q_lambda_returns(
         return target, target
 
     return jax.lax.scan(backward, next_q_max[-1], (bootstrapped, gamma * trace), reverse=True)[1]
+
+
+def lambda_returns(
+    reward: jax.Array,
+    value: jax.Array,
+    discount: float | jax.Array,
+    lambda_: float | jax.Array,
+    last: jax.Array | None = None,
+) -> jax.Array:
+    """Lambda-returns of states, where a reward is that on arriving at a state (Sutton and Barto, 2018, section 12.8;
+    the targets of DreamerV3's critic, Hafner et al., 2025).
+
+    ret_t = r_{t+1} + d_{t+1} ((1 - c_{t+1}) v_{t+1} + c_{t+1} ret_{t+1}),  c_t = lambda (1 - last_t),  ret_{T-1} = v_{T-1}
+
+    Args:
+        reward: on arriving at state t, f32 `[T, ...]`; the first is not used.
+        value: V(state t), f32 `[T, ...]`; the first is not used.
+        discount: of what follows state t, 0 at a terminal one, a number or f32 `[T, ...]`; the first is not used.
+        lambda_: weight of the longer returns.
+        last: state t is the last of its episode, bool `[T, ...]`: the future is its value alone, as what follows is another's.
+            None: there is no such state.
+
+    Returns:
+        Returns of all states but the last, f32 `[T - 1, ...]`.
+    """
+    chex.assert_equal_shape([reward, value] if last is None else [reward, value, last])
+    discount = jnp.broadcast_to(discount, reward.shape)[1:]
+    trace = lambda_ if last is None else lambda_ * (1.0 - last[1:])
+    bootstrapped = reward[1:] + discount * (1.0 - trace) * value[1:]
+
+    def backward(after: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        bootstrapped_t, decay_t = step
+        return_t = bootstrapped_t + decay_t * after
+        return return_t, return_t
+
+    return jax.lax.scan(backward, value[-1], (bootstrapped, discount * trace), reverse=True)[1]

@@ -35,6 +35,7 @@ class DictEncoder(nn.Module):
         activation: a name in `ACTIVATIONS`.
         norm: before each activation, one of `NORMS`.
         symlog: squash the vector by `symlog` first, for numbers of unknown size.
+        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
     """
 
     hidden: tuple[int, ...] = (64,)
@@ -44,6 +45,7 @@ class DictEncoder(nn.Module):
     activation: str = "silu"
     norm: str = "none"
     symlog: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any) -> jax.Array:
@@ -51,7 +53,7 @@ class DictEncoder(nn.Module):
         features = []
         if vectors := [x for _, x in leaves if not _is_image(x)]:
             x = ravel_observation(vectors)
-            mlp = MLP(self.hidden, activation=self.activation, norm=self.norm, name="vector")
+            mlp = MLP(self.hidden, activation=self.activation, norm=self.norm, dtype=self.dtype, name="vector")
             features.append(mlp(symlog(x) if self.symlog else x))
         for path, image in ((path, x) for path, x in leaves if _is_image(x)):
             name = jax.tree_util.keystr(path, simple=True, separator="_")
@@ -62,6 +64,7 @@ class DictEncoder(nn.Module):
                     kernel=self.kernel,
                     activation=self.activation,
                     norm=self.norm,
+                    dtype=self.dtype,
                     name=f"image_{name}" if name else "image",
                 )(image)
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,7 +21,7 @@ from rljax.nn.networks import Convolution
 
 
 class ImageEncoder(nn.Module):
-    """Stages of a convolution that keeps the sides, 2x2 max-pooling, norm and activation: `[..., H, W, C] -> f32 [..., D]`.
+    """Stages of a convolution that keeps the sides, 2x2 max-pooling, norm and activation: `[..., H, W, C] -> [..., D]`.
 
     uint8 is scaled to [-.5, .5]; other images are taken as they are. An odd last row or column is left out of a pooling. D is
     the raveled last stage, `(H >> n) (W >> n) depth multipliers[-1]` for n stages. Kernels are orthogonal with gain sqrt(2),
@@ -33,6 +34,7 @@ class ImageEncoder(nn.Module):
         norm: one of `NORMS`, over the channels.
         activation: a name in `ACTIVATIONS`.
         kernel_init: another initialiser of all kernels.
+        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the image is too small for so many stages.
@@ -44,6 +46,7 @@ class ImageEncoder(nn.Module):
     norm: str = "rms"
     activation: str = "silu"
     kernel_init: Initializer | None = None
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
@@ -59,13 +62,13 @@ class ImageEncoder(nn.Module):
         depths = (channels, *(self.depth * multiplier for multiplier in self.multipliers))
         inits = _convolution_inits(self, depths, math.sqrt(2.0))
         for i, (name, init) in enumerate(inits.items()):
-            x = max_pool(same_convolution(x, depths[i + 1], self.kernel, init, name))
+            x = max_pool(same_convolution(x, depths[i + 1], self.kernel, init, name, self.dtype))
             x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
         return x.reshape(*batch, -1)
 
 
 class ImageDecoder(nn.Module):
-    """The way back: `[..., D] -> images f32 [..., H, W, C]` in (0, 1).
+    """The way back: `[..., D] -> images [..., H, W, C]` in (0, 1).
 
     A linear layer makes the smallest image; then each stage has norm and activation, doubles the sides (nearest neighbour) and
     convolves; a sigmoid ends it. The channels are those of the encoder's stages from the last to the first, then the image's.
@@ -79,6 +82,7 @@ class ImageDecoder(nn.Module):
         norm: one of `NORMS`, over the channels.
         activation: a name in `ACTIVATIONS`.
         kernel_init: another initialiser of all kernels.
+        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the sides cannot be halved as often as there are stages.
@@ -91,6 +95,7 @@ class ImageDecoder(nn.Module):
     norm: str = "rms"
     activation: str = "silu"
     kernel_init: Initializer | None = None
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -104,15 +109,15 @@ class ImageDecoder(nn.Module):
         smallest = (height >> stages, width >> stages, depths[0])
         # Apart from the convolutions, whose small kernels would be padded to the shape of this one in the same draw.
         space = together(self, {"space": ((inputs, math.prod(smallest)), math.sqrt(2.0))}, self.kernel_init)["space"]
-        x = nn.Dense(math.prod(smallest), kernel_init=space, name="space")(x).reshape(-1, *smallest)
+        x = nn.Dense(math.prod(smallest), dtype=self.dtype, kernel_init=space, name="space")(x).reshape(-1, *smallest)
         inits = _convolution_inits(self, depths, math.sqrt(2.0))
         for i, (name, init) in enumerate(inits.items()):
             x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
-            x = same_convolution(upsample(x), depths[i + 1], self.kernel, init, name)
+            x = same_convolution(upsample(x), depths[i + 1], self.kernel, init, name, self.dtype)
         return jax.nn.sigmoid(x).reshape(*batch, *self.shape)
 
 
-def same_convolution(x: jax.Array, features: int, kernel: int, init: Initializer, name: str) -> jax.Array:
+def same_convolution(x: jax.Array, features: int, kernel: int, init: Initializer, name: str, dtype: Any = None) -> jax.Array:
     """`[B, H, W, C] -> [B, H, W, features]` by a new `Convolution`, with zeros around the image; for a compact method."""
     # By products of patches, which hold kernel^2 images of the input at a time, as XLA's convolution is slow where agents spend
     # their time: 4 gradient steps in a scan on 256 images 8 x 8 x 4 through two stages take 176 ms with it and 20 ms with
@@ -120,7 +125,7 @@ def same_convolution(x: jax.Array, features: int, kernel: int, init: Initializer
     before = (kernel - 1) // 2
     sides = (before, kernel - 1 - before)
     x = jnp.pad(x, ((0, 0), sides, sides, (0, 0)))
-    return Convolution(features, kernel, 1, kernel_init=init, name=name)(x)
+    return Convolution(features, kernel, 1, kernel_init=init, dtype=dtype, name=name)(x)
 
 
 def max_pool(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Orthogonal initialisation without LAPACK.
+"""Initialisation: orthogonal without LAPACK, and all parameters of a module at once from truncated normals.
 
 `jax.nn.initializers.orthogonal` calls LAPACK's QR, and two of those at once (a vmap over seeds) deadlock jaxlib's thread pool on
 machines with few cores. Gram-Schmidt needs sums of products only, so it batches like everything else.
@@ -7,7 +7,7 @@ machines with few cores. Gram-Schmidt needs sums of products only, so it batches
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -66,3 +66,57 @@ def orthogonal(gain: float = 1.0) -> Initializer:
         return kernel.reshape(shape).astype(dtype)
 
     return init
+
+
+def truncated_normal_params(key: jax.Array, shapes: Any, gains: Mapping[str, float] | None = None) -> Any:
+    """Parameters as DreamerV3 starts them (Hafner et al., 2025): kernels by truncated normals, biases 0, scales of norms 1.
+
+    A kernel is gain / sqrt(fan_in) times a normal cut at +-2 and brought back to deviation 1. Its fan_in is the product of all
+    axes but the last: of a convolution `[height, width, in, out]` the inputs of one output, of a block-diagonal kernel
+    `[blocks, in, out]` the inputs of all blocks. All kernels come from one draw, as those of `orthogonal_kernels` do.
+
+    Args:
+        key: a typed key.
+        shapes: what has shapes, named by the ends of its paths: "kernel", "bias" or "scale" (as in "norm/scale", "gate_kernel").
+            For a module `jax.eval_shape(module.init, key, *inputs)["params"]`, which runs none of its own initialisers.
+        gains: path, or the first names of one (such as "policy/head/kernel" or "policy/head"), -> gain of the kernels there; of
+            several the longest counts; 1 where there is none. With gain 0 a kernel is 0.
+
+    Returns:
+        f32 arrays of these shapes, in the same structure.
+
+    Raises:
+        ValueError: a name that is none of these, or a gain for what has no kernel.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    gains = gains or {}
+    kernel_gains = {path: _gain_of(path, gains) for path in paths if path.endswith("kernel")}
+    for prefix in gains:
+        if not any(_is_under(path, prefix) for path in kernel_gains):
+            raise ValueError(f"gains[{prefix!r}]: there is no such kernel, the kernels are {sorted(kernel_gains)}")
+    drawn = [math.prod(leaf.shape) if kernel_gains.get(path) else 0 for path, (_, leaf) in zip(paths, leaves, strict=True)]
+    numbers = draw(lambda key, shape: jax.random.truncated_normal(key, -2.0, 2.0, shape), key, (sum(drawn),))
+    params, start = [], 0
+    for path, (_, leaf), size in zip(paths, leaves, drawn, strict=True):
+        if size:
+            # 1.1368 is one over the deviation of a normal cut at +-2.
+            factor = 1.1368 * kernel_gains[path] / math.sqrt(math.prod(leaf.shape[:-1]))
+            params.append(factor * numbers[start : start + size].reshape(leaf.shape))
+        elif path.endswith("scale"):
+            params.append(jnp.ones(leaf.shape, jnp.float32))
+        elif path.endswith(("kernel", "bias")):
+            params.append(jnp.zeros(leaf.shape, jnp.float32))
+        else:
+            raise ValueError(f"{path}: parameters are started by their names, which end with kernel, bias or scale")
+        start += size
+    return jax.tree.unflatten(structure, params)
+
+
+def _is_under(path: str, prefix: str) -> bool:
+    return f"{path}/".startswith(f"{prefix}/")
+
+
+def _gain_of(path: str, gains: Mapping[str, float]) -> float:
+    """The gain of the longest prefix of the path, 1 where there is none."""
+    return gains[max(found, key=len)] if (found := [p for p in gains if _is_under(path, p)]) else 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -73,16 +74,21 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
-        x32 = x.astype(jnp.float32)
-        mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
-        return (x32 * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(x.dtype)
+        return rms_normalize(x, scale, self.eps)
+
+
+def rms_normalize(x: jax.Array, scale: jax.Array, eps: float = 1e-4) -> jax.Array:
+    """`RMSNorm` with a scale `[D]` that is given."""
+    x32 = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    return (x32 * jax.lax.rsqrt(mean_square + eps) * scale).astype(x.dtype)
 
 
 def normalized(x: jax.Array, norm: str, name: str | None = None) -> jax.Array:
-    """x through a new layer of one of the `NORMS`; for use inside a compact method."""
+    """x through a new layer of one of the `NORMS`, computed in f32, in the dtype of x; for use inside a compact method."""
     if norm == "rms":
         return RMSNorm(name=name)(x)
-    return nn.LayerNorm(name=name)(x) if norm == "layer" else x
+    return nn.LayerNorm(dtype=x.dtype, name=name)(x) if norm == "layer" else x
 
 
 class MLP(nn.Module):
@@ -98,6 +104,7 @@ class MLP(nn.Module):
         norm: before each activation, "none", "rms" (`RMSNorm`) or "layer" (Ba et al., 2016).
         head_gain: gain of the last layer's kernel; 0 starts with outputs of 0.
         kernel_init: another initialiser of all kernels but that of a last layer with gain 0.
+        dtype: of the products and of the output, such as `jnp.bfloat16`; None: that of input and parameters, which are f32.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -106,6 +113,7 @@ class MLP(nn.Module):
     norm: str = "none"
     head_gain: float = 1.0
     kernel_init: Initializer | None = None
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -115,12 +123,12 @@ class MLP(nn.Module):
             layers["head"] = ((sizes[-1], self.num_outputs), self.head_gain)
         inits = together(self, layers, self.kernel_init)
         for i, size in enumerate(self.hidden):
-            x = nn.Dense(size, kernel_init=inits[f"dense_{i}"], name=f"dense_{i}")(x)
+            x = nn.Dense(size, dtype=self.dtype, kernel_init=inits[f"dense_{i}"], name=f"dense_{i}")(x)
             x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
         if self.num_outputs is None:
             return x
         init = inits["head"] if self.head_gain else nn.initializers.zeros
-        return nn.Dense(self.num_outputs, kernel_init=init, name="head")(x)
+        return nn.Dense(self.num_outputs, dtype=self.dtype, kernel_init=init, name="head")(x)
 
 
 class FiLM(nn.Module):

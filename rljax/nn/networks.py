@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 
 from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError, did_you_mean
@@ -31,18 +32,21 @@ class Convolution(nn.Module):
         kernel: width of the window.
         stride: how far it moves.
         kernel_init: `(key, shape, dtype) -> kernel`.
+        dtype: of the products and of the output; None: that of input and parameters, which are f32.
     """
 
     features: int
     kernel: int
     stride: int
     kernel_init: Callable[..., Any]
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         width, stride = self.kernel, self.stride
         kernel = self.param("kernel", self.kernel_init, (width, width, x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
         rows, columns = (side - width + 1 for side in x.shape[1:3])
         # Slices and not lax.conv_general_dilated_patches, which is a convolution itself.
         offsets = itertools.product(range(width), range(width))

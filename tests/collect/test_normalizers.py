@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize, normalize_rewards, update_statistics
+from rljax.collect.normalizers import (
+    init_return_normalizer,
+    init_reward_statistics,
+    init_statistics,
+    normalize,
+    normalize_rewards,
+    update_statistics,
+)
 
 
 def test_statistics_are_those_of_all_batches_together() -> None:
@@ -135,3 +142,39 @@ def test_flags_are_counted_but_never_standardised() -> None:
     assert seen["mask"].dtype == jnp.bool_
     np.testing.assert_array_equal(seen["mask"], obs["mask"])
     np.testing.assert_allclose(seen["x"], [[-1.0], [1.0]], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (21,), (15, 64), (7, 3, 5)])
+def test_the_return_normalizer_averages_the_percentiles_of_numpy_from_zero(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    normalizer, low, high = init_return_normalizer(), 0.0, 0.0
+    update = jax.jit(lambda normalizer, returns: normalizer.update(returns))
+    for _ in range(3):
+        returns = rng.normal(4, 3, shape).astype(np.float32)
+        normalizer = update(normalizer, returns)
+        p5, p95 = np.percentile(returns.astype(np.float64), (5, 95))
+        low, high = 0.99 * low + 0.01 * p5, 0.99 * high + 0.01 * p95
+        np.testing.assert_allclose((normalizer.low, normalizer.high), (low, high), rtol=1e-5)
+    at_once = init_return_normalizer().update(returns, decay=0.0)
+    np.testing.assert_allclose((at_once.low, at_once.high), (p5, p95), rtol=1e-5)
+
+
+def test_the_scale_of_returns_is_their_range_but_never_less_than_the_limit() -> None:
+    normalizer = init_return_normalizer()
+    assert normalizer.scale() == 1.0
+    normalizer = normalizer.update(jnp.array([-3.0, 7.0]), decay=0.0)
+    np.testing.assert_allclose(normalizer.scale(), 9.0, rtol=1e-6)
+    np.testing.assert_allclose(normalizer.scale(limit=20.0), 20.0)
+    assert normalizer.update(jnp.array([5.0]), decay=0.0).scale() == 1.0
+
+
+def test_the_return_normalizer_passes_no_gradient_and_is_the_same_under_vmap() -> None:
+    returns = jnp.asarray(np.random.default_rng(6).normal(size=(2, 30)), jnp.float32)
+    gradient = jax.grad(lambda x: init_return_normalizer().update(x, decay=0.0).scale(limit=0.0))(returns[0])
+    np.testing.assert_array_equal(gradient, 0.0)
+    both = jax.vmap(lambda x: init_return_normalizer().update(x))(returns)
+    for seed in range(2):
+        one = init_return_normalizer().update(returns[seed])
+        np.testing.assert_allclose((both.low[seed], both.high[seed]), (one.low, one.high), rtol=1e-6)
+    before, after = jax.tree.leaves(init_return_normalizer()), jax.tree.leaves(one)
+    assert [(x.shape, x.dtype, x.weak_type) for x in before] == [(x.shape, x.dtype, x.weak_type) for x in after]

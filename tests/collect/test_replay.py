@@ -87,6 +87,130 @@ def test_every_window_is_drawn_equally_often() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 36.1  # chi-square, 14 degrees of freedom, p = 0.001
 
 
+class QueueModel:
+    """The online queue in plain Python: every sequence is listed as soon as its last row is written."""
+
+    def __init__(self, capacity: int, length: int, num_envs: int):
+        self.capacity, self.length, self.num_envs = capacity, length, num_envs
+        self.written, self.listed, self.waiting = 0, 0, deque[tuple[int, int]]()
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self.written += 1
+            if self.written > self.length and (self.written - 1) % self.length == 0:
+                self.waiting.extend((self.written - 1 - self.length, env) for env in range(self.num_envs))
+
+    def sample(self, batch: int) -> list[tuple[int, int]]:
+        while self.waiting and self.waiting[0][0] < self.written - self.capacity:
+            self.waiting.popleft()
+        return [self.waiting.popleft() for _ in range(min(batch, len(self.waiting)))]
+
+
+def online_cases() -> list[tuple[int, int, int, int]]:
+    """`(capacity, length, num_envs, seed)`: sequences longer than half a ring, of one row, one environment and many."""
+    return [(7, 3, 3, 0), (7, 3, 1, 1), (5, 4, 2, 2), (12, 1, 2, 3), (20, 4, 3, 4), (9, 2, 5, 5)]
+
+
+@pytest.mark.parametrize(("capacity", "length", "num_envs", "seed"), online_cases())
+def test_new_sequences_come_once_first_and_in_order(capacity: int, length: int, num_envs: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sample = jax.jit(rb.sample_online, static_argnums=3)
+    uniform_sample = jax.jit(rb.sample_windows, static_argnums=2)
+    ring, queue = np.full((capacity, num_envs), -1, np.int32), rb.init_online_queue()
+    model, handed, skipped = QueueModel(capacity, length, num_envs), list[tuple[int, int]](), False
+    for turn in range(150):
+        # Mostly few rows, so that learners keep up, and now and then so many that sequences are overwritten unseen.
+        count = min(int(rng.integers(1, 4 if rng.random() < 0.8 else 2 * capacity)), capacity)
+        new_rows = model.written + np.arange(count)
+        ring[new_rows % capacity] = new_rows[:, None]
+        queue = queue.replace(written=queue.written + count)
+        model.add(count)
+        held = min(capacity, model.written)
+        if held <= length or rng.random() < 0.3:
+            continue
+        batch = int(rng.choice([1, 5]))
+        buffer = rb.Replay(jnp.asarray(ring), jnp.int32(model.written % capacity), jnp.int32(held))
+        waiting = len(model.waiting)
+        expected = model.sample(batch)
+        skipped |= waiting - len(model.waiting) > len(expected)
+        random = bits(batch, 1000 * seed + turn)
+        places, queue = sample(buffer, queue, random, length)
+        row, env = np.asarray(places.row), np.asarray(places.env)
+        rows = ring[(row[:, None] + np.arange(length + 1)) % capacity, env[:, None]]
+        np.testing.assert_array_equal(rows, rows[:, :1] + np.arange(length + 1))
+        assert rows.min() >= model.written - held
+        got = list(zip(rows[:, 0].tolist(), env.tolist(), strict=True))
+        new = len(expected)
+        assert got[:new] == expected
+        uniform = uniform_sample(buffer, random, length + 1)
+        np.testing.assert_array_equal(row[new:], uniform.row[new:])
+        np.testing.assert_array_equal(env[new:], uniform.env[new:])
+        handed += expected
+    assert len(set(handed)) == len(handed) > 10
+    assert skipped
+    assert handed == sorted(handed)
+
+
+def test_all_sequences_are_handed_out_where_learners_keep_up() -> None:
+    length, written = 4, 41
+    buffer, queue, handed = numbered_buffer(3 * length, []), rb.init_online_queue(), list[tuple[int, int]]()
+    for t in range(written):
+        buffer = rb.add_rows(buffer, numbered(t, 1))
+        queue = queue.replace(written=queue.written + 1)
+        before = int(queue.taken)
+        places, queue = rb.sample_online(buffer, queue, bits(N, t), length)
+        new = int(queue.taken) - before
+        step = rb.take(buffer, places)
+        handed += [(int(row), int(env)) for row, env in zip(step["row"][:new], step["env"][:new], strict=True)]
+    assert handed == [(row, env) for row in range(0, written - 1, length) for env in range(N)]
+
+
+def test_an_empty_queue_hands_out_nothing() -> None:
+    for written in range(4):
+        queue = rb.init_online_queue().replace(written=jnp.int32(written))
+        _, after = rb.sample_online(numbered_buffer(6, [written] if written else []), queue, bits(4), 3)
+        assert int(after.taken) == 0
+
+
+def test_online_sampling_counts_to_the_end_of_its_integers() -> None:
+    length, written = 5, 2**31 - 2
+    rows = np.arange(written - 13, written)
+    capacity = 13
+    content = np.zeros(capacity, np.int64)
+    content[rows % capacity] = rows
+    buffer = rb.Replay(
+        {"row": jnp.asarray(np.repeat(content[:, None], N, 1), jnp.int32)},
+        jnp.int32(written % capacity),
+        jnp.int32(capacity),
+    )
+    last = (written - 1) // length - 1
+    queue = rb.OnlineQueue(jnp.int32(written), jnp.int32(last * N + 1))
+    places, queue = rb.sample_online(buffer, queue, bits(6), length)
+    assert int(queue.taken) == (last + 1) * N
+    assert rb.take(buffer, places)["row"][:2].tolist() == [last * length] * 2
+    assert places.env[:2].tolist() == [1, 2]
+    behind = rb.OnlineQueue(jnp.int32(written), jnp.int32(0))
+    places, _ = rb.sample_online(buffer, behind, bits(6), length)
+    first = -(-(written - capacity) // length) * length
+    assert rb.take(buffer, places)["row"].tolist() == [first] * N + [first + length] * N
+
+
+def test_the_online_queue_stays_unbatched_under_vmap() -> None:
+    length, seeds = 3, 4
+    buffer, queue = numbered_buffer(10, [5, 6]), rb.init_online_queue().replace(written=jnp.int32(11))
+    random = jnp.stack([bits(12, seed) for seed in range(seeds)])
+    data = jax.tree.map(lambda x: jnp.stack([x] * seeds), buffer.data)
+    axes = buffer.replace(data=0, position=None, size=None)
+    # An output of axis None is refused where it is batched.
+    sample = jax.vmap(lambda b, q, r: rb.sample_online(b, q, r, length), in_axes=(axes, None, 0), out_axes=(0, None))
+    places, after = sample(buffer.replace(data=data), queue, random)
+    for seed in range(seeds):
+        alone, alone_after = rb.sample_online(buffer, queue, random[seed], length)
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, i=seed: x[i], places), alone)
+        jax.tree.map(np.testing.assert_array_equal, after, alone_after)
+    assert len({tuple(row) for row in np.asarray(places.row).tolist()}) > 1
+
+
 def test_arrays_keep_their_dtype_and_the_memory_is_what_the_documentation_says() -> None:
     buffer = numbered_buffer(5, [2])
     assert buffer.data["image"].dtype == jnp.uint8

@@ -14,7 +14,7 @@ import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.collect.returns import gae, q_lambda_returns, upgo, vtrace
+from rljax.collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
 
 T, N = 12, 4
 jitted_gae = jax.jit(gae)
@@ -392,3 +392,83 @@ def test_what_follows_a_termination_counts_for_nothing_whatever_it_is() -> None:
     np.testing.assert_allclose(targets, [1.9, 1.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(advantages, [1.9, 1.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(upgo(reward, value, next_value, terminated, never, 0.9), [1.9, 1.0, 1.0], rtol=1e-6)
+
+
+# Returns of states with the reward on arriving
+
+jitted_lambda_returns = jax.jit(lambda_returns)
+
+
+def lambda_returns_in_plain_python(
+    reward: np.ndarray, value: np.ndarray, discount: np.ndarray, lambda_: float, last: np.ndarray
+) -> list[float]:
+    """The mixture of n-step returns, each added up forwards and bootstrapped once, in doubles; all arrays `[T]`."""
+    returns = []
+    for s in range(len(reward) - 1):
+        mixture, total, weight, left = 0.0, 0.0, 1.0, 1.0
+        for t in range(s + 1, len(reward)):
+            total += weight * float(reward[t])
+            weight *= float(discount[t])
+            n_step = total + weight * float(value[t])
+            if last[t] or t == len(reward) - 1:
+                mixture += left * n_step
+                break
+            mixture += left * (1 - lambda_) * n_step
+            left *= lambda_
+        returns.append(mixture)
+    return returns
+
+
+def test_lambda_returns_of_the_specification() -> None:
+    reward, value = jnp.array([9.0, 1.0, 2.0, 3.0]), jnp.array([10.0, 20.0, 30.0, 40.0])
+    golden = [43.774759, 44.109051, 42.879880]
+    np.testing.assert_allclose(lambda_returns(reward, value, 332 / 333, 0.95), golden, rtol=1e-6)
+    np.testing.assert_allclose(lambda_returns(reward, value, jnp.full(4, 332 / 333), 0.95, jnp.zeros(4, bool)), golden, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
+def test_lambda_returns_are_a_mixture_of_n_step_returns_up_to_the_last_of_an_episode(lambda_: float) -> None:
+    rng = np.random.default_rng(8)
+    reward, value = rng.normal(size=(2, T, N)).astype(np.float32)
+    last = rng.random((T, N)) < 0.3
+    # Terminal states in the midst of it, of which some are marked as the last of an episode and some are not.
+    discount = np.where(rng.random((T, N)) < 0.2, 0.0, rng.uniform(0.8, 1.0, (T, N))).astype(np.float32)
+    assert ((discount == 0) & last).any()
+    assert ((discount == 0) & ~last).any()
+    returns = jitted_lambda_returns(reward, value, discount, lambda_, last)
+    assert returns.shape == (T - 1, N)
+    for n in range(N):
+        want = lambda_returns_in_plain_python(reward[:, n], value[:, n], discount[:, n], lambda_, last[:, n])
+        np.testing.assert_allclose(returns[:, n], want, rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_returns_see_nothing_beyond_the_last_of_an_episode_nor_a_terminal_state() -> None:
+    rng = np.random.default_rng(9)
+    reward, value = rng.normal(size=(2, 8)).astype(np.float32)
+    last = np.arange(8) == 4
+    later = np.where(np.arange(8) > 4, 100.0, 0.0).astype(np.float32)
+    for discount, kept in ((np.full(8, 0.9, np.float32), last), (np.where(last, 0.0, 0.9).astype(np.float32), None)):
+        returns = jitted_lambda_returns(reward, value, discount, 0.9, kept)
+        again = jitted_lambda_returns(reward + later, value + later, discount, 0.9, kept)
+        np.testing.assert_array_equal(again[:4], returns[:4])
+        assert (np.abs(again - returns)[4:] > 1.0).all()
+    truncated = jitted_lambda_returns(reward, value, np.full(8, 0.9, np.float32), 0.9, last)
+    np.testing.assert_allclose(truncated[3], reward[4] + 0.9 * value[4], rtol=1e-6)
+
+
+def test_lambda_returns_equal_those_of_rlax_and_are_the_same_under_vmap() -> None:
+    batch = random_batch("none", seed=10)
+    discount = np.random.default_rng(10).uniform(0.8, 1.0, (T, N)).astype(np.float32)
+    one = jax.jit(lambda r, v, d: rlax.lambda_returns(r[1:], d[1:], v[1:], 0.9))
+    by_rlax = jax.vmap(one, in_axes=1, out_axes=1)(batch.reward, batch.value, discount)
+    together = jitted_lambda_returns(batch.reward, batch.value, discount, 0.9)
+    np.testing.assert_allclose(together, by_rlax, rtol=1e-5, atol=1e-5)
+    mapped = jax.vmap(lambda r, v, d: lambda_returns(r, v, d, 0.9), in_axes=1, out_axes=1)
+    np.testing.assert_allclose(mapped(batch.reward, batch.value, discount), together, rtol=1e-6, atol=1e-6)
+
+
+def test_lambda_returns_refuse_arrays_of_different_shapes() -> None:
+    with pytest.raises(AssertionError):
+        lambda_returns(jnp.zeros(4), jnp.zeros(3), 0.9, 0.95)
+    with pytest.raises(AssertionError):
+        lambda_returns(jnp.zeros(4), jnp.zeros(4), 0.9, 0.95, jnp.zeros(3, bool))

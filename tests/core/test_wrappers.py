@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 
 from rljax.core.environment import Environment, EnvParams, EnvState, action_mask_of, check_environment
+from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from rljax.core.wrappers import ClipReward, EpisodeStatistics, FlattenObservation, TimeLimit, Wrapper
+from rljax.core.wrappers import (
+    ClipReward,
+    EpisodeStatistics,
+    FlattenObservation,
+    PixelObservation,
+    TimeLimit,
+    Wrapper,
+    can_render,
+    resize_picture,
+)
 
 REWARDS = [0.5, -3.0, 2.0, 7.0, -0.25]
 
@@ -172,3 +182,77 @@ def test_a_wrapped_environment_without_a_mask_has_none() -> None:
     assert action_mask_of(Foreign(), None, None) is None
     _, state = EpisodeStatistics(Scripted()).reset(jax.random.key(0))
     assert EpisodeStatistics(Foreign()).action_mask(state, None) is None
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(8, 12, 4), (4, 4, 4), (9, 14, 4), (3, 5, 7), (256, 384, 64), (7, 30, 3)])
+def test_a_picture_is_resized_as_a_loop_over_its_pixels_does(height: int, width: int, size: int) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    down, across = max(1, height // size), max(1, width // size)
+    got = jax.jit(resize_picture, static_argnums=(1, 2))(picture, size, size)
+    assert got.dtype == jnp.uint8
+    assert got.shape == (size, size, 3)
+    for row, column in np.random.default_rng(1).integers(0, size, (30, 2)):
+        # The centre of each sample, in pixels of the source.
+        rows = [int((row * down + k + 0.5) * height / (size * down)) for k in range(down)]
+        columns = [int((column * across + k + 0.5) * width / (size * across)) for k in range(across)]
+        mean = picture[np.ix_(rows, columns)].astype(float).mean((0, 1))
+        np.testing.assert_array_less(np.abs(np.asarray(got[row, column]) - mean), 0.5 + 1e-9)
+
+
+class Gradient(Scripted):
+    """Its picture says the time in red, and in green and blue where a pixel is."""
+
+    def render(self, state: EnvState, params: EnvParams) -> jax.Array:
+        row, column = jnp.meshgrid(jnp.arange(16), jnp.arange(32), indexing="ij")
+        return jnp.stack([jnp.full((16, 32), state.time), row, column], -1).astype(jnp.uint8)
+
+
+def test_the_picture_is_what_is_observed_and_all_else_stays() -> None:
+    plain, env = Scripted(), PixelObservation(TimeLimit(Gradient(), 4), 8)
+    params = env.default_params
+    check_environment(env, params)
+    space = env.observation_space(params)
+    assert (space.shape, space.dtype, space.low, space.high) == ((8, 8, 3), jnp.uint8, 0, 255)
+    obs, state = env.reset(jax.random.key(0), params)
+    assert space.contains(obs)
+    assert obs.dtype == jnp.uint8
+    np.testing.assert_array_equal(obs[:, :, 0], 0)
+    np.testing.assert_array_equal(obs[:, 0, 1], 2 * np.arange(8) + 1)  # the means 0.5, 2.5, ... rounded up
+    np.testing.assert_array_equal(obs[0, :, 2], 4 * np.arange(8) + 2)
+    obs, state, *_ = env.step_env(jax.random.key(0), state, jnp.int32(0), params)
+    np.testing.assert_array_equal(obs[:, :, 0], 1)
+    assert env.render(state, params).shape == (16, 32, 3)
+    assert action_mask_of(env, state, params).tolist() == [True, False]
+    rewards, terminated, truncated, info = roll(env, 8)
+    expected = roll(TimeLimit(plain, 4), 8)
+    np.testing.assert_array_equal(rewards, expected[0])
+    np.testing.assert_array_equal(terminated, expected[1])
+    np.testing.assert_array_equal(truncated, expected[2])
+    np.testing.assert_array_equal(info["final_observation"][:, 0, 0, 0], [1, 2, 3, 4] * 2)
+
+
+def test_an_environment_without_pictures_is_refused_in_one_line() -> None:
+    class Blind(Scripted):
+        render = Environment.render
+
+    class Grey(Scripted):
+        def render(self, state: EnvState, params: EnvParams) -> jax.Array:
+            return jnp.zeros((8, 8))
+
+    assert can_render(EpisodeStatistics(Scripted()))
+    for env in (Blind(), EpisodeStatistics(Blind())):
+        assert not can_render(env)
+        with pytest.raises(ConfigError, match=r"^environment Blind: PixelObservation needs one that can be rendered: it defines"):
+            PixelObservation(env)
+    with pytest.raises(ConfigError, match=r"^environment Grey: render returned float32\[8, 8\], expected uint8\[H, W, 3\]"):
+        check_environment(PixelObservation(Grey()), EnvParams())
+    for size in (0, True, 6.0):
+        with pytest.raises(ConfigError, match=r"PixelObservation: size = .*, expected an integer of at least 1"):
+            PixelObservation(Scripted(), size)
+
+
+def test_gymnaxs_render_is_not_ours() -> None:
+    import gymnax
+
+    with pytest.raises(ConfigError, match="can be rendered"):
+        PixelObservation(gymnax.make("Breakout-MinAtar")[0])

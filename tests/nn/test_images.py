@@ -140,3 +140,23 @@ def test_kernels_start_orthogonal_or_as_asked_and_initialise_under_vmap() -> Non
     np.testing.assert_allclose(kernel.T @ kernel, 2.0 * np.eye(8), atol=1e-5)
     asked = init(keys[0], kernel_init=nn.initializers.constant(0.5))
     np.testing.assert_array_equal(asked["conv_0"]["kernel"], 0.5)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_images_are_encoded_and_decoded_in_the_dtype_given_with_parameters_in_f32(norm: str) -> None:
+    attributes: dict[str, Any] = {"depth": 4, "multipliers": (1, 2), "kernel": 3, "norm": norm}
+    features = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)), jnp.float32)
+    cases: list[tuple[Any, Any, jax.Array]] = [
+        (ImageEncoder(**attributes), ImageEncoder(**attributes, dtype=jnp.bfloat16), image(3, 8, 8, 2)),
+        (ImageDecoder((8, 8, 2), **attributes), ImageDecoder((8, 8, 2), **attributes, dtype=jnp.bfloat16), features),
+    ]
+    for f32, bf16, x in cases:
+        variables = jax.jit(bf16.init)(jax.random.key(0), x)
+        assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
+        out, want = apply(bf16, variables, x), apply(f32, variables, x)
+        assert out.dtype == jnp.bfloat16
+        assert want.dtype == jnp.float32
+        np.testing.assert_allclose(out.astype(jnp.float32), want, rtol=3e-2, atol=3e-2)
+        program = str(jax.make_jaxpr(bf16.apply)(variables, x))
+        assert "dot_general" in program
+        assert not [line for line in program.splitlines() if "dot_general" in line and ":bf16" not in line]

@@ -1,4 +1,4 @@
-"""Orthogonal initialisation: orthonormal, uniformly distributed, and safe to vmap on a machine with few cores."""
+"""Orthogonal initialisation: orthonormal, uniformly distributed, safe to vmap on a machine with few cores; truncated normals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rljax.nn.actor_critic import ActorCritic
-from rljax.nn.initializers import orthogonal, orthogonal_kernels, orthonormal_columns
+from rljax.nn.initializers import orthogonal, orthogonal_kernels, orthonormal_columns, truncated_normal_params
 
 
 def assert_orthonormal(kernel: Any, gain: float = 1.0) -> None:
@@ -122,3 +122,85 @@ def test_initialisation_calls_nothing_outside_xla_and_so_no_lapack() -> None:
     assert any("lapack" in "".join(names) for names in custom_calls(by_jax.as_text()))  # so that the search is known to find it
     ours = jax.jit(jax.vmap(lambda key: ActorCritic(num_outputs=2, hidden=(64, 64)).init(key, jnp.zeros(4)))).lower(keys)
     assert custom_calls(ours.as_text()) == custom_calls(ours.compile().as_text()) == []
+
+
+def struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+SHAPES_OF_A_MODULE = {
+    "dense": {"kernel": struct(200, 300), "bias": struct(300)},
+    "conv": {"kernel": struct(5, 5, 8, 200), "bias": struct(200)},
+    "core": {"gate_kernel": struct(8, 40, 100), "gate_bias": struct(800), "norm": {"scale": struct(800)}},
+    "policy": {"head": {"kernel": struct(300, 100), "bias": struct(100)}, "dense": {"kernel": struct(300, 100)}},
+    "policy_of_another": {"kernel": struct(300, 100)},
+    "critic": {"head": {"kernel": struct(300, 255), "bias": struct(255)}},
+}
+GAINS = {"policy": 3.0, "policy/head": 0.01, "critic/head/kernel": 0.0}
+
+
+@pytest.fixture(scope="module")
+def truncated() -> Any:
+    return jax.jit(lambda key: truncated_normal_params(key, SHAPES_OF_A_MODULE, GAINS))(jax.random.key(0))
+
+
+def test_truncated_normal_kernels_have_deviation_one_over_the_root_of_all_their_inputs(truncated: Any) -> None:
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), truncated) == jax.tree.map(lambda x: (x.shape, x.dtype), SHAPES_OF_A_MODULE)
+    kernels = [
+        (truncated["dense"]["kernel"], 200, 1.0),
+        (truncated["conv"]["kernel"], 5 * 5 * 8, 1.0),
+        (truncated["core"]["gate_kernel"], 8 * 40, 1.0),
+        (truncated["policy"]["head"]["kernel"], 300, 0.01),
+        (truncated["policy"]["dense"]["kernel"], 300, 3.0),
+        (truncated["policy_of_another"]["kernel"], 300, 1.0),
+    ]
+    for kernel, fan_in, gain in kernels:
+        x = np.asarray(kernel, np.float64).ravel() * fan_in**0.5 / gain
+        np.testing.assert_allclose(x.std(), 1.0, rtol=0.02)
+        np.testing.assert_allclose(x.mean(), 0.0, atol=0.03)
+        # The mass ends abruptly at two deviations of the normal that was cut.
+        assert 2.2 < np.abs(x).max() <= 2 * 1.1368 + 1e-5
+        # Of a normal cut at +-2, 0.7152 lies within one of its deviations; of a uniform one half would, of a whole one 0.683.
+        np.testing.assert_allclose((np.abs(x) < 1.1368).mean(), 0.7152, atol=0.02)
+
+
+def test_truncated_normal_kernels_of_gain_0_are_exactly_0_biases_0_and_scales_1(truncated: Any) -> None:
+    for x in (truncated["critic"]["head"]["kernel"], truncated["dense"]["bias"], truncated["core"]["gate_bias"]):
+        np.testing.assert_array_equal(x, 0.0)
+    np.testing.assert_array_equal(truncated["core"]["norm"]["scale"], 1.0)
+
+
+def test_truncated_normal_kernels_share_no_numbers_and_differ_by_seed_under_vmap() -> None:
+    shapes = {"a": {"kernel": struct(6, 8)}, "b": {"kernel": struct(6, 8)}}
+    keys = jax.random.split(jax.random.key(1), 2)
+    both = jax.jit(jax.vmap(lambda key: truncated_normal_params(key, shapes)))(keys)
+    for seed in range(2):
+        one = truncated_normal_params(keys[seed], shapes)
+        jax.tree.map(lambda a, b, seed=seed: np.testing.assert_allclose(a[seed], b, rtol=1e-5, atol=1e-6), both, one)
+    numbers = np.concatenate([np.ravel(x) for x in jax.tree.leaves(both)])
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+def test_truncated_normal_params_are_drawn_at_once() -> None:
+    def draws(shapes: Any) -> int:
+        program = str(jax.make_jaxpr(lambda key: truncated_normal_params(key, shapes))(jax.random.key(0)))
+        return program.count("random_bits[")
+
+    assert draws(SHAPES_OF_A_MODULE) == draws({"kernel": struct(2, 2)}) == 1
+
+
+def test_truncated_normal_params_of_a_flax_module_serve_it() -> None:
+    network = ActorCritic(num_outputs=3, hidden=(16, 8))
+    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 4)))["params"]
+    params = truncated_normal_params(jax.random.key(2), shapes, {"value_head": 0.0})
+    policy, value = network.apply({"params": params}, jnp.ones((1, 4)))
+    np.testing.assert_array_equal(value, 0.0)
+    assert float(jnp.abs(policy).max()) > 0.0
+
+
+def test_unknown_names_and_gains_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"critic/prototypes: .* end with kernel, bias or scale"):
+        truncated_normal_params(jax.random.key(0), {"critic": {"prototypes": struct(3, 2)}})
+    for prefix in ("poli", "dense/bias", "policy/head/kernel/x"):
+        with pytest.raises(ValueError, match="there is no such kernel"):
+            truncated_normal_params(jax.random.key(0), SHAPES_OF_A_MODULE, {prefix: 2.0})

@@ -73,6 +73,27 @@ def test_a_head_of_gain_0_puts_out_0_and_another_initialiser_is_used_for_the_res
     np.testing.assert_array_equal(mlp.apply(variables, normal(2, 4)), 0.0)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_mlp_computes_in_the_dtype_it_is_given_with_parameters_and_gradients_in_f32(norm: str) -> None:
+    x, f32 = normal(32, 12), MLP((16, 16), num_outputs=4, norm=norm)
+    params = f32.init(jax.random.key(0), x)
+    for num_outputs in (4, None):
+        bf16 = MLP((16, 16), num_outputs=num_outputs, norm=norm, dtype=jnp.bfloat16)
+        shapes = jax.eval_shape(bf16.init, jax.random.key(0), x)
+        assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
+        given = {"params": {name: params["params"][name] for name in shapes["params"]}}
+        out, want = bf16.apply(given, x), MLP((16, 16), num_outputs=num_outputs, norm=norm).apply(given, x)
+        assert out.dtype == jnp.bfloat16
+        assert want.dtype == jnp.float32
+        np.testing.assert_allclose(out.astype(jnp.float32), want, rtol=3e-2, atol=3e-2)
+        assert not np.array_equal(out.astype(jnp.float32), want)
+    gradients = jax.grad(lambda p: jnp.sum(bf16.apply(p, x).astype(jnp.float32)))(given)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype(jnp.float32)}
+    products = str(jax.make_jaxpr(bf16.apply)(given, x))
+    assert products.count("dot_general") == 2
+    assert not [line for line in products.splitlines() if "dot_general" in line and ":bf16" not in line]
+
+
 def test_film_starts_as_the_identity_and_is_its_formula() -> None:
     x, context, film = normal(3, 6), normal(3, 4, seed=1), FiLM(6)
     variables = film.init(jax.random.key(0), x, context)

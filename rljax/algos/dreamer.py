@@ -1,0 +1,525 @@
+"""DreamerV3 (Hafner et al., "Mastering diverse control tasks through world models", Nature 2025): a world model is learned from
+replayed steps, actor and critic from what it imagines. R2-Dreamer (Morihira et al., 2026) is `representation = "r2dreamer"`.
+
+One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user can own the loop:
+
+    parts = dreamer_parts(config)
+    state = dreamer_init(parts, key)
+    state, noise = dreamer_noise(parts, state)
+    state, episodes = dreamer_collect(parts, state, noise.collect)
+    state, metrics = dreamer_update(parts, state, noise.update)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax.algos.budget import check_budget
+from rljax.algos.dreamer_losses import LossNoise, Replayed, dreamer_loss
+from rljax.algos.dreamer_memory import check_dreamer_memory
+from rljax.algos.dreamer_networks import (
+    REPRESENTATIONS,
+    SIZES,
+    DreamerPolicy,
+    Networks,
+    encode,
+    init_networks,
+    make_networks,
+    make_policy,
+)
+from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
+from rljax.algos.off_policy import means_over_updates, polyak_update
+from rljax.algos.state import initial_fields
+from rljax.collect.environments import make_training_env
+from rljax.collect.normalizers import ReturnNormalizer, init_return_normalizer
+from rljax.collect.replay import OnlineQueue, Places, Replay, add_rows, init_online_queue, init_replay, sample_online
+from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_means
+from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.environment import action_mask_of, strong, tree_where
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
+from rljax.core.keys import draw
+from rljax.nn.rssm import Latent
+
+
+@algorithm("dreamer")
+class DreamerConfig(Config):
+    """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions."""
+
+    num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
+    num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
+    gamma: float = leaf(default=1.0 - 1.0 / 333.0, doc="discount per step, learned as a chance of going on", ge=0, le=1)
+    size: str = static(default="1M", doc="of the networks: debug, 1M, 12M, 25M, 50M, 100M, 200M or 400M parameters")
+    representation: str = static(
+        default="decoder", doc="what ties states to observations: their reconstruction, or R2-Dreamer's", choices=REPRESENTATIONS
+    )
+    train_ratio: float = static(default=512.0, doc="replayed steps that are trained on for each environment step", gt=0)
+    batch_size: int = static(default=16, doc="sequences in an update", gt=0)
+    batch_length: int = static(default=64, doc="steps in a sequence", gt=1)
+    horizon: int = static(default=15, doc="steps imagined ahead of every replayed one", gt=0)
+    buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
+    learning_starts: int = static(default=1_024, doc="steps in the buffer before the first update", ge=0)
+    learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
+    warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
+    agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
+    return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
+    return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
+    ent_coef: float = leaf(default=3e-4, doc="weight of the policy's entropy", ge=0)
+    free_nats: float = leaf(default=1.0, doc="divergence of posterior and prior that costs nothing", ge=0)
+    slow_fraction: float = leaf(default=0.02, doc="how far the slow critic moves after each update", gt=0, le=1)
+    dtype: str = static(
+        default="auto",
+        doc="of products: bfloat16, float32, or the first on accelerators and the second on CPUs",
+        choices=("auto", "float32", "bfloat16"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in SIZES:
+            raise ConfigError(f"size = {self.size!r}: {did_you_mean(self.size, SIZES)}")
+        for field in ("normalize_observations", "normalize_rewards"):
+            if getattr(self, field):
+                raise ConfigError(f"{field} = true: expected false, Dreamer squashes numbers of any size by symlog")
+        check_budget(self)
+        if self.buffer_rows < self.window:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is batch_length "
+                f"+ 1 = {self.window} rows of num_envs = {self.num_envs} steps"
+            )
+        if self.learning_starts >= self.num_iterations * self.steps_per_iteration:
+            raise ConfigError(
+                f"learning_starts = {self.learning_starts}: expected fewer than the {self.num_iterations * self.steps_per_iteration}"
+                f" steps of total_timesteps = {self.total_timesteps}"
+            )
+        _, _, ratio = self.schedule
+        if not math.isclose(ratio, self.train_ratio, rel_tol=1e-6):
+            warnings.warn(
+                f"train_ratio = {self.train_ratio:g}: {self.num_envs} environments x {self.num_steps} steps with batches of "
+                f"{self.batch_size} x {self.batch_length} have no whole number of updates for it; rounded to {ratio:g}",
+                RljaxWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def window(self) -> int:
+        """Rows of a sequence: one before it has the state that it starts from."""
+        return self.batch_length + 1
+
+    @property
+    def buffer_rows(self) -> int:
+        """Capacity of the buffer."""
+        return self.buffer_size // self.num_envs
+
+    @property
+    def schedule(self) -> tuple[int, int, float]:
+        """`(K, U, ratio)`: K steps of every environment, then U updates, which trains on `ratio` steps for each one taken.
+
+        The smallest K that divides `num_steps` and has whole updates; none: one turn in an iteration, with U rounded.
+        """
+        per_step = self.num_envs * self.train_ratio / (self.batch_size * self.batch_length)
+        for every in (k for k in range(1, self.num_steps + 1) if self.num_steps % k == 0):
+            updates = round(every * per_step)
+            if updates and math.isclose(updates, every * per_step, rel_tol=1e-6):
+                break
+        else:
+            every, updates = self.num_steps, max(1, round(self.num_steps * per_step))
+        return every, updates, updates * self.batch_size * self.batch_length / (every * self.num_envs)
+
+
+class DreamerRow(NamedTuple):
+    """A step as the buffer keeps it, arrays `[capacity, num_envs, ...]`.
+
+    `action` f32 `[..., A]` was taken at `obs`, and `reward` came on arriving there; the last observation of an episode has a row
+    of its own, with an action of 0. `deter` and `stoch` (u8 `[..., G]`, classes) are the state there, as last inferred.
+    """
+
+    obs: Any
+    action: jax.Array
+    reward: jax.Array
+    is_first: jax.Array
+    is_last: jax.Array
+    is_terminal: jax.Array
+    deter: jax.Array
+    stoch: jax.Array
+
+
+class Arrival(NamedTuple):
+    """How the environments came to where they are, arrays `[N]`: the reward on arriving, and whether an episode begins, is over,
+    or is over for good there."""
+
+    reward: jax.Array
+    is_first: jax.Array
+    is_last: jax.Array
+    is_terminal: jax.Array
+
+
+class PolicyCarry(NamedTuple):
+    """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
+
+    latent: Latent
+    action: jax.Array
+
+
+class DreamerParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here."""
+
+    config: DreamerConfig
+    env: Any
+    env_params: Any
+    policy: DreamerPolicy
+    networks: Networks
+    obs: Any
+
+    @property
+    def dtype(self) -> Any:
+        return self.networks.rssm.dtype or jnp.float32
+
+
+class DreamerState(struct.PyTreeNode):
+    """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
+
+    params: Any
+    slow_critic: Any
+    target: Any
+    opt_state: Any
+    updates: jax.Array
+    returns: ReturnNormalizer
+    replay: Replay
+    queue: OnlineQueue
+    env_state: Any
+    obs: Any
+    arrival: Arrival
+    carry: PolicyCarry
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+    def with_copies(self) -> DreamerState:
+        """With the moving averages where a new run has them."""
+        return self.replace(slow_critic=self.params["critic"], target=_target(self.params))
+
+
+class CollectNoise(NamedTuple):
+    """All that is random in K steps: `[K, N, ...]` for latents and actions, and for the environments."""
+
+    latent: jax.Array
+    action: jax.Array
+    env: EnvironmentNoise
+
+
+class UpdateNoise(NamedTuple):
+    """All that is random in U updates: bits u32 `[U, batch_size]` of the sequences, and a key for each `[U]`."""
+
+    sample: jax.Array
+    key: jax.Array
+
+
+class DreamerNoise(NamedTuple):
+    """All that is random in one turn; with a leading axis those of many."""
+
+    collect: CollectNoise
+    update: UpdateNoise
+
+
+def dreamer_parts(config: DreamerConfig) -> DreamerParts:
+    """Build environment and networks.
+
+    Raises:
+        ConfigError: the environment's spaces do not fit, or the device cannot hold buffer and activations.
+    """
+    env, env_params = make_training_env(config)
+    with jax.ensure_compile_time_eval():  # bounds that an environment computes are numbers under jit too
+        policy = make_policy(env.action_space(env_params))
+    obs, _ = jax.eval_shape(env.reset_env, jax.eval_shape(lambda: jax.random.key(0)), env_params)
+    accelerated = jax.default_backend() != "cpu"
+    bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
+    networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None)
+    parts = DreamerParts(config, env, env_params, policy, networks, obs)
+    check_dreamer_memory(parts, row_example(parts))
+    return parts
+
+
+def row_example(parts: DreamerParts) -> DreamerRow:
+    """The shapes of one environment's row."""
+    rssm = parts.networks.rssm
+    shape: Any = jax.ShapeDtypeStruct
+    flag = shape((), jnp.bool_)
+    return DreamerRow(
+        obs=parts.obs,
+        action=shape((parts.policy.size,), jnp.float32),
+        reward=shape((), jnp.float32),
+        is_first=flag,
+        is_last=flag,
+        is_terminal=flag,
+        deter=shape((rssm.deter,), parts.dtype),
+        stoch=shape((rssm.groups,), jnp.uint8),
+    )
+
+
+def _target(params: Any) -> Any:
+    return {name: params[name] for name in ("encoder", "obs_projection")} if "obs_projection" in params else None
+
+
+def _optimizer(config: DreamerConfig) -> optax.GradientTransformation:
+    return optax.chain(adaptive_grad_clip(config.agc), laprop())
+
+
+def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
+    """The state before the first iteration."""
+    config, count = parts.config, parts.config.num_envs
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
+    for name in ("obs_statistics", "reward_statistics"):
+        fields.pop(name)
+    params = init_networks(parts.networks, params_key, parts.obs)
+    no = jnp.zeros(count, bool)
+    return DreamerState(
+        params=params,
+        # Copies, as a donated state must not hold a buffer two times.
+        slow_critic=jax.tree.map(jnp.copy, params["critic"]),
+        target=jax.tree.map(jnp.copy, _target(params)),
+        opt_state=_optimizer(config).init(params),
+        updates=jnp.zeros((), jnp.int32),
+        returns=init_return_normalizer(),
+        replay=init_replay(row_example(parts), config.buffer_rows, count),
+        queue=init_online_queue(),
+        arrival=Arrival(jnp.zeros(count), jnp.ones(count, bool), no, no.copy()),
+        carry=PolicyCarry(parts.networks.rssm.initial((count,)), jnp.zeros((count, parts.policy.size))),
+        **fields,
+    )
+
+
+def dreamer_noise(parts: DreamerParts, state: DreamerState, turns: int | None = None) -> tuple[DreamerState, DreamerNoise]:
+    """Draw what is random in the next turn, or in the next `turns` ones (with a leading axis), in as few calls as can be."""
+    config, networks = parts.config, parts.networks
+    every, updates, _ = config.schedule
+    key, latent_key, action_key, env_key, sample_key, update_key = jax.random.split(state.key, 6)
+    count = turns or 1
+    steps = count * every
+    collect = CollectNoise(
+        latent=draw(jax.random.uniform, latent_key, (steps, config.num_envs, networks.rssm.groups)),
+        action=parts.policy.noise(action_key, (steps, config.num_envs)),
+        env=environment_noise(parts.env, parts.env_params, env_key, steps, config.num_envs),
+    )
+    noise = DreamerNoise(
+        jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), collect),
+        UpdateNoise(
+            draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
+            draw(jax.random.split, update_key, (count, updates)),
+        ),
+    )
+    return state.replace(key=key), jax.tree.map(lambda x: x[0], noise) if turns is None else noise
+
+
+def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_first: jax.Array, uniform: jax.Array) -> Latent:
+    """The state at observations `[..., *obs_shape]`, from what is remembered of the step before."""
+    inputs = (encode(parts.networks, params, obs, is_first.ndim), carry.action, is_first, uniform)
+    latents, _ = parts.networks.rssm.apply({"params": params["rssm"]}, carry.latent, *(x[None] for x in inputs), method="observe")
+    return jax.tree.map(lambda x: x[0], latents)
+
+
+def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, jax.Array]:
+    """Step the environments K times and add the rows to the buffer.
+
+    An episode's last observation has a row of its own: the step after it is its environment's reset, which takes the place of a
+    step (and counts as one).
+
+    Returns:
+        The state, and of the episodes that ended the sums of returns and lengths and their count, f32 `[3]`.
+    """
+    env, env_params, params = parts.env, parts.env_params, state.params
+
+    def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, jax.Array]]:
+        env_state, obs, arrival, carry = loop
+        latent = infer(parts, params, carry, obs, arrival.is_first, noise.latent)
+        mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
+        action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
+        action = jnp.where(arrival.is_last[:, None], 0.0, action)
+        row = DreamerRow(obs, action, *arrival, latent.deter, jnp.argmax(latent.stoch, axis=-1).astype(jnp.uint8))
+        fresh = noise.env.fresh
+        if fresh is None:
+            fresh = strong(jax.vmap(env.reset_env, (0, None))(noise.env.reset_key, env_params))
+        next_obs, next_state, reward, terminated, info = jax.vmap(env.step_env, (0, 0, 0, None))(
+            noise.env.step_key, env_state, parts.policy.to_env(action), env_params
+        )
+        over = terminated | jax.vmap(env.is_truncated, (0, None))(next_state, env_params)
+        # The raw step, and the reset one step later: the other way round would lose the last observation.
+        resets, no = arrival.is_last, jnp.zeros_like(over)
+        obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
+        stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
+        arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)
+        ended = over & ~resets
+        totals = (info["episode_return"], info["episode_length"], jnp.ones_like(reward))
+        sums = jnp.stack([jnp.sum(jnp.where(ended, x, 0), dtype=jnp.float32) for x in totals])
+        return (env_state, obs, arrival, PolicyCarry(latent, action)), (row, sums)
+
+    (env_state, obs, arrival, carry), (rows, sums) = jax.lax.scan(
+        step, (state.env_state, state.obs, state.arrival, state.carry), noise
+    )
+    queue = state.queue.replace(written=state.queue.written + rows.reward.shape[0])
+    state = state.replace(
+        env_state=env_state, obs=obs, arrival=arrival, carry=carry, replay=add_rows(state.replay, rows), queue=queue
+    )
+    return state, jnp.sum(sums, axis=0)
+
+
+def stored_latent(parts: DreamerParts, deter: jax.Array, stoch: jax.Array) -> Latent:
+    """A state as the buffer keeps it, u8 `[..., G]` for its sample, as the model takes it."""
+    return Latent(deter, jax.nn.one_hot(stoch, parts.networks.rssm.classes))
+
+
+def replayed(parts: DreamerParts, replay: Replay, places: Places, length: int) -> Replayed:
+    """The `length` rows that follow each of `places`, `[length, B, ...]`, with the state and the action at that place."""
+    rows = (places.row + jnp.arange(length + 1)[:, None]) % replay.capacity
+    data: DreamerRow = replay.data
+    small = (data.obs, data.action, data.reward, data.is_first, data.is_last, data.is_terminal)
+    obs, action, *flags = jax.tree.map(lambda x: x[rows, places.env], small)
+    latent = stored_latent(parts, data.deter[places.row, places.env], data.stoch[places.row, places.env])
+    reward, is_first, is_last, is_terminal = (x[1:] for x in flags)
+    return Replayed(latent, jax.tree.map(lambda x: x[1:], obs), action[:-1], reward, is_first, is_last, is_terminal)
+
+
+def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
+    """The buffer with states `[T, B, ...]` inferred anew for the rows after each of `places`."""
+    rows = (places.row + 1 + jnp.arange(latents.deter.shape[0])[:, None]) % replay.capacity
+    data: DreamerRow = replay.data
+    stoch = jnp.argmax(latents.stoch, axis=-1).astype(jnp.uint8)
+    return replay.replace(
+        data=data._replace(
+            deter=data.deter.at[rows, places.env].set(latents.deter), stoch=data.stoch.at[rows, places.env].set(stoch)
+        )
+    )
+
+
+def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
+    """Draw all that one update needs."""
+    config, groups = parts.config, parts.networks.rssm.groups
+    observe_key, imagine_key, action_key, view_key, shift_key = jax.random.split(key, 5)
+    length, batch, states = config.batch_length, config.batch_size, config.batch_length * config.batch_size
+    views = None
+    if config.representation == "dreamerpro":
+        uniform = draw(jax.random.uniform, view_key, (length, 2 * batch, groups))
+        views = (uniform, jax.random.randint(shift_key, (1, 2 * batch, 2), 0, 9) + jnp.zeros((length, 1, 1), jnp.int32))
+    return LossNoise(
+        observe=draw(jax.random.uniform, observe_key, (length, batch, groups)),
+        imagine=draw(jax.random.uniform, imagine_key, (config.horizon, states, groups)),
+        action=parts.policy.noise(action_key, (config.horizon, states)),
+        views=views,
+    )
+
+
+def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise) -> tuple[DreamerState, Metrics]:
+    """U updates, each on sequences of the buffer; while it holds fewer than `learning_starts` steps nothing changes.
+
+    Returns:
+        The next state, and metrics `train/...`: means over the updates, 0 where none was made.
+    """
+    config, optimizer = parts.config, _optimizer(parts.config)
+    enough = jnp.maximum(config.window, -(-config.learning_starts // config.num_envs))
+    count = jnp.where(state.replay.size >= jnp.minimum(enough, config.buffer_rows), noise.key.shape[0], 0)
+    names: list[str] = []
+
+    def update(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, sums = loop
+        state, metrics = _one_update(parts, optimizer, state, noise.sample[i], noise.key[i])
+        names[:] = sorted(metrics)
+        return state, sums + stack_metrics(metrics)
+
+    # A function of shapes alone says how many metrics there are.
+    metrics = jax.eval_shape(lambda s: _one_update(parts, optimizer, s, noise.sample[0], noise.key[0])[1], state)
+    state, sums = jax.lax.fori_loop(0, count, update, (state, jnp.zeros(len(metrics))))
+    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
+    return state, means | {"train/updates": count.astype(jnp.float32)}
+
+
+def _one_update(
+    parts: DreamerParts, optimizer: optax.GradientTransformation, state: DreamerState, bits: jax.Array, key: jax.Array
+) -> tuple[DreamerState, Metrics]:
+    config = parts.config
+    places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
+    batch, noise = replayed(parts, state.replay, places, config.batch_length), loss_noise(parts, key)
+
+    def loss_fn(params: Any) -> Any:
+        return dreamer_loss(
+            parts.networks, parts.policy, params, state.slow_critic, state.target, batch, noise, state.returns, config,
+            state.updates,
+        )  # fmt: skip
+
+    (_, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+    directions, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    rate = warmed_up(config.learning_rate, state.updates, config.warmup)
+    params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
+    if state.target is not None:
+        prototypes = params["prototypes"]["kernel"]
+        params["prototypes"] = {"kernel": prototypes / jnp.linalg.norm(prototypes, axis=0, keepdims=True)}
+    state = state.replace(
+        params=params,
+        slow_critic=polyak_update(state.slow_critic, params["critic"], config.slow_fraction),
+        target=None if state.target is None else polyak_update(state.target, _target(params), TARGET_FRACTION),
+        opt_state=opt_state,
+        updates=state.updates + 1,
+        returns=aux.returns,
+        replay=write_latents(state.replay, places, aux.latents),
+        queue=queue,
+    )
+    return state, aux.metrics | {"train/grad_norm": optax.tree.norm(grads), "train/learning_rate": rate}
+
+
+TARGET_FRACTION = 0.05
+"""How far DreamerPro's target moves in an update."""
+
+
+def make_dreamer(config: DreamerConfig) -> Agent:
+    """The Dreamer agent of a configuration."""
+    parts = dreamer_parts(config)
+    every, _, _ = config.schedule
+
+    def init(key: jax.Array) -> DreamerState:
+        return dreamer_init(parts, key)
+
+    def step(state: DreamerState) -> tuple[DreamerState, Metrics]:
+        state, noise = dreamer_noise(parts, state, config.num_steps // every)
+        names: list[str] = []
+
+        def turn(state: DreamerState, noise: DreamerNoise) -> tuple[DreamerState, tuple[jax.Array, jax.Array]]:
+            state, episodes = dreamer_collect(parts, state, noise.collect)
+            state, metrics = dreamer_update(parts, state, noise.update)
+            names[:] = sorted(metrics)
+            return state, (episodes, stack_metrics(metrics))
+
+        state, (episodes, stacked) = jax.lax.scan(turn, state, noise)
+        metrics = episode_means(jnp.sum(episodes, axis=0)) | means_over_updates(names, stacked)
+        return state.replace(iteration=state.iteration + 1), metrics
+
+    def act(
+        state: DreamerState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, PolicyCarry]:
+        leaf = jax.tree.leaves(obs)[0]
+        batch = leaf.shape[: leaf.ndim - jax.tree.leaves(parts.obs)[0].ndim]
+        if carry is None:
+            carry = PolicyCarry(parts.networks.rssm.initial(batch), jnp.zeros((*batch, parts.policy.size)))
+        latent_key, action_key = jax.random.split(key)
+        # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
+        uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
+        latent = infer(parts, state.params, carry, obs, jnp.zeros(batch, bool), uniform)
+        outputs = parts.networks.apply("actor", state.params, latent.feature)
+        if deterministic:
+            action = parts.policy.mode(outputs, mask)
+        else:
+            action = parts.policy.sample(outputs, parts.policy.noise(action_key, batch), mask)
+        return parts.policy.to_env(action), PolicyCarry(latent, action)
+
+    return Agent(init, step, act, config)
+
+
+register_agent(DreamerConfig, make_dreamer)

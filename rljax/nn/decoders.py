@@ -1,0 +1,51 @@
+"""The way back from a feature to an observation: what world models are trained to predict."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.nn.images import ImageDecoder
+from rljax.nn.layers import MLP
+
+
+class Parts(NamedTuple):
+    """The parts of an observation: all of its vectors as one f32 `[..., V]` (None without any), and its images `[..., H, W, C]`."""
+
+    vector: jax.Array | None
+    images: tuple[jax.Array, ...]
+
+
+class DictDecoder(nn.Module):
+    """`feature [B, D] -> Parts`: a perceptron for all vectors together, and convolutions for each image (see `ImageDecoder`).
+
+    Attributes:
+        vector_size: V; 0: no vectors.
+        image_shapes: (H, W, C) of each image.
+        hidden: sizes of the perceptron's layers.
+        depth: channels of the images' convolutions, times the multipliers.
+        multipliers: one for each convolution; each doubles the sides.
+        dtype: of the products; None: f32. Outputs are f32.
+    """
+
+    vector_size: int
+    image_shapes: tuple[tuple[int, int, int], ...] = ()
+    hidden: tuple[int, ...] = (64, 64, 64)
+    depth: int = 4
+    multipliers: tuple[int, ...] = (2, 3, 4, 4)
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, feature: jax.Array) -> Parts:
+        vector = None
+        if self.vector_size:
+            mlp = MLP(self.hidden, self.vector_size, norm="rms", dtype=self.dtype, name="vector")
+            vector = mlp(feature).astype(jnp.float32)
+        images = []
+        for i, shape in enumerate(self.image_shapes):
+            decoder = ImageDecoder(shape, self.depth, self.multipliers, dtype=self.dtype, name=f"image_{i}")
+            images.append(decoder(feature).astype(jnp.float32))
+        return Parts(vector, tuple(images))

@@ -1,0 +1,298 @@
+"""The recurrent state-space model of DreamerV3 (Hafner et al., 2025): what the world is like now, and what it will be like.
+
+A latent state has a deterministic part, the memory of a block-diagonal GRU, and a stochastic one, samples of categoricals. With
+the observation in view these are drawn from the posterior (`RSSM.observe`), ahead of it from the prior (`RSSM.imagine`).
+
+Shapes: `T` steps, `B` sequences, `D` = deter, `G` groups of `C` classes, `A` numbers of an action, `E` of a token (an encoded
+observation), `H` = hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.nn.initializers import truncated_normal_params
+from rljax.nn.layers import rms_normalize, swish
+
+
+class Latent(NamedTuple):
+    """A latent state; zeros begin an episode.
+
+    Attributes:
+        deter: `[..., D]`.
+        stoch: one-hot samples `[..., G, C]`.
+    """
+
+    deter: jax.Array
+    stoch: jax.Array
+
+    @property
+    def feature(self) -> jax.Array:
+        """What the heads see, `[..., D + G C]`."""
+        return jnp.concatenate([self.deter, self.stoch.reshape(*self.stoch.shape[:-2], -1).astype(self.deter.dtype)], axis=-1)
+
+
+class RSSM(nn.Module):
+    """Recurrent state-space model. Linear layers, RMSNorm and SiLU; categoricals mixed with 1 % of the uniform distribution.
+
+    Everything that does not need the state of the step before is computed for all steps at once, outside the scans over time.
+
+    Attributes:
+        actions: A.
+        tokens: E.
+        deter: D, a multiple of `blocks`.
+        hidden: H.
+        classes: C.
+        groups: G.
+        blocks: into how many the deterministic state is cut: each sees itself, and all of the sample and the action.
+        unimix: share of the uniform distribution in every categorical.
+        dtype: of products and of the deterministic state; None: f32. Parameters, norms and distributions are f32.
+    """
+
+    actions: int
+    tokens: int
+    deter: int = 512
+    hidden: int = 64
+    classes: int = 4
+    groups: int = 32
+    blocks: int = 8
+    unimix: float = 0.01
+    dtype: Any = None
+
+    def setup(self) -> None:
+        stoch, block = self.groups * self.classes, self.deter // self.blocks
+        hidden = self.hidden
+        self.deter_in = self.param("deter_in", normed_layer, (self.deter, hidden))
+        self.stoch_in = self.param("stoch_in", normed_layer, (stoch, hidden))
+        self.action_in = self.param("action_in", normed_layer, (self.actions, hidden))
+        self.core_in = self.param("core_in", normed_layer, (self.blocks, block + 3 * hidden, block))
+        self.core_gates = self.param("core_gates", layer, (self.blocks, block, 3 * block))
+        self.posterior_in = self.param("posterior_in", normed_layer, (self.deter + self.tokens, hidden))
+        self.posterior_out = self.param("posterior_out", layer, (hidden, stoch))
+        self.prior_in = self.param("prior_in", normed_layer, (self.deter, hidden))
+        self.prior_hidden = self.param("prior_hidden", normed_layer, (hidden, hidden))
+        self.prior_out = self.param("prior_out", layer, (hidden, stoch))
+
+    @nn.nowrap
+    def initial(self, batch: tuple[int, ...]) -> Latent:
+        """Zeros, which begin an episode, `[*batch, ...]`."""
+        deter = jnp.zeros((*batch, self.deter), self.dtype or jnp.float32)
+        return Latent(deter, jnp.zeros((*batch, self.groups, self.classes)))
+
+    def observe(
+        self, latent: Latent, tokens: jax.Array, actions: jax.Array, is_first: jax.Array, uniform: jax.Array
+    ) -> tuple[Latent, jax.Array]:
+        """The states of T steps whose observations are known.
+
+        Args:
+            latent: before the first of them, `[B, ...]`.
+            tokens: encoded observations, `[T, B, E]`.
+            actions: those taken before each, f32 `[T, B, A]`.
+            is_first: where an episode begins, bool `[T, B]`: state, sample and action before are zeros there.
+            uniform: f32 in [0, 1) `[T, B, G]`, to draw with.
+
+        Returns:
+            `(latents [T, B, ...], logits f32 [T, B, G, C])`, drawn from the posterior, and its log probabilities. The samples
+            pass gradients straight through to the probabilities (Bengio et al., 2013).
+        """
+        step = self._step()
+        going_on = 1.0 - is_first.astype(jnp.float32)[..., None]
+        action = self._action(actions * going_on)
+        kernel = self.posterior_in["kernel"]
+        deter_kernel = self._cast(kernel[: self.deter])
+        tokens = self._cast(tokens) @ self._cast(kernel[self.deter :]) + self._cast(self.posterior_in["bias"])
+
+        def advance(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
+            token, action, going_on, uniform = inputs
+            latent = Latent(latent.deter * going_on.astype(latent.deter.dtype), latent.stoch * going_on[..., None])
+            deter = step(latent, action)
+            x = swish(rms_normalize(deter @ deter_kernel + token, self.posterior_in["scale"]))
+            logits = self._logits(self.posterior_out, x)
+            latent = Latent(deter, draw_one_hot(logits, uniform))
+            return latent, (latent, logits)
+
+        _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform))
+        return latents, logits
+
+    def imagine(
+        self, latent: Latent, policy: Callable[[jax.Array, Any], jax.Array], noise: Any, uniform: jax.Array
+    ) -> tuple[Latent, jax.Array]:
+        """T steps ahead without observations.
+
+        Args:
+            latent: where it begins, `[B, ...]`.
+            policy: `(feature [B, D + G C], one step's noise) -> action f32 [B, A]`.
+            noise: tree of arrays `[T, ...]` for the policy (actions known beforehand, say).
+            uniform: f32 in [0, 1) `[T, B, G]`, to draw with.
+
+        Returns:
+            `(latents [T, B, ...], actions [T, B, A])`: each action, and the state drawn from the prior that follows it.
+        """
+        step = self._step()
+
+        def advance(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
+            noise, uniform = inputs
+            action = policy(latent.feature, noise)
+            deter = step(latent, self._action(action))
+            latent = Latent(deter, draw_one_hot(self.prior(deter), uniform))
+            return latent, (latent, action)
+
+        _, (latents, actions) = jax.lax.scan(advance, latent, (noise, uniform))
+        return latents, actions
+
+    def prior(self, deter: jax.Array) -> jax.Array:
+        """Log probabilities f32 `[..., G, C]` of the sample, from the deterministic state `[..., D]` alone."""
+        x = normed_activation(self.prior_in, deter)
+        return self._logits(self.prior_out, normed_activation(self.prior_hidden, x))
+
+    def _action(self, action: jax.Array) -> jax.Array:
+        """The action's branch of the transition, `[..., A] -> [..., H]`."""
+        # Scaled down to the unit box: continuous actions have no bounds.
+        action = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
+        return normed_activation(self.action_in, self._cast(action))
+
+    def _step(self) -> Callable[[Latent, jax.Array], jax.Array]:
+        """`(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with its weights made ready outside the scan."""
+        block = self.deter // self.blocks
+        kernel = self._cast(self.core_in["kernel"])
+        # Every block sees all of the branches: one dense product for those, and a block-diagonal one for the state itself.
+        of_block, of_input = kernel[:, :block], kernel[:, block:].transpose(1, 0, 2).reshape(-1, self.deter)
+        gates_kernel = self._cast(self.core_gates["kernel"])
+        gates_bias = self._cast(self.core_gates["bias"]).reshape(self.blocks, -1)
+        bias, scale = self._cast(self.core_in["bias"]), self.core_in["scale"]
+
+        def recur(x: jax.Array, hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+            # The gates of a block lie together: reset, candidate, update.
+            return gru_gates(hidden, *jnp.split(x @ kernel + bias, 3, axis=-1))
+
+        # Each block's weights apart before any scan: a slice inside would have its gradient padded in every step.
+        into_block, into_gates = by_block(jnp.matmul, (of_block,)), by_block(recur, (gates_kernel, gates_bias))
+
+        def step(latent: Latent, action: jax.Array) -> jax.Array:
+            deter, stoch = latent.deter, self._cast(latent.stoch.reshape(*latent.stoch.shape[:-2], -1))
+            branches = [normed_activation(self.deter_in, deter), normed_activation(self.stoch_in, stoch), action]
+            x = jnp.concatenate(branches, axis=-1) @ of_input + into_block(deter) + bias
+            return into_gates(swish(rms_normalize(x, scale)), deter)
+
+        return step
+
+    def _logits(self, weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
+        logits = linear(weights, x).astype(jnp.float32)
+        return unimix_logits(logits.reshape(*logits.shape[:-1], self.groups, self.classes), self.unimix)
+
+    def _cast(self, x: jax.Array) -> jax.Array:
+        return x.astype(self.dtype or jnp.float32)
+
+
+def gru_gates(hidden: jax.Array, reset: jax.Array, candidate: jax.Array, update: jax.Array) -> jax.Array:
+    """`u c + (1 - u) h` with c = tanh(sigmoid(reset) candidate) and u = sigmoid(update - 1), which begins with a long memory."""
+    reset, update = sigmoid(reset), sigmoid(update - 1.0)
+    return update * jnp.tanh(reset * candidate) + (1.0 - update) * hidden
+
+
+def sigmoid(x: jax.Array) -> jax.Array:
+    """By the tanh, which on the CPU is one polynomial (as `swish`)."""
+    return 0.5 * jnp.tanh(0.5 * x) + 0.5
+
+
+def unimix_logits(logits: jax.Array, unimix: float = 0.01) -> jax.Array:
+    """Log probabilities `[..., C]` of a categorical mixed with a share `unimix` of the uniform one.
+
+    No class is then ever impossible: KL divergences stay finite and policies keep exploring.
+    """
+    return jnp.log((1.0 - unimix) * jax.nn.softmax(logits) + unimix / logits.shape[-1])
+
+
+def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
+    """i32 `[...]`, drawn from log probabilities `[..., C]` by one number in [0, 1) `[...]` each."""
+    # By the inverse distribution function: one random number for a draw, where Gumbel's trick needs C and their logarithms.
+    probs = jnp.exp(log_probs)
+    total, index = jnp.zeros_like(uniform), jnp.zeros(uniform.shape, jnp.int32)
+    for i in range(log_probs.shape[-1] - 1):
+        total = total + probs[..., i]
+        index = index + (uniform >= total)
+    return index
+
+
+def draw_one_hot(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
+    """One-hot samples `[..., C]` (see `draw_index`), whose gradient is that of the probabilities (straight through)."""
+    index = draw_index(jax.lax.stop_gradient(log_probs), uniform)
+    sample = (index[..., None] == jnp.arange(log_probs.shape[-1])).astype(log_probs.dtype)
+    probs = jnp.exp(log_probs)
+    # The difference first: it is exactly 0, so that the sample stays one-hot to the bit.
+    return sample + (probs - jax.lax.stop_gradient(probs))
+
+
+class KL(NamedTuple):
+    """Divergences of posterior and prior, f32 `[...]`: the losses `dyn` and `rep`, and `value`, without the free nats."""
+
+    dyn: jax.Array
+    rep: jax.Array
+    value: jax.Array
+
+
+def kl_loss(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> KL:
+    """The two losses on KL(posterior || prior) of log probabilities `[..., G, C]` (Hafner et al., 2025, eq. 3).
+
+    `dyn` moves the prior to the posterior, `rep` the posterior to the prior. Of each step the divergences of all groups are
+    added up, and below `free_nats` there is no gradient.
+    """
+
+    def divergence(p: jax.Array, q: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.exp(p) * (p - q), axis=(-2, -1))
+
+    dyn = divergence(jax.lax.stop_gradient(posterior), prior)
+    rep = divergence(posterior, jax.lax.stop_gradient(prior))
+    return KL(jnp.maximum(dyn, free_nats), jnp.maximum(rep, free_nats), jax.lax.stop_gradient(dyn))
+
+
+# Layers as dictionaries of arrays, which may be used inside any JAX transformation.
+
+
+def layer(key: jax.Array, shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """A linear layer `[..., inputs, outputs]`; a leading axis is that of diagonal blocks."""
+    outputs = shape[-1] if len(shape) == 2 else shape[0] * shape[-1]
+    shapes = {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32), "bias": jax.ShapeDtypeStruct((outputs,), jnp.float32)}
+    return truncated_normal_params(key, shapes)
+
+
+def normed_layer(key: jax.Array, shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """The same with the scale of an RMSNorm."""
+    weights = layer(key, shape)
+    return {**weights, "scale": jnp.ones_like(weights["bias"])}
+
+
+def linear(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
+    """`x [..., inputs] -> [..., outputs]` in the dtype of x."""
+    return x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
+
+
+def normed_activation(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Linear, RMSNorm, SiLU."""
+    return swish(rms_normalize(linear(weights, x), weights["scale"]))
+
+
+def by_block(function: Callable[..., jax.Array], weights: tuple[jax.Array, ...]) -> Callable[..., jax.Array]:
+    """`(state [..., blocks * i], ...) -> [..., blocks * o]`: a function of each block of states and weights, joined again.
+
+    `function` takes blocks `[..., i]`, then what `weights` (`[blocks, ...]`) have for one block.
+    """
+    blocks = weights[0].shape[0]
+
+    def batched(*states: jax.Array) -> jax.Array:
+        axes = (-2,) * len(states) + (0,) * len(weights)
+        out: jax.Array = jax.vmap(function, axes, -2)(*(x.reshape(*x.shape[:-1], blocks, -1) for x in states), *weights)
+        return out.reshape(*out.shape[:-2], -1)
+
+    def one_by_one(*states: jax.Array) -> jax.Array:
+        parts = zip(*(jnp.split(x, blocks, axis=-1) for x in states), strict=True)
+        return jnp.concatenate([function(*part, *own) for part, own in zip(parts, split, strict=True)], axis=-1)
+
+    split = [tuple(w[i] for w in weights) for i in range(blocks)]
+    # XLA transposes batched products on the CPU: they are slower there, and so is what reads them.
+    return one_by_one if jax.default_backend() == "cpu" else batched
