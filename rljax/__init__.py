@@ -17,7 +17,6 @@ from rljax.algos.dqn import (
     dqn_update,
 )
 from rljax.algos.dreamer import (
-    DreamerConfig,
     DreamerParts,
     DreamerState,
     dreamer_collect,
@@ -26,6 +25,7 @@ from rljax.algos.dreamer import (
     dreamer_parts,
     dreamer_update,
 )
+from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
 from rljax.algos.impala import (
     ImpalaConfig,

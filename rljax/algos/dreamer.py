@@ -12,8 +12,6 @@ One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user 
 
 from __future__ import annotations
 
-import math
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +19,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.algos.budget import check_budget
-from rljax.algos.dreamer_losses import LossNoise, Replayed, dreamer_loss
+from rljax.algos.dreamer_config import DreamerConfig
+from rljax.algos.dreamer_losses import LossNoise, dreamer_loss
 from rljax.algos.dreamer_memory import check_dreamer_memory
 from rljax.algos.dreamer_networks import (
-    REPRESENTATIONS,
-    SIZES,
     DreamerPolicy,
     Networks,
     encode,
@@ -34,124 +30,18 @@ from rljax.algos.dreamer_networks import (
     make_networks,
     make_policy,
 )
+from rljax.algos.dreamer_replay import DreamerRow, replayed, row_example, write_latents
 from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.off_policy import means_over_updates, polyak_update
 from rljax.algos.state import initial_fields
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import ReturnNormalizer, init_return_normalizer
-from rljax.collect.replay import OnlineQueue, Places, Replay, add_rows, init_online_queue, init_replay, sample_online
+from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
 from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_means
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
-from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.environment import action_mask_of, strong, tree_where
-from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
 from rljax.core.keys import draw
 from rljax.nn.rssm import Latent
-
-
-@algorithm("dreamer")
-class DreamerConfig(Config):
-    """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions."""
-
-    num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
-    num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
-    gamma: float = leaf(default=1.0 - 1.0 / 333.0, doc="discount per step, learned as a chance of going on", ge=0, le=1)
-    size: str = static(default="1M", doc="of the networks: debug, 1M, 12M, 25M, 50M, 100M, 200M or 400M parameters")
-    representation: str = static(
-        default="decoder", doc="what ties states to observations: their reconstruction, or R2-Dreamer's", choices=REPRESENTATIONS
-    )
-    train_ratio: float = static(default=512.0, doc="replayed steps that are trained on for each environment step", gt=0)
-    batch_size: int = static(default=16, doc="sequences in an update", gt=0)
-    batch_length: int = static(default=64, doc="steps in a sequence", gt=1)
-    horizon: int = static(default=15, doc="steps imagined ahead of every replayed one", gt=0)
-    buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
-    learning_starts: int = static(default=1_024, doc="steps in the buffer before the first update", ge=0)
-    learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
-    warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
-    agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
-    return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
-    return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
-    ent_coef: float = leaf(default=3e-4, doc="weight of the policy's entropy", ge=0)
-    free_nats: float = leaf(default=1.0, doc="divergence of posterior and prior that costs nothing", ge=0)
-    slow_fraction: float = leaf(default=0.02, doc="how far the slow critic moves after each update", gt=0, le=1)
-    dtype: str = static(
-        default="auto",
-        doc="of products: bfloat16, float32, or the first on accelerators and the second on CPUs",
-        choices=("auto", "float32", "bfloat16"),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size not in SIZES:
-            raise ConfigError(f"size = {self.size!r}: {did_you_mean(self.size, SIZES)}")
-        for field in ("normalize_observations", "normalize_rewards"):
-            if getattr(self, field):
-                raise ConfigError(f"{field} = true: expected false, Dreamer squashes numbers of any size by symlog")
-        check_budget(self)
-        if self.buffer_rows < self.window:
-            raise ConfigError(
-                f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is batch_length "
-                f"+ 1 = {self.window} rows of num_envs = {self.num_envs} steps"
-            )
-        if self.learning_starts >= self.num_iterations * self.steps_per_iteration:
-            raise ConfigError(
-                f"learning_starts = {self.learning_starts}: expected fewer than the {self.num_iterations * self.steps_per_iteration}"
-                f" steps of total_timesteps = {self.total_timesteps}"
-            )
-        _, _, ratio = self.schedule
-        if not math.isclose(ratio, self.train_ratio, rel_tol=1e-6):
-            warnings.warn(
-                f"train_ratio = {self.train_ratio:g}: {self.num_envs} environments x {self.num_steps} steps with batches of "
-                f"{self.batch_size} x {self.batch_length} have no whole number of updates for it; rounded to {ratio:g}",
-                RljaxWarning,
-                stacklevel=4,
-            )
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def window(self) -> int:
-        """Rows of a sequence: one before it has the state that it starts from."""
-        return self.batch_length + 1
-
-    @property
-    def buffer_rows(self) -> int:
-        """Capacity of the buffer."""
-        return self.buffer_size // self.num_envs
-
-    @property
-    def schedule(self) -> tuple[int, int, float]:
-        """`(K, U, ratio)`: K steps of every environment, then U updates, which trains on `ratio` steps for each one taken.
-
-        The smallest K that divides `num_steps` and has whole updates; none: one turn in an iteration, with U rounded.
-        """
-        per_step = self.num_envs * self.train_ratio / (self.batch_size * self.batch_length)
-        for every in (k for k in range(1, self.num_steps + 1) if self.num_steps % k == 0):
-            updates = round(every * per_step)
-            if updates and math.isclose(updates, every * per_step, rel_tol=1e-6):
-                break
-        else:
-            every, updates = self.num_steps, max(1, round(self.num_steps * per_step))
-        return every, updates, updates * self.batch_size * self.batch_length / (every * self.num_envs)
-
-
-class DreamerRow(NamedTuple):
-    """A step as the buffer keeps it, arrays `[capacity, num_envs, ...]`.
-
-    `action` f32 `[..., A]` was taken at `obs`, and `reward` came on arriving there; the last observation of an episode has a row
-    of its own, with an action of 0. `deter` and `stoch` (u8 `[..., G]`, classes) are the state there, as last inferred.
-    """
-
-    obs: Any
-    action: jax.Array
-    reward: jax.Array
-    is_first: jax.Array
-    is_last: jax.Array
-    is_terminal: jax.Array
-    deter: jax.Array
-    stoch: jax.Array
 
 
 class Arrival(NamedTuple):
@@ -180,10 +70,6 @@ class DreamerParts(NamedTuple):
     policy: DreamerPolicy
     networks: Networks
     obs: Any
-
-    @property
-    def dtype(self) -> Any:
-        return self.networks.rssm.dtype or jnp.float32
 
 
 class DreamerState(struct.PyTreeNode):
@@ -246,25 +132,8 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
     networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None)
     parts = DreamerParts(config, env, env_params, policy, networks, obs)
-    check_dreamer_memory(parts, row_example(parts))
+    check_dreamer_memory(parts, row_example(networks.rssm, obs, policy.size))
     return parts
-
-
-def row_example(parts: DreamerParts) -> DreamerRow:
-    """The shapes of one environment's row."""
-    rssm = parts.networks.rssm
-    shape: Any = jax.ShapeDtypeStruct
-    flag = shape((), jnp.bool_)
-    return DreamerRow(
-        obs=parts.obs,
-        action=shape((parts.policy.size,), jnp.float32),
-        reward=shape((), jnp.float32),
-        is_first=flag,
-        is_last=flag,
-        is_terminal=flag,
-        deter=shape((rssm.deter,), parts.dtype),
-        stoch=shape((rssm.groups,), jnp.uint8),
-    )
 
 
 def _target(params: Any) -> Any:
@@ -291,7 +160,7 @@ def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
         opt_state=_optimizer(config).init(params),
         updates=jnp.zeros((), jnp.int32),
         returns=init_return_normalizer(),
-        replay=init_replay(row_example(parts), config.buffer_rows, count),
+        replay=init_replay(row_example(parts.networks.rssm, parts.obs, parts.policy.size), config.buffer_rows, count),
         queue=init_online_queue(),
         arrival=Arrival(jnp.zeros(count), jnp.ones(count, bool), no, no.copy()),
         carry=PolicyCarry(parts.networks.rssm.initial((count,)), jnp.zeros((count, parts.policy.size))),
@@ -373,34 +242,6 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
     return state, jnp.sum(sums, axis=0)
 
 
-def stored_latent(parts: DreamerParts, deter: jax.Array, stoch: jax.Array) -> Latent:
-    """A state as the buffer keeps it, u8 `[..., G]` for its sample, as the model takes it."""
-    return Latent(deter, jax.nn.one_hot(stoch, parts.networks.rssm.classes))
-
-
-def replayed(parts: DreamerParts, replay: Replay, places: Places, length: int) -> Replayed:
-    """The `length` rows that follow each of `places`, `[length, B, ...]`, with the state and the action at that place."""
-    rows = (places.row + jnp.arange(length + 1)[:, None]) % replay.capacity
-    data: DreamerRow = replay.data
-    small = (data.obs, data.action, data.reward, data.is_first, data.is_last, data.is_terminal)
-    obs, action, *flags = jax.tree.map(lambda x: x[rows, places.env], small)
-    latent = stored_latent(parts, data.deter[places.row, places.env], data.stoch[places.row, places.env])
-    reward, is_first, is_last, is_terminal = (x[1:] for x in flags)
-    return Replayed(latent, jax.tree.map(lambda x: x[1:], obs), action[:-1], reward, is_first, is_last, is_terminal)
-
-
-def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
-    """The buffer with states `[T, B, ...]` inferred anew for the rows after each of `places`."""
-    rows = (places.row + 1 + jnp.arange(latents.deter.shape[0])[:, None]) % replay.capacity
-    data: DreamerRow = replay.data
-    stoch = jnp.argmax(latents.stoch, axis=-1).astype(jnp.uint8)
-    return replay.replace(
-        data=data._replace(
-            deter=data.deter.at[rows, places.env].set(latents.deter), stoch=data.stoch.at[rows, places.env].set(stoch)
-        )
-    )
-
-
 def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
     """Draw all that one update needs."""
     config, groups = parts.config, parts.networks.rssm.groups
@@ -447,7 +288,7 @@ def _one_update(
 ) -> tuple[DreamerState, Metrics]:
     config = parts.config
     places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
-    batch, noise = replayed(parts, state.replay, places, config.batch_length), loss_noise(parts, key)
+    batch, noise = replayed(parts.networks.rssm, state.replay, places, config.batch_length), loss_noise(parts, key)
 
     def loss_fn(params: Any) -> Any:
         return dreamer_loss(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from rljax.algos.dreamer_networks import TWO_HOT, DreamerPolicy, Networks, encode, observation_parts
+from rljax.algos.dreamer_replay import Replayed
 from rljax.algos.representation import (
     dreamerpro_loss,
     infonce_loss,
@@ -30,19 +31,6 @@ REPRESENTATION_SCALES = {"decoder": 1.0, "r2dreamer": 0.05, "infonce": 1.0, "dre
 REP_SCALE, REPVAL_SCALE, SLOW_SCALE = 0.1, 0.3, 1.0
 FROZEN_PROTOTYPES = 10_000
 """Updates before the prototypes of DreamerPro move."""
-
-
-class Replayed(NamedTuple):
-    """Rows as they are replayed, `[T, B, ...]`; see `DreamerRow`. `action` is that before each row, `latent` the state before the
-    first `[B, ...]`."""
-
-    latent: Latent
-    obs: Any
-    action: jax.Array
-    reward: jax.Array
-    is_first: jax.Array
-    is_last: jax.Array
-    is_terminal: jax.Array
 
 
 class LossNoise(NamedTuple):
@@ -245,8 +233,8 @@ def actor_critic_loss(
 
 
 def critic_loss(networks: Networks, slow_critic: Any, feature: jax.Array, logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Cross-entropies f32 `[T, B]` of the critic's logits with returns, and with the slow critic's means at the same of the features
-    `[T + 1, B, F]`."""
+    """Cross-entropies f32 `[T, B]` of the critic's logits with returns, and with the slow critic's means; features are those of one
+    row more, `[T + 1, B, F]`."""
     frozen = jax.lax.stop_gradient({"critic": slow_critic})
     slow = TWO_HOT.decode(networks.apply("critic", frozen, jax.lax.stop_gradient(feature)))[:-1]
     # Both targets are weights of the same logarithms.
@@ -263,7 +251,7 @@ def replay_value_loss(
     bootstrap: jax.Array,
     config: Any,
 ) -> jax.Array:
-    """The critic's loss on replayed rows, f32 []: ties it to rewards that were really had, and its gradient reaches the world model.
+    """The critic's loss on replayed rows, f32 []: ties it to rewards that were had, and its gradient reaches the world model.
 
     Args:
         networks: the modules.

@@ -13,7 +13,7 @@ from rljax.nn.layers import MLP
 
 
 class Parts(NamedTuple):
-    """The parts of an observation: all of its vectors as one f32 `[..., V]` (None without any), and its images `[..., H, W, C]`."""
+    """An observation in parts: all of its vectors as one, f32 `[..., V]` (None without any), and its images `[..., H, W, C]`."""
 
     vector: jax.Array | None
     images: tuple[jax.Array, ...]
