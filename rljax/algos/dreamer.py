@@ -12,6 +12,7 @@ One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from flax import struct
 
 from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_losses import LossNoise, dreamer_loss
-from rljax.algos.dreamer_memory import check_dreamer_memory
+from rljax.algos.dreamer_memory import check_dreamer_memory, memory_line
 from rljax.algos.dreamer_networks import (
     DreamerPolicy,
     Networks,
@@ -30,6 +31,7 @@ from rljax.algos.dreamer_networks import (
     make_networks,
     make_policy,
 )
+from rljax.algos.dreamer_openloop import openloop_metrics
 from rljax.algos.dreamer_replay import DreamerRow, replayed, row_example, write_latents
 from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.off_policy import means_over_updates, polyak_update
@@ -40,6 +42,7 @@ from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queu
 from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_means
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.environment import action_mask_of, strong, tree_where
+from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.nn.rssm import Latent
 
@@ -62,7 +65,7 @@ class PolicyCarry(NamedTuple):
 
 
 class DreamerParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here."""
+    """What a configuration stands for: built once, closed over by every function here; `memory` as `dreamer_memory` says it."""
 
     config: DreamerConfig
     env: Any
@@ -70,6 +73,7 @@ class DreamerParts(NamedTuple):
     policy: DreamerPolicy
     networks: Networks
     obs: Any
+    memory: Mapping[str, int]
 
 
 class DreamerState(struct.PyTreeNode):
@@ -127,13 +131,15 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     env, env_params = make_training_env(config)
     with jax.ensure_compile_time_eval():  # bounds that an environment computes are numbers under jit too
         policy = make_policy(env.action_space(env_params))
-    obs, _ = jax.eval_shape(env.reset_env, jax.eval_shape(lambda: jax.random.key(0)), env_params)
+    obs, env_state = jax.eval_shape(env.reset_env, jax.eval_shape(lambda: jax.random.key(0)), env_params)
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
+    if mask is not None and mask.ndim > 1:
+        raise ConfigError(f"what is legal in {env.name} depends on the actions of earlier heads; Dreamer's do not see each other")
     accelerated = jax.default_backend() != "cpu"
     bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
     networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None)
-    parts = DreamerParts(config, env, env_params, policy, networks, obs)
-    check_dreamer_memory(parts, row_example(networks.rssm, obs, policy.size))
-    return parts
+    memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, policy.size))
+    return DreamerParts(config, env, env_params, policy, networks, obs, memory)
 
 
 def _target(params: Any) -> Any:
@@ -266,8 +272,7 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
         The next state, and metrics `train/...`: means over the updates, 0 where none was made.
     """
     config, optimizer = parts.config, _optimizer(parts.config)
-    enough = jnp.maximum(config.window, -(-config.learning_starts // config.num_envs))
-    count = jnp.where(state.replay.size >= jnp.minimum(enough, config.buffer_rows), noise.key.shape[0], 0)
+    count = jnp.where(_learning(config, state.replay), noise.key.shape[0], 0)
     names: list[str] = []
 
     def update(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
@@ -281,6 +286,12 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
     state, sums = jax.lax.fori_loop(0, count, update, (state, jnp.zeros(len(metrics))))
     means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
     return state, means | {"train/updates": count.astype(jnp.float32)}
+
+
+def _learning(config: DreamerConfig, replay: Replay) -> jax.Array:
+    """Whether the buffer holds enough to learn from, bool []."""
+    enough = max(config.window, -(-config.learning_starts // config.num_envs))
+    return replay.size >= min(enough, config.buffer_rows)
 
 
 def _one_update(
@@ -340,6 +351,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
 
         state, (episodes, stacked) = jax.lax.scan(turn, state, noise)
         metrics = episode_means(jnp.sum(episodes, axis=0)) | means_over_updates(names, stacked)
+        metrics |= openloop_metrics(parts, state, _learning(config, state.replay))
         return state.replace(iteration=state.iteration + 1), metrics
 
     def act(
@@ -360,7 +372,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
             action = parts.policy.sample(outputs, parts.policy.noise(action_key, batch), mask)
         return parts.policy.to_env(action), PolicyCarry(latent, action)
 
-    return Agent(init, step, act, config)
+    return Agent(init, step, act, config, memory_line(parts.memory))
 
 
 register_agent(DreamerConfig, make_dreamer)

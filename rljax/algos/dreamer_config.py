@@ -61,7 +61,12 @@ class DreamerConfig(Config):
                 f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
                 f"{self.total_timesteps}"
             )
-        _, _, ratio = self.schedule
+        every, _, ratio = self.schedule
+        if self.buffer_rows < every:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {every * self.num_envs}, as {every} rows of num_envs = "
+                f"{self.num_envs} steps are added before each update"
+            )
         if not math.isclose(ratio, self.train_ratio, rel_tol=1e-6):
             warnings.warn(
                 f"train_ratio = {self.train_ratio:g}: {self.num_envs} environments x {self.num_steps} steps with batches of "

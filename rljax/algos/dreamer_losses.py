@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rljax.algos.dreamer_networks import TWO_HOT, DreamerPolicy, Networks, encode, observation_parts
+from rljax.algos.dreamer_networks import TWO_HOT, DreamerPolicy, Networks, encode, is_image, observation_parts
 from rljax.algos.dreamer_replay import Replayed
 from rljax.algos.representation import (
     dreamerpro_loss,
@@ -148,8 +148,10 @@ def _prototype_losses(
     def twice(x: jax.Array) -> jax.Array:
         return jnp.concatenate([x, x], axis=1)
 
-    # An image is the one kind of leaf with five axes here.
-    views = jax.tree.map(lambda x: random_shift(twice(x), offsets) if x.ndim == 5 else twice(x), batch.obs)
+    def view(x: jax.Array) -> jax.Array:
+        return random_shift(twice(x), offsets) if is_image(jax.ShapeDtypeStruct(x.shape[2:], x.dtype)) else twice(x)
+
+    views = jax.tree.map(view, batch.obs)
     tokens = encode(networks, params, views, 2)
     start = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=0), batch.latent)
     latents, _ = networks.rssm.apply(
@@ -233,8 +235,8 @@ def actor_critic_loss(
 
 
 def critic_loss(networks: Networks, slow_critic: Any, feature: jax.Array, logits: jax.Array, target: jax.Array) -> jax.Array:
-    """Cross-entropies f32 `[T, B]` of the critic's logits with returns, and with the slow critic's means; features are those of one
-    row more, `[T + 1, B, F]`."""
+    """Cross-entropies f32 `[T, B]` of the critic's logits with returns, and with the slow critic's means; features are those of
+    one row more, `[T + 1, B, F]`."""
     frozen = jax.lax.stop_gradient({"critic": slow_critic})
     slow = TWO_HOT.decode(networks.apply("critic", frozen, jax.lax.stop_gradient(feature)))[:-1]
     # Both targets are weights of the same logarithms.

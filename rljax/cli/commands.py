@@ -37,6 +37,8 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
     agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
     config, quoted = agent.config, shlex.quote(str(folder))
+    if agent.memory:
+        title += f"\nmemory{'' if options.seeds is None else ' of each seed'}: {agent.memory}"
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     started = time.perf_counter()
     try:
@@ -159,11 +161,21 @@ def export_run(options: Export) -> None:
 
 
 def plot_runs(options: Plot) -> None:
-    """`rljax plot`: learning curves."""
-    from rljax.run.plot import plot
+    """`rljax plot`: learning curves, or open-loop predictions."""
+    out = options.out or f"{options.kind}.png"
+    if options.kind == "curves":
+        from rljax.run.plot import plot
 
-    plot([split_path(run)[0] for run in options.runs], options.out, metric=options.metric)
-    print(options.out)
+        plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
+    else:
+        from rljax.run.openloop import plot_openloop
+
+        if len(options.runs) != 1:
+            raise ConfigError(f"--kind openloop draws one run: expected a single folder, got {len(options.runs)}")
+        if options.metric is not None:
+            raise ConfigError(f"--metric {options.metric}: belongs to --kind curves")
+        plot_openloop(options.runs[0], out)
+    print(out)
 
 
 def show_run(path: str) -> None:

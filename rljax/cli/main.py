@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -32,6 +32,7 @@ DESCRIPTION = """Reinforcement learning in one compiled JAX program.
   rljax eval runs/cartpole_ppo                          play 100 episodes with the trained agent
   rljax show runs/cartpole_ppo                          configuration, figures, checkpoints, learning curve
   rljax plot runs/*                                     learning curves with confidence bands, as PNG or SVG
+  rljax plot --kind openloop runs/cartpole_dreamer      what a world model foresees, against what came
   rljax record runs/cartpole_ppo --out agent.gif        watch it play
   rljax export runs/cartpole_ppo --out policy           the policy as files that JAX alone (or ONNX) runs
   rljax list                                            presets, environments, algorithms and their fields
@@ -116,16 +117,18 @@ class Export(Saved):
 
 @dataclasses.dataclass
 class Plot:
-    """Draw learning curves: the interquartile mean over seeds with a 95 % bootstrap interval.
+    """Draw learning curves, the interquartile mean over seeds with a 95 % bootstrap interval, or what a world model foresees.
 
     Runs that differ in their seed only are one curve."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs."""
-    out: str = "curves.png"
-    """The picture: .png, .svg or .pdf."""
+    kind: Literal["curves", "openloop"] = "curves"
+    """curves, or openloop: true and predicted observations of one run of Dreamer, and the error of each step ahead."""
+    out: str | None = None
+    """The picture: .png, .svg or .pdf; KIND.png unless given."""
     metric: str | None = None
-    """What to draw; eval/return where all runs have it, else episode/return, unless given."""
+    """Of curves: what to draw; eval/return where all runs have it, else episode/return, unless given."""
 
 
 @dataclasses.dataclass

@@ -41,12 +41,16 @@ class Act(Protocol):
 
 
 class Agent(NamedTuple):
-    """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy."""
+    """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy.
+
+    `memory` says in a line what a run keeps on the device, where that is much.
+    """
 
     init: Callable[[jax.Array], Any]
     step: Callable[[Any], tuple[Any, Metrics]]
     act: Act
     config: Any
+    memory: str = ""
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:

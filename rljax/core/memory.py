@@ -17,6 +17,12 @@ def tree_bytes(tree: Any) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+def readable_bytes(count: int) -> str:
+    """ "2.1 GB", "0.4 GB", "10 MB", "0.3 MB"."""
+    unit, name = (1e9, "GB") if count >= 1e8 else (1e6, "MB")
+    return f"{count / unit:.0f} {name}" if count >= 10 * unit else f"{count / unit:.1f} {name}"
+
+
 def device_memory() -> int | None:
     """Bytes that the default device can hold; for the CPU those of the machine, or of the container; None: not known."""
     device = jax.local_devices()[0]

@@ -9,6 +9,7 @@ observation), `H` = hidden.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -212,9 +213,10 @@ def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
     """i32 `[...]`, drawn from log probabilities `[..., C]` by one number in [0, 1) `[...]` each."""
     # By the inverse distribution function: one random number for a draw, where Gumbel's trick needs C and their logarithms.
     probs = jnp.exp(log_probs)
-    total, index = jnp.zeros_like(uniform), jnp.zeros(uniform.shape, jnp.int32)
-    for i in range(log_probs.shape[-1] - 1):
-        total = total + probs[..., i]
+    totals = list(itertools.accumulate(probs[..., i] for i in range(probs.shape[-1])))
+    # Of their own sum: where rounding leaves it below 1, a last class that is impossible would have the rest.
+    uniform, index = uniform * totals[-1], jnp.zeros(uniform.shape, jnp.int32)
+    for total in totals[:-1]:
         index = index + (uniform >= total)
     return index
 

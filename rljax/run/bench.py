@@ -21,12 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.ppo import PPOConfig, ppo_init, ppo_parts
 from rljax.algos.training import make_train
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
 from rljax.core.config import load_config
 from rljax.envs import resolve_env
+from rljax.run.bench_dreamer import print_dreamer
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 from rljax.run.timing import Program, hardware, time_interleaved
@@ -68,6 +70,14 @@ def bench_recurrent(repeats: int) -> None:
     _print_recurrent(PPOConfig(env="CartPole-v1", total_timesteps=102_400, num_envs=16), repeats)
 
 
+def bench_dreamer(repeats: int) -> None:
+    """Dreamer, size 1M on CartPole: updates per second, what they are made of, and what many seeds in one program cost."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    # A small buffer, since programs that are timed on one state copy it.
+    print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)
+
+
 def bench_presets(repeats: int) -> None:
     """The algorithms side by side: steps and time until the presets of a task solve it, for the README's decision guide."""
     jax.config.update("jax_enable_compilation_cache", False)
@@ -83,6 +93,7 @@ SUITES: dict[str, Callable[[int], None]] = {
     "ppo": bench_ppo,
     "recurrent": bench_recurrent,
     "dqn": bench_dqn,
+    "dreamer": bench_dreamer,
     "presets": bench_presets,
     "fit": bench_fit,
 }

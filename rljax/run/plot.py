@@ -58,6 +58,9 @@ STYLE: Any = {
     "svg.hashsalt": "rljax",  # the same plot is the same file
 }
 
+# A date would make each file differ.
+METADATA: Any = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
 
 class Curve(NamedTuple):
     """One line of a plot: G points over the seeds of equal configurations.
@@ -126,7 +129,7 @@ def plot(
         evaluated = all(any(record.get("eval/return") is not None for record in s.history.records) for s in sources)
         metric = "eval/return" if evaluated else "episode/return"
     lines = _lines(sources, metric, points)
-    titles = {f"{s.config.algorithm.upper()} on {_shown(s.config.env)}" for s in sources}
+    titles = {f"{s.config.algorithm.upper()} on {shown(s.config.env)}" for s in sources}
     _draw(path, lines, metric, titles.pop() if len(titles) == 1 else None)
     return Plot(path, metric, lines)
 
@@ -227,14 +230,15 @@ def _labels(groups: list[list[_Source]]) -> list[str]:
     fields = [_fields(group[0].config) for group in groups]
     names = [name for name in dict.fromkeys(n for f in fields for n in f) if name != "seed"]
     differing = [name for name in names if len({repr(f.get(name, "default")) for f in fields}) > 1]
-    labels = [", ".join(f"{name} = {_shown(f.get(name, 'default'))}" for name in differing) for f in fields]
+    labels = [", ".join(f"{name} = {shown(f.get(name, 'default'))}" for name in differing) for f in fields]
     if len(differing) <= 3 and len(set(labels)) == len(labels) and max(map(len, labels)) <= 60:
         return labels
     folders = [Path(group[0].folder).resolve().name for group in groups]
     return folders if len(set(folders)) == len(folders) else [group[0].folder for group in groups]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A field's value, as a person reads it."""
     if isinstance(value, str):
         return value.removeprefix(OBJECT_PREFIX)
     if isinstance(value, float):
@@ -266,10 +270,8 @@ def _draw(path: Path, lines: list[Curve], metric: str, title: str | None) -> Non
         elif len(lines) > 1:
             axes.legend(frameon=False)
         figure.supxlabel(_caption(lines), fontsize=7, color="0.35")
-        # A date would make each file differ.
-        metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[path.suffix.lower()]
         with written_aside(path) as aside:
-            figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=metadata)
+            figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=METADATA[path.suffix.lower()])
 
 
 def _decorate(axes: Any, last_step: float, metric: str, title: str | None) -> None:

@@ -34,10 +34,10 @@ from rljax.run.folder import (
 BUDGET = "total_timesteps"
 """The one field of a run's configuration that resuming it may change."""
 
-ENVIRONMENT_FIELDS = ("env_state", "obs", "carry")
+ENVIRONMENT_FIELDS = ("env_state", "obs", "arrival", "carry")
 """Fields of a state that hold episodes under way: kept together or started anew together."""
 
-REPLAY_FIELDS = ("replay", "priorities")
+REPLAY_FIELDS = ("replay", "priorities", "queue")
 """Fields of a state that hold steps taken: started anew where the episodes under way are, and together."""
 
 PRIORITY_FIELDS = ("priority_alpha", "n_step")
