@@ -35,6 +35,7 @@ from rljax.algos.dreamer_openloop import openloop_metrics
 from rljax.algos.dreamer_replay import DreamerRow, replayed, row_example, write_latents
 from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.off_policy import means_over_updates, polyak_update
+from rljax.algos.optimizer import annealed
 from rljax.algos.state import initial_fields
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import ReturnNormalizer, init_return_normalizer
@@ -200,7 +201,7 @@ def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_fir
     """The state at observations `[..., *obs_shape]`, from what is remembered of the step before."""
     inputs = (encode(parts.networks, params, obs, is_first.ndim), carry.action, is_first, uniform)
     latents, _ = parts.networks.rssm.apply({"params": params["rssm"]}, carry.latent, *(x[None] for x in inputs), method="observe")
-    return jax.tree.map(lambda x: x[0], latents)
+    return jax.tree.map(lambda x: x[0].astype(jnp.float32), latents)
 
 
 def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, jax.Array]:
@@ -309,7 +310,7 @@ def _one_update(
 
     (_, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
     directions, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    rate = warmed_up(config.learning_rate, state.updates, config.warmup)
+    rate = warmed_up(annealed(config, state.iteration), state.updates, config.warmup)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     if state.target is not None:
         prototypes = params["prototypes"]["kernel"]

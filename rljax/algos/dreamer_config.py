@@ -29,6 +29,7 @@ class DreamerConfig(Config):
     buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
     learning_starts: int = static(default=1_024, doc="steps in the buffer before the first update", ge=0)
     learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
+    anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
     warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
     agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
     return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)

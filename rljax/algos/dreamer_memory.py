@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.dreamer_config import DreamerConfig
-from rljax.algos.dreamer_networks import TWO_HOT, Networks, init_networks, is_image
+from rljax.algos.dreamer_networks import PROTOTYPES, TWO_HOT, Networks, init_networks, is_image
 from rljax.algos.dreamer_replay import DreamerRow
 from rljax.algos.laprop import laprop
 from rljax.core.errors import ConfigError
@@ -50,15 +50,17 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
     rssm, size = networks.rssm, jnp.dtype(networks.rssm.dtype or jnp.float32).itemsize
     replayed, stoch = batch_size * config.batch_length, rssm.groups * rssm.classes
     imagined = replayed * (config.horizon + 1)
+    # DreamerPro encodes and observes what was replayed, and two views of it.
+    passes = 3 if config.representation == "dreamerpro" else 1
     # Of an imagined state the features and their parts, the layers of four heads, and logits of two-hot numbers; of a replayed
     # one also what the gradient of the scan needs of each of its steps.
     per_imagined = size * (2 * (rssm.deter + stoch) + 26 * rssm.hidden) + 4 * 6 * TWO_HOT.num_bins
-    per_replayed = size * (27 * rssm.deter + 32 * rssm.hidden) + 4 * (15 * stoch + 5 * TWO_HOT.num_bins)
+    per_replayed = passes * size * (27 * rssm.deter + 32 * rssm.hidden) + 4 * (15 * stoch + 5 * TWO_HOT.num_bins)
+    if config.representation == "dreamerpro":
+        per_replayed += 4 * 8 * PROTOTYPES  # scores of both views
     shapes = [x.shape for x in jax.tree.leaves(row.obs) if is_image(x)]
     encoded = [patches for shape in shapes for patches in _encoder_patches(networks, shape)]
     decoded = [patches for shape in shapes if networks.decoder is not None for patches in _decoder_patches(networks, shape)]
-    # DreamerPro encodes and observes what was replayed, and two views of it.
-    passes = 3 if config.representation == "dreamerpro" else 1
     # The gradient of the largest is there beside all of them; a tenth more is what goes in and comes out.
     per_replayed += int(1.1 * size * (passes * sum(encoded) + sum(decoded) + max([0, *encoded, *decoded])))
     every, _, _ = config.schedule
@@ -94,7 +96,8 @@ def check_dreamer_memory(config: DreamerConfig, networks: Networks, row: Dreamer
     why = f"as the run needs {memory_line(needs)}, and this device has {readable_bytes(limit)}"
     per_row = config.num_envs * tree_bytes(row)
     rows = (limit - needs["parameters"] - needs["activations"]) // per_row
-    if rows >= config.window:
+    smallest = max(config.window, config.num_steps)
+    if rows >= smallest:
         raise ConfigError(f"buffer_size = {config.buffer_size}: expected at most {rows * config.num_envs} here, {why}")
     params = tree_bytes(jax.eval_shape(lambda: init_networks(networks, jax.random.key(0), row.obs)))
 
@@ -102,7 +105,7 @@ def check_dreamer_memory(config: DreamerConfig, networks: Networks, row: Dreamer
         activations = activation_bytes(config, networks, row, params, batch_size)
         return needs["parameters"] + buffer + activations <= limit
 
-    for buffer, also in ((needs["buffer"], ""), (config.window * per_row, " with a smaller buffer_size")):
+    for buffer, also in ((needs["buffer"], ""), (smallest * per_row, " with a smaller buffer_size")):
         largest = bisect.bisect_left(range(1, config.batch_size), True, key=lambda n: not fits(n, buffer))
         if largest:
             raise ConfigError(f"batch_size = {config.batch_size}: expected at most {largest}{also} here, {why}")

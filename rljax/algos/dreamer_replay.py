@@ -52,7 +52,8 @@ def row_example(rssm: RSSM, obs: Any, action_size: int) -> DreamerRow:
         is_first=flag,
         is_last=flag,
         is_terminal=flag,
-        deter=shape((rssm.deter,), rssm.dtype or jnp.float32),
+        # f32 whatever products are in, so that a run goes on on another kind of device.
+        deter=shape((rssm.deter,), jnp.float32),
         stoch=shape((rssm.groups,), jnp.uint8),
     )
 
@@ -80,6 +81,7 @@ def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
     stoch = jnp.argmax(latents.stoch, axis=-1).astype(jnp.uint8)
     return replay.replace(
         data=data._replace(
-            deter=data.deter.at[rows, places.env].set(latents.deter), stoch=data.stoch.at[rows, places.env].set(stoch)
+            deter=data.deter.at[rows, places.env].set(latents.deter.astype(data.deter.dtype)),
+            stoch=data.stoch.at[rows, places.env].set(stoch),
         )
     )

@@ -9,13 +9,20 @@ import jax.numpy as jnp
 import optax
 
 
-class OptimizerFields(Protocol):
-    """Fields of a configuration that say how its parameters are optimised; properties, since configurations are frozen."""
+class RateFields(Protocol):
+    """Fields of a configuration that decide its learning rate; properties, since configurations are frozen."""
 
     @property
     def learning_rate(self) -> float: ...
     @property
     def anneal_lr(self) -> bool: ...
+    @property
+    def num_iterations(self) -> int: ...
+
+
+class OptimizerFields(RateFields, Protocol):
+    """And how its parameters are optimised."""
+
     @property
     def adam_eps(self) -> float: ...
     @property
@@ -30,7 +37,7 @@ def adam(config: OptimizerFields) -> optax.GradientTransformation:
     return optax.chain(clip, optax.scale_by_adam(eps=config.adam_eps))
 
 
-def annealed(config: OptimizerFields, iteration: jax.Array) -> jax.Array:
+def annealed(config: RateFields, iteration: jax.Array) -> jax.Array:
     """The learning rate of an iteration: the whole rate in the first, exactly 0 from the last on."""
     rate = jnp.asarray(config.learning_rate, jnp.float32)
     # The difference first: compiled, 1 - n / n may be 1e-8. Not below 0, for who goes on after the last iteration.

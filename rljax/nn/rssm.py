@@ -81,9 +81,8 @@ class RSSM(nn.Module):
 
     @nn.nowrap
     def initial(self, batch: tuple[int, ...]) -> Latent:
-        """Zeros, which begin an episode, `[*batch, ...]`."""
-        deter = jnp.zeros((*batch, self.deter), self.dtype or jnp.float32)
-        return Latent(deter, jnp.zeros((*batch, self.groups, self.classes)))
+        """Zeros, which begin an episode, f32 `[*batch, ...]`."""
+        return Latent(jnp.zeros((*batch, self.deter)), jnp.zeros((*batch, self.groups, self.classes)))
 
     def observe(
         self, latent: Latent, tokens: jax.Array, actions: jax.Array, is_first: jax.Array, uniform: jax.Array
@@ -91,7 +90,7 @@ class RSSM(nn.Module):
         """The states of T steps whose observations are known.
 
         Args:
-            latent: before the first of them, `[B, ...]`.
+            latent: before the first of them, `[B, ...]`, of any dtype.
             tokens: encoded observations, `[T, B, E]`.
             actions: those taken before each, f32 `[T, B, A]`.
             is_first: where an episode begins, bool `[T, B]`: state, sample and action before are zeros there.
@@ -117,6 +116,7 @@ class RSSM(nn.Module):
             latent = Latent(deter, draw_one_hot(logits, uniform))
             return latent, (latent, logits)
 
+        latent = latent._replace(deter=self._cast(latent.deter))
         _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform))
         return latents, logits
 
@@ -143,6 +143,7 @@ class RSSM(nn.Module):
             latent = Latent(deter, draw_one_hot(self.prior(deter), uniform))
             return latent, (latent, action)
 
+        latent = latent._replace(deter=self._cast(latent.deter))
         _, (latents, actions) = jax.lax.scan(advance, latent, (noise, uniform))
         return latents, actions
 

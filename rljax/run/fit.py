@@ -217,7 +217,7 @@ class _Driver:
         self.num_seeds = start.info.seeds or 1
         self.done, self.last = start.iteration, start.last_iteration
         # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
-        self.iteration = jax.jit(_vectorized(start.agent, start.info.seeds))
+        self.iteration = jax.jit(vectorized_iteration(start.agent, start.info.seeds))
         self.names = sorted(jax.eval_shape(self.iteration, start.state, _INT32)[1])
         self.scores = Scores(self.num_seeds, start.meta)
         window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
@@ -414,7 +414,7 @@ _INT32 = jax.ShapeDtypeStruct((), jnp.int32)
 Chunk = Callable[..., tuple[Any, jax.Array, jax.Array]]
 
 
-def _vectorized(agent: Agent, seeds: int | None) -> Callable[..., Any]:
+def vectorized_iteration(agent: Agent, seeds: int | None) -> Callable[..., Any]:
     """`(state, iteration) -> (state, metrics)`, over the states' axis of seeds where there is one."""
 
     def iteration(state: Any, i: jax.Array) -> Any:

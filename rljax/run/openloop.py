@@ -126,11 +126,15 @@ def _predictions(parts: DreamerParts, state: Any, context: int, horizon: int) ->
     return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *groups)
 
 
-def _mean_errors(result: OpenLoop, shuffled: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def _mean_errors(result: OpenLoop, shuffled: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     """Means over the valid sequences of each step: three of [H], and their number."""
     counts = result.valid.sum(axis=1)
-    errors = (np.where(result.valid, x, 0.0).sum(axis=1) for x in (result.error, result.copy_last_error, shuffled))
-    return [np.where(counts > 0, error / np.maximum(counts, 1), np.nan) for error in errors], np.asarray(counts)
+
+    def mean(error: Any) -> np.ndarray:
+        total = np.where(result.valid, error, 0.0).sum(axis=1, dtype=np.float64)
+        return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+
+    return (mean(result.error), mean(result.copy_last_error), mean(shuffled)), np.asarray(counts)
 
 
 def _sequences(batch: Replayed, result: OpenLoop, context: int) -> list[_Sequence]:
@@ -159,7 +163,7 @@ def _draw(
     path: Path,
     parts: DreamerParts,
     sequences: list[_Sequence],
-    errors: list[np.ndarray],
+    errors: tuple[np.ndarray, ...],
     counts: np.ndarray,
     context: int,
     title: str,
@@ -269,7 +273,7 @@ def _draw_signals(figure: Any, sequences: list[_Sequence], names: list[str], con
     figure.legend(*axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside upper right", ncols=3)
 
 
-def _draw_errors(figure: Any, errors: list[np.ndarray], counts: np.ndarray) -> None:
+def _draw_errors(figure: Any, errors: tuple[np.ndarray, ...], counts: np.ndarray) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax = figure.subplots()

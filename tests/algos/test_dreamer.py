@@ -21,7 +21,7 @@ from rljax.algos.dreamer_replay import replayed
 from rljax.collect.replay import Places, sample_online
 from rljax.core.errors import RljaxWarning
 from rljax.envs import Composite, GridWorldPixels
-from rljax.run.fit import _vectorized
+from rljax.run.fit import vectorized_iteration
 
 LENGTH = 4
 
@@ -573,7 +573,7 @@ def lowered(seeds: int | None) -> tuple[Any, int]:
         program = jax.jit(agent.step, donate_argnums=0).lower(state)
     else:
         state = jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), seeds))
-        program = jax.jit(_vectorized(agent, seeds), donate_argnums=0).lower(state, jnp.int32(0))
+        program = jax.jit(vectorized_iteration(agent, seeds), donate_argnums=0).lower(state, jnp.int32(0))
     return program, sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.replay.data))
 
 

@@ -123,27 +123,27 @@ def test_it_is_a_loop_over_single_steps() -> None:
         if t >= CONTEXT:
             rows.append(networks.apply("decoder", PARAMS, latent.feature).vector)
             rewards.append(TWO_HOT.decode(networks.apply("reward", PARAMS, latent.feature)))
-    result = predicted(batch)
+    result: Any = predicted(batch)
     np.testing.assert_allclose(result.prediction.vector, jnp.stack(rows), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(result.reward, jnp.stack(rewards), atol=1e-5)
 
 
 def test_errors_are_those_of_numpy() -> None:
     batch = some_batch()
-    result, truth = predicted(batch), np.sign(batch.obs) * np.log1p(np.abs(batch.obs))
+    result: Any = predicted(batch)
+    truth = np.sign(batch.obs) * np.log1p(np.abs(batch.obs))
     np.testing.assert_allclose(result.truth.vector, truth[CONTEXT:], rtol=1e-5)
     np.testing.assert_allclose(result.error, ((result.prediction.vector - truth[CONTEXT:]) ** 2).mean(-1), rtol=1e-4)
     np.testing.assert_allclose(result.copy_last_error, ((truth[CONTEXT - 1] - truth[CONTEXT:]) ** 2).mean(-1), rtol=1e-4)
     rng = np.random.default_rng(0)
     shapes = [(5, 3, 7), (5, 3, 4, 4, 2), (5, 3, 2, 2, 1)]
+    of: Any = Parts
     (a, b, c), (d, e, f) = ([rng.normal(size=shape).astype(np.float32) for shape in shapes] for _ in range(2))
     numbers = np.concatenate([(x - y).reshape(5, 3, -1) ** 2 for x, y in ((a, d), (b, e), (c, f))], axis=-1)
     assert numbers.shape[-1] == 7 + 32 + 4
-    together = mean_squared_error(Parts(jnp.asarray(a), (jnp.asarray(b), jnp.asarray(c))), Parts(d, (e, f)))
+    together = mean_squared_error(of(a, (b, c)), of(d, (e, f)))
     np.testing.assert_allclose(together, numbers.mean(-1), rtol=1e-5)
-    np.testing.assert_allclose(
-        mean_squared_error(Parts(None, (b,)), Parts(None, (e,))), ((b - e) ** 2).mean((2, 3, 4)), rtol=1e-5
-    )
+    np.testing.assert_allclose(mean_squared_error(of(None, (b,)), of(None, (e,))), ((b - e) ** 2).mean((2, 3, 4)), rtol=1e-5)
 
 
 def test_rows_of_the_next_episode_do_not_count() -> None:

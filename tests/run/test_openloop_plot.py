@@ -103,18 +103,18 @@ def test_those_sequences_are_drawn_that_go_on_for_longest_up_to_their_end() -> N
     for row, sequence in ((3, 0), (1, 2), (5, 3)):
         is_first[row, sequence] = True
     obs = np.arange(length * batch, dtype=np.float32).reshape(length, batch, 1)
-    rows = Replayed(None, obs, None, np.zeros((length, batch)), is_first, None, None)  # type: ignore[arg-type]
+    rows: Any = Replayed(None, obs, None, np.zeros((length, batch)), is_first, None, None)  # type: ignore[arg-type]
     valid = np.cumsum(is_first[context:], axis=0) == 0
-    prediction = Parts(np.log1p(obs[context:] + 0.5), ())  # type: ignore[arg-type]
-    result = OpenLoop(None, prediction, None, None, None, None, valid)  # type: ignore[arg-type]
-    found = openloop._sequences(rows, result, context)
+    prediction: Any = Parts(np.log1p(obs[context:] + 0.5), ())
+    result: Any = OpenLoop(None, prediction, None, None, None, None, valid)  # type: ignore[arg-type]
+    found: Any = openloop._sequences(rows, result, context)
     # The whole ones, then the one that begins within its context.
-    for sequence, number in zip(found, (1, 4, 2), strict=True):
-        np.testing.assert_allclose(sequence.truth.vector, obs[:, number], rtol=1e-5)
-        np.testing.assert_allclose(sequence.prediction.vector[context:], obs[context:, number] + 0.5, rtol=1e-5)
+    for sequence, i in zip(found, (1, 4, 2), strict=True):
+        np.testing.assert_allclose(sequence.truth.vector, obs[:, i], rtol=1e-5)
+        np.testing.assert_allclose(sequence.prediction.vector[context:], obs[context:, i] + 0.5, rtol=1e-5)
         assert np.isnan(sequence.prediction.vector[:context]).all()
     short = Replayed(None, obs[:, :1], None, np.zeros((length, 1)), is_first[:, :1], None, None)  # type: ignore[arg-type]
-    (only,) = openloop._sequences(short, jax.tree.map(lambda x: x[:, :1], result), context)
+    only: Any = openloop._sequences(short, jax.tree.map(lambda x: x[:, :1], result), context)[0]
     np.testing.assert_array_equal(np.isnan(only.truth.vector[:, 0]), np.arange(length) >= 3)
     np.testing.assert_array_equal(np.isnan(only.prediction.vector[:, 0]), [True, True, False, True, True, True])
 
@@ -126,8 +126,8 @@ def test_strips_have_truth_prediction_and_their_difference() -> None:
     side = 8 + 2 * openloop.GAP
     assert strip.shape == (3 * side, 4 * side, 3)
     middles = strip[side // 2 :: side, side // 2 :: side, 0]
-    np.testing.assert_allclose(middles, [[0, 0, 0, 1], [1, 1, 0.25, 0.25], [1, 1, 0.75, 0.25]])
-    np.testing.assert_allclose(strip[1, [side // 2, side + side // 2]], [[0, 0x72 / 255, 0xB2 / 255]] * 2)
+    np.testing.assert_allclose(middles, [[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.25, 0.25], [1.0, 1.0, 0.75, 0.25]])
+    np.testing.assert_allclose(strip[1, [side // 2, side + side // 2]], np.tile([0, 0x72 / 255, 0xB2 / 255], (2, 1)))
     assert (strip[1, [2 * side + side // 2, 3 * side + side // 2]] == 1.0).all()
 
 

@@ -121,7 +121,7 @@ def test_seeds_of_one_program_are_the_runs_alone() -> None:
 def test_no_buffer_is_copied_by_the_driver(prioritized: bool) -> None:
     agent = rljax.make_agent(CONFIG.replace(buffer_size=400_000, prioritized=prioritized, eval_every=None))
     states = jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), 4))
-    iteration = driver._vectorized(agent, 4)
+    iteration = driver.vectorized_iteration(agent, 4)
     names = sorted(jax.eval_shape(iteration, states, jnp.int32(0))[1])
     chunk = driver._compile_chunk(iteration, states, (4,), len(names), 8)
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(states.replay.data))
