@@ -58,6 +58,10 @@ class Arrival(NamedTuple):
     is_terminal: jax.Array
 
 
+TARGET_FRACTION = 0.05
+"""How far DreamerPro's target moves in an update."""
+
+
 class PolicyCarry(NamedTuple):
     """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
 
@@ -138,7 +142,7 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
         raise ConfigError(f"what is legal in {env.name} depends on the actions of earlier heads; Dreamer's do not see each other")
     accelerated = jax.default_backend() != "cpu"
     bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
-    networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None)
+    networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None, config.unroll)
     memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, policy.size))
     return DreamerParts(config, env, env_params, policy, networks, obs, memory)
 
@@ -200,7 +204,7 @@ def dreamer_noise(parts: DreamerParts, state: DreamerState, turns: int | None = 
 def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_first: jax.Array, uniform: jax.Array) -> Latent:
     """The state at observations `[..., *obs_shape]`, from what is remembered of the step before."""
     inputs = (encode(parts.networks, params, obs, is_first.ndim), carry.action, is_first, uniform)
-    latents, _ = parts.networks.rssm.apply({"params": params["rssm"]}, carry.latent, *(x[None] for x in inputs), method="observe")
+    latents, _ = parts.networks.apply_rssm("observe", params, carry.latent, *(x[None] for x in inputs))
     return jax.tree.map(lambda x: x[0].astype(jnp.float32), latents)
 
 
@@ -221,7 +225,8 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
-        row = DreamerRow(obs, action, *arrival, latent.deter, jnp.argmax(latent.stoch, axis=-1).astype(jnp.uint8))
+        stoch = jnp.argmax(latent.stoch, axis=-1).astype(jnp.uint8)
+        row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stoch)
         fresh = noise.env.fresh
         if fresh is None:
             fresh = strong(jax.vmap(env.reset_env, (0, None))(noise.env.reset_key, env_params))
@@ -291,8 +296,7 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
 
 def _learning(config: DreamerConfig, replay: Replay) -> jax.Array:
     """Whether the buffer holds enough to learn from, bool []."""
-    enough = max(config.window, -(-config.learning_starts // config.num_envs))
-    return replay.size >= min(enough, config.buffer_rows)
+    return replay.size >= config.rows_before_learning
 
 
 def _one_update(
@@ -326,10 +330,6 @@ def _one_update(
         queue=queue,
     )
     return state, aux.metrics | {"train/grad_norm": optax.tree.norm(grads), "train/learning_rate": rate}
-
-
-TARGET_FRACTION = 0.05
-"""How far DreamerPro's target moves in an update."""
 
 
 def make_dreamer(config: DreamerConfig) -> Agent:

@@ -13,7 +13,10 @@ from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
 
 @algorithm("dreamer")
 class DreamerConfig(Config):
-    """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions."""
+    """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions.
+
+    An environment's action masks hold in play; imagination knows none, so illegal actions are imagined too.
+    """
 
     num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
     num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
@@ -27,13 +30,16 @@ class DreamerConfig(Config):
     batch_length: int = static(default=64, doc="steps in a sequence", gt=1)
     horizon: int = static(default=15, doc="steps imagined ahead of every replayed one", gt=0)
     buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
-    learning_starts: int = static(default=1_024, doc="steps in the buffer before the first update", ge=0)
+    learning_starts: int = static(
+        default=1_024, doc="steps in the buffer before the first update, which needs a sequence of each environment too", ge=0
+    )
     learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
     warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
     agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
     return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
     return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
+    unroll: int = static(default=1, doc="steps of the scans over time that are compiled as one turn of a loop", gt=0)
     ent_coef: float = leaf(default=3e-4, doc="weight of the policy's entropy", ge=0)
     free_nats: float = leaf(default=1.0, doc="divergence of posterior and prior that costs nothing", ge=0)
     slow_fraction: float = leaf(default=0.02, doc="how far the slow critic moves after each update", gt=0, le=1)
@@ -56,17 +62,25 @@ class DreamerConfig(Config):
                 f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is "
                 f"batch_length + 1 = {self.window} rows of num_envs = {self.num_envs} steps"
             )
-        taken = self.num_iterations * self.steps_per_iteration
-        if self.learning_starts >= taken:
+        held = self.buffer_rows * self.num_envs
+        if self.learning_starts > held:
+            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} steps of the buffer")
+        taken, needed = self.num_iterations * self.steps_per_iteration, self.rows_before_learning * self.num_envs
+        if taken < needed:
             raise ConfigError(
-                f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
-                f"{self.total_timesteps}"
+                f"total_timesteps = {self.total_timesteps}: expected at least {needed} steps, which the first update needs "
+                f"(learning_starts = {self.learning_starts}, and batch_length + 1 = {self.window} of each environment)"
             )
         every, _, ratio = self.schedule
         if self.buffer_rows < every:
             raise ConfigError(
                 f"buffer_size = {self.buffer_size}: expected at least {every * self.num_envs}, as {every} rows of num_envs = "
                 f"{self.num_envs} steps are added before each update"
+            )
+        if not 0.5 <= ratio / self.train_ratio <= 2.0:
+            raise ConfigError(
+                f"train_ratio = {self.train_ratio:g}: expected at least {ratio:g}, one update in the {self.steps_per_iteration} "
+                "steps of an iteration; take more num_steps, or smaller batches"
             )
         if not math.isclose(ratio, self.train_ratio, rel_tol=1e-6):
             warnings.warn(
@@ -89,6 +103,11 @@ class DreamerConfig(Config):
     def buffer_rows(self) -> int:
         """Capacity of the buffer."""
         return self.buffer_size // self.num_envs
+
+    @property
+    def rows_before_learning(self) -> int:
+        """Rows in the buffer before the first update: `learning_starts` steps, and at least one sequence of each environment."""
+        return max(self.window, -(-self.learning_starts // self.num_envs))
 
     @property
     def schedule(self) -> tuple[int, int, float]:

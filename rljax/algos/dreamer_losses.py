@@ -16,7 +16,6 @@ from rljax.algos.dreamer_replay import Replayed
 from rljax.algos.representation import (
     dreamerpro_loss,
     infonce_loss,
-    normalized_prototypes,
     r2dreamer_loss,
     random_shift,
 )
@@ -27,7 +26,7 @@ from rljax.nn.decoders import Parts
 from rljax.nn.rssm import Latent, kl_loss
 from rljax.nn.transforms import symlog
 
-REPRESENTATION_SCALES = {"decoder": 1.0, "r2dreamer": 0.05, "infonce": 1.0, "dreamerpro": 1.0}
+R2DREAMER_SCALE = 0.05
 REP_SCALE, REPVAL_SCALE, SLOW_SCALE = 0.1, 0.3, 1.0
 FROZEN_PROTOTYPES = 10_000
 """Updates before the prototypes of DreamerPro move."""
@@ -82,10 +81,8 @@ def world_model_loss(
         The loss f32 [], the latents `[T, B, ...]`, and metrics.
     """
     tokens = encode(networks, params, batch.obs, 2)
-    latents, posterior = networks.rssm.apply(
-        {"params": params["rssm"]}, batch.latent, tokens, batch.action, batch.is_first, noise.observe, method="observe"
-    )
-    prior = networks.rssm.apply({"params": params["rssm"]}, latents.deter, method="prior")
+    latents, posterior = networks.apply_rssm("observe", params, batch.latent, tokens, batch.action, batch.is_first, noise.observe)
+    prior = networks.apply_rssm("prior", params, latents.deter)
     kl = kl_loss(posterior, prior, config.free_nats)
     feature = latents.feature
     representation, metrics = representation_loss(networks, params, target, batch, noise, config, tokens, feature, updates)
@@ -134,8 +131,9 @@ def representation_loss(
         return swav + temporal + norm, {"train/swav_loss": swav, "train/temporal_loss": temporal, "train/norm_loss": norm}
     predicted = networks.apply("projection", params, feature).reshape(-1, tokens.shape[-1])
     truth = jax.lax.stop_gradient(tokens).astype(jnp.float32).reshape(-1, tokens.shape[-1])
-    loss = r2dreamer_loss if kind == "r2dreamer" else infonce_loss
-    return REPRESENTATION_SCALES[kind] * loss(predicted, truth), {}
+    if kind == "r2dreamer":
+        return R2DREAMER_SCALE * r2dreamer_loss(predicted, truth), {}
+    return infonce_loss(predicted, truth), {}
 
 
 def _prototype_losses(
@@ -154,9 +152,7 @@ def _prototype_losses(
     views = jax.tree.map(view, batch.obs)
     tokens = encode(networks, params, views, 2)
     start = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=0), batch.latent)
-    latents, _ = networks.rssm.apply(
-        {"params": params["rssm"]}, start, tokens, twice(batch.action), twice(batch.is_first), uniform, method="observe"
-    )
+    latents, _ = networks.apply_rssm("observe", params, start, tokens, twice(batch.action), twice(batch.is_first), uniform)
 
     def split(x: jax.Array) -> jax.Array:
         """`[T, 2 B, D] -> [2, T B, D]`, the views apart."""
@@ -166,7 +162,7 @@ def _prototype_losses(
     prototypes = jnp.where(updates < FROZEN_PROTOTYPES, jax.lax.stop_gradient(prototypes), prototypes)
     truth = networks.apply("obs_projection", target, encode(networks, target, views, 2))
     return dreamerpro_loss(
-        normalized_prototypes(prototypes),
+        prototypes,
         split(networks.apply("obs_projection", params, tokens)),
         split(networks.apply("projection", params, latents.feature)),
         split(truth),
@@ -174,13 +170,16 @@ def _prototype_losses(
 
 
 def imagine(networks: Networks, policy: DreamerPolicy, params: Any, start: Latent, noise: LossNoise) -> Imagined:
-    """H steps of the policy ahead of every state `[N, ...]`; nothing of it passes a gradient."""
+    """H steps of the policy ahead of every state `[N, ...]`; nothing of it passes a gradient.
+
+    No action is masked there: the model does not predict which are legal.
+    """
     params, start = jax.lax.stop_gradient((params, start))
 
     def act(feature: jax.Array, noise: jax.Array) -> jax.Array:
         return policy.sample(networks.apply("actor", params, feature), noise, None)
 
-    latents, action = networks.rssm.apply({"params": params["rssm"]}, start, act, noise.action, noise.imagine, method="imagine")
+    latents, action = networks.apply_rssm("imagine", params, start, act, noise.action, noise.imagine)
     return Imagined(jnp.concatenate([start.feature[None], latents.feature]), action)
 
 

@@ -80,6 +80,10 @@ class Networks(NamedTuple):
         """A module on arrays with any leading axes: those of the first leaf before the module's own."""
         return apply_batched(getattr(self, name), params[name], x)
 
+    def apply_rssm(self, method: str, params: Any, *arguments: Any) -> Any:
+        """A method of the `RSSM`: "observe", "imagine" or "prior"."""
+        return self.rssm.apply({"params": params["rssm"]}, *arguments, method=method)
+
 
 def apply_batched(module: nn.Module, params: Any, x: jax.Array) -> Any:
     """A module of vectors `[B, D]` on `[..., D]`, its arrays in f32."""
@@ -87,7 +91,7 @@ def apply_batched(module: nn.Module, params: Any, x: jax.Array) -> Any:
     return jax.tree.map(lambda y: y.reshape(*x.shape[:-1], *y.shape[1:]).astype(jnp.float32), out)
 
 
-def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolicy, dtype: Any) -> Networks:
+def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolicy, dtype: Any, unroll: int = 1) -> Networks:
     """The networks for one observation of the shapes of `obs`.
 
     Args:
@@ -96,6 +100,7 @@ def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolic
         obs: tree of `jax.ShapeDtypeStruct`.
         policy: of the environment's actions.
         dtype: of the products; None: f32.
+        unroll: of the scans over time.
 
     Raises:
         ConfigError: an image's sides cannot be halved four times.
@@ -121,7 +126,7 @@ def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolic
         projection = nn.Dense(tokens, use_bias=False)
     return Networks(
         encoder=encoder,
-        rssm=RSSM(policy.size, tokens, deter, hidden, classes, dtype=dtype),
+        rssm=RSSM(policy.size, tokens, deter, hidden, classes, dtype=dtype, unroll=unroll),
         decoder=DictDecoder(vector_size, images, (hidden,) * 3, depth, dtype=dtype) if representation == "decoder" else None,
         reward=MLP((hidden,), TWO_HOT.num_bins, norm="rms", dtype=dtype),
         cont=MLP((hidden,), 1, norm="rms", dtype=dtype),
@@ -179,7 +184,8 @@ def prepared(obs: Any, batch_ndim: int) -> Any:
 def encode(networks: Networks, params: Any, obs: Any, batch_ndim: int) -> jax.Array:
     """Tokens `[..., E]` of observations with `batch_ndim` leading axes."""
     batch = jax.tree.leaves(obs)[0].shape[:batch_ndim]
-    return networks.encoder.apply({"params": params["encoder"]}, prepared(obs, batch_ndim)).reshape(*batch, -1)
+    tokens: Any = networks.encoder.apply({"params": params["encoder"]}, prepared(obs, batch_ndim))
+    return jnp.reshape(tokens, (*batch, -1))
 
 
 def observation_parts(obs: Any, batch_ndim: int) -> Parts:
@@ -222,6 +228,8 @@ class DreamerPolicy(NamedTuple):
 
 def make_policy(space: Any) -> DreamerPolicy:
     """The policy for an action space: Box, Discrete, MultiDiscrete or a Dict of Discrete.
+
+    Of a Box with finite bounds -1 and 1 stand for these; without, actions are numbers near [-1, 1], so scale the environment's.
 
     Raises:
         ConfigError: another space.

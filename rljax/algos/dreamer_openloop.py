@@ -79,13 +79,13 @@ def open_loop(
             f"context = {context}: expected a whole number from 1 to {length - 1}, as the sequences have {length} rows"
         )
     uniform = draw(jax.random.uniform, key, (*batch.reward.shape, networks.rssm.groups))
-    rssm, taken = {"params": params["rssm"]}, batch.action if actions is None else actions
+    taken = batch.action if actions is None else actions
     tokens = encode(networks, params, jax.tree.map(lambda x: x[:context], batch.obs), 2)
     inputs = (x[:context] for x in (batch.action, batch.is_first, uniform))
-    observed, _ = networks.rssm.apply(rssm, batch.latent, tokens, *inputs, method="observe")
+    observed, _ = networks.apply_rssm("observe", params, batch.latent, tokens, *inputs)
     start = jax.tree.map(lambda x: x[-1], observed)
     # The policy's noise of each step is the action that led to the row it predicts.
-    ahead, _ = networks.rssm.apply(rssm, start, lambda _, action: action, taken[context:], uniform[context:], method="imagine")
+    ahead, _ = networks.apply_rssm("imagine", params, start, lambda _, action: action, taken[context:], uniform[context:])
     feature = ahead.feature
     prediction = networks.apply("decoder", params, feature)
     truth = squashed_parts(batch.obs)

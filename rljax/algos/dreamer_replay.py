@@ -75,13 +75,19 @@ def replayed(rssm: RSSM, replay: Replay, places: Places, length: int) -> Replaye
 
 
 def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
-    """The buffer with states `[T, B, ...]` inferred anew for the rows after each of `places`."""
-    rows = (places.row + 1 + jnp.arange(latents.deter.shape[0])[:, None]) % replay.capacity
+    """The buffer with states `[T, B, ...]` for the rows after each of `places`; the last wins of those that overlap."""
+    step = jnp.arange(latents.deter.shape[0])[:, None]
+    rows = (places.row + 1 + step) % replay.capacity
+    # Which of two writes to one place wins is left open by XLA, and on GPUs it is another each time: all but one go nowhere.
+    inside = (rows[..., None] - places.row - 1) % replay.capacity < step.shape[0]
+    index = jnp.arange(places.row.shape[0])
+    overruled = inside & (places.env[:, None] == places.env) & (index[:, None] < index)
+    rows = jnp.where(jnp.any(overruled, axis=-1), replay.capacity, rows)
     data: DreamerRow = replay.data
     stoch = jnp.argmax(latents.stoch, axis=-1).astype(jnp.uint8)
     return replay.replace(
         data=data._replace(
-            deter=data.deter.at[rows, places.env].set(latents.deter.astype(data.deter.dtype)),
-            stoch=data.stoch.at[rows, places.env].set(stoch),
+            deter=data.deter.at[rows, places.env].set(latents.deter.astype(data.deter.dtype), mode="drop"),
+            stoch=data.stoch.at[rows, places.env].set(stoch, mode="drop"),
         )
     )

@@ -153,7 +153,7 @@ class OnlineQueue(struct.PyTreeNode):
     """Which sequences of each stream were sampled for a first time already (the online queue of DreamerV3's replay: Hafner et
     al., 2025, Methods).
 
-    Counters only, none of which depends on what is drawn: under vmap over seeds they stay scalars, as those of `Replay` do.
+    Counters only, none of which depends on what is drawn: where those of `Replay` stay scalars under vmap over seeds, these do.
 
     Attributes:
         written: i32 [], rows added since the start; whoever adds rows counts them: `queue.replace(written=queue.written + K)`.

@@ -53,6 +53,7 @@ class RSSM(nn.Module):
         blocks: into how many the deterministic state is cut: each sees itself, and all of the sample and the action.
         unimix: share of the uniform distribution in every categorical.
         dtype: of products and of the deterministic state; None: f32. Parameters, norms and distributions are f32.
+        unroll: steps of the scans over time that are compiled as one turn of a loop.
     """
 
     actions: int
@@ -64,6 +65,7 @@ class RSSM(nn.Module):
     blocks: int = 8
     unimix: float = 0.01
     dtype: Any = None
+    unroll: int = 1
 
     def setup(self) -> None:
         stoch, block = self.groups * self.classes, self.deter // self.blocks
@@ -117,7 +119,7 @@ class RSSM(nn.Module):
             return latent, (latent, logits)
 
         latent = latent._replace(deter=self._cast(latent.deter))
-        _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform))
+        _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform), unroll=self.unroll)
         return latents, logits
 
     def imagine(
@@ -144,7 +146,7 @@ class RSSM(nn.Module):
             return latent, (latent, action)
 
         latent = latent._replace(deter=self._cast(latent.deter))
-        _, (latents, actions) = jax.lax.scan(advance, latent, (noise, uniform))
+        _, (latents, actions) = jax.lax.scan(advance, latent, (noise, uniform), unroll=self.unroll)
         return latents, actions
 
     def prior(self, deter: jax.Array) -> jax.Array:

@@ -318,7 +318,9 @@ def _check_memoryless(agent: Agent, state: Any, signature: _Signature) -> None:
     arguments = [signature.obs, signature.mask]
     carry = jax.eval_shape(lambda obs, mask: agent.act(state, obs, None, jax.random.key(0), True, mask)[1], *arguments)
     if jax.tree.leaves(carry):
-        raise ConfigError("a recurrent policy cannot be exported: the files hold functions of one observation")
+        raise ConfigError(
+            "a policy with a memory (recurrent, or a world model) cannot be exported: the files hold functions of one observation"
+        )
 
 
 def _batched(signature: _Signature) -> list[Any]:

@@ -225,7 +225,7 @@ def _strip(sequence: _Sequence, image: int, context: int) -> np.ndarray:
         inside[1:-1, 1:-1] = True
         inside[GAP:-GAP, GAP:-GAP] = False
         frames[0, t][inside] = blue
-    return np.nan_to_num(np.concatenate(np.concatenate(list(frames), axis=1).transpose(0, 1, 2, 3), axis=1), nan=1.0)
+    return np.nan_to_num(np.concatenate(np.concatenate(list(frames), axis=1), axis=1), nan=1.0)
 
 
 def _colors(images: Any) -> np.ndarray:

@@ -235,6 +235,9 @@ def _take_over(
         anew |= fields.keys() & {*ENVIRONMENT_FIELDS, *REPLAY_FIELDS}
     elif anew & set(REPLAY_FIELDS):
         anew |= fields.keys() & set(REPLAY_FIELDS)
+    if getattr(old, "batch_length", None) != getattr(new, "batch_length", None):
+        # It counts sequences of the old length. The buffer stays: rows count from where it is now.
+        anew |= fields.keys() & {"queue"}
     taken = {
         name: state_from(saved[name], {name: value}, key_impl, source)[name]
         for name, value in fields.items()

@@ -206,7 +206,9 @@ def test_metrics_are_named_by_the_steps_that_fit(length: int, steps: tuple[int, 
 
 def test_metrics_are_means_over_what_is_valid_and_0_before_learning_starts() -> None:
     """A ring of one window for each environment: 4 rows of context, the predicted row is 4 ahead."""
-    parts = dreamer.dreamer_parts(rljax.DreamerConfig(**SMALL | {"buffer_size": 18, "batch_size": 64, "train_ratio": 32}))
+    parts = dreamer.dreamer_parts(
+        rljax.DreamerConfig(**SMALL | {"buffer_size": 18, "learning_starts": 18, "batch_size": 64, "train_ratio": 32})
+    )
     state = dreamer.dreamer_init(parts, KEY)
     data = state.replay.data
     obs = jax.random.normal(KEY, data.obs.shape)

@@ -122,9 +122,9 @@ def test_rewards_and_ends_are_known(cartpole: Trained, figure: Callable[[str], N
 
 
 def test_the_entropy_does_not_collapse(cartpole: Trained) -> None:
-    """With a hundredth of the uniform distribution in it, it is at least 0.03 nats for two actions."""
+    """With a hundredth of the uniform distribution in it, that of a policy which is sure everywhere is 0.0315 nats."""
     entropy = cartpole.metrics["train/entropy"][:, -10:].mean(1)
-    assert (entropy > 0.03).all(), entropy
+    assert (entropy > 0.045).all(), entropy
 
 
 @pytest.mark.parametrize("variant", ["r2dreamer", "infonce", "dreamerpro"])
@@ -142,6 +142,16 @@ def test_continuous_actions_are_learned(figure: Callable[[str], None]) -> None:
     run = trained(config, 1)
     figure(shown("pendulum_dreamer", config, run))
     assert run.final[0] >= -700.0, (run.final, run.curve)
+    # Rewards that differ from state to state are foreseen 15 steps ahead, from the actions alone.
+    state, batch = rows_of(run, 0)
+    batch = jax.tree.map(lambda x: x[:20] if x.shape[:1] == batch.reward.shape[:1] else x, batch)
+    ahead = jax.jit(lambda params, batch: open_loop(run.parts, params, batch, 5, jax.random.key(0)))(state.params, batch)
+    where = np.asarray(ahead.valid)
+    foreseen, had = np.asarray(ahead.reward)[where], np.asarray(batch.reward[5:])[where]
+    correlation = np.corrcoef(foreseen, had)[0, 1]
+    figure(f"pendulum: rewards foreseen {foreseen.mean():.2f}, had {had.mean():.2f}, correlation {correlation:.3f}")
+    assert foreseen.mean() == pytest.approx(had.mean(), rel=0.1)
+    assert correlation > 0.8
 
 
 def test_pictures_are_enough(figure: Callable[[str], None]) -> None:
