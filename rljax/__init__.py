@@ -24,9 +24,12 @@ from rljax.algos.dreamer import (
     dreamer_noise,
     dreamer_parts,
     dreamer_update,
+    loss_noise,
 )
 from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
+from rljax.algos.dreamer_openloop import open_loop
+from rljax.algos.dreamer_replay import replayed, write_latents
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -90,6 +93,7 @@ from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from rljax.core.wrappers import PixelObservation
 from rljax.envs import env_ids, make_env, register_env
 from rljax.nn.rssm import RSSM, Latent, kl_loss
 from rljax.nn.transforms import TwoHot
@@ -136,6 +140,7 @@ __all__ = [
     "register_env",
     "env_ids",
     "check_environment",
+    "PixelObservation",
     # parts
     "PPOParts",
     "PPOState",
@@ -178,6 +183,30 @@ __all__ = [
     "pqn_loss",
     "q_lambda_returns",
     "polyak_update",
+    "DreamerParts",
+    "DreamerState",
+    "dreamer_parts",
+    "dreamer_init",
+    "dreamer_noise",
+    "dreamer_collect",
+    "dreamer_update",
+    "dreamer_loss",
+    "loss_noise",
+    "replayed",
+    "write_latents",
+    "open_loop",
+    "world_model_loss",
+    "actor_critic_loss",
+    "replay_value_loss",
+    "imagine",
+    "RSSM",
+    "Latent",
+    "TwoHot",
+    "kl_loss",
+    "lambda_returns",
+    "ReturnNormalizer",
+    "laprop",
+    "adaptive_grad_clip",
     "SACParts",
     "SACState",
     "Choice",
@@ -200,24 +229,4 @@ __all__ = [
     "TrainingInterrupted",
     "RljaxWarning",
     "__version__",
-    "DreamerParts",
-    "DreamerState",
-    "dreamer_parts",
-    "dreamer_init",
-    "dreamer_noise",
-    "dreamer_collect",
-    "dreamer_update",
-    "dreamer_loss",
-    "world_model_loss",
-    "actor_critic_loss",
-    "replay_value_loss",
-    "imagine",
-    "RSSM",
-    "Latent",
-    "TwoHot",
-    "kl_loss",
-    "lambda_returns",
-    "ReturnNormalizer",
-    "laprop",
-    "adaptive_grad_clip",
 ]
