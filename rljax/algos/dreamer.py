@@ -32,13 +32,13 @@ from rljax.algos.dreamer_networks import (
     make_policy,
 )
 from rljax.algos.dreamer_openloop import openloop_metrics
-from rljax.algos.dreamer_replay import DreamerRow, replayed, row_example, write_latents
+from rljax.algos.dreamer_replay import DreamerRow, replayed_as_seen, row_example, write_latents
 from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.off_policy import means_over_updates, polyak_update
 from rljax.algos.optimizer import annealed
-from rljax.algos.state import initial_fields
+from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
-from rljax.collect.normalizers import ReturnNormalizer, init_return_normalizer
+from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
 from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
 from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_means
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
@@ -92,6 +92,7 @@ class DreamerState(struct.PyTreeNode):
     returns: ReturnNormalizer
     replay: Replay
     queue: OnlineQueue
+    obs_statistics: RunningStatistics | None
     env_state: Any
     obs: Any
     arrival: Arrival
@@ -142,7 +143,8 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
         raise ConfigError(f"what is legal in {env.name} depends on the actions of earlier heads; Dreamer's do not see each other")
     accelerated = jax.default_backend() != "cpu"
     bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
-    networks = make_networks(config.size, config.representation, obs, policy, jnp.bfloat16 if bf16 else None, config.unroll)
+    dtype, standardized = jnp.bfloat16 if bf16 else None, config.normalize_observations
+    networks = make_networks(config.size, config.representation, obs, policy, dtype, config.unroll, standardized)
     memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, policy.size))
     return DreamerParts(config, env, env_params, policy, networks, obs, memory)
 
@@ -159,8 +161,7 @@ def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
     """The state before the first iteration."""
     config, count = parts.config, parts.config.num_envs
     params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
-    for name in ("obs_statistics", "reward_statistics"):
-        fields.pop(name)
+    fields.pop("reward_statistics")
     params = init_networks(parts.networks, params_key, parts.obs)
     no = jnp.zeros(count, bool)
     return DreamerState(
@@ -221,7 +222,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
 
     def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, jax.Array]]:
         env_state, obs, arrival, carry = loop
-        latent = infer(parts, params, carry, obs, arrival.is_first, noise.latent)
+        latent = infer(parts, params, carry, seen(state, obs), arrival.is_first, noise.latent)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
@@ -248,8 +249,17 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         step, (state.env_state, state.obs, state.arrival, state.carry), noise
     )
     queue = state.queue.replace(written=state.queue.written + rows.reward.shape[0])
+    statistics = state.obs_statistics
+    if statistics is not None:
+        statistics = update_statistics(statistics, rows.obs)
     state = state.replace(
-        env_state=env_state, obs=obs, arrival=arrival, carry=carry, replay=add_rows(state.replay, rows), queue=queue
+        env_state=env_state,
+        obs=obs,
+        arrival=arrival,
+        carry=carry,
+        replay=add_rows(state.replay, rows),
+        queue=queue,
+        obs_statistics=statistics,
     )
     return state, jnp.sum(sums, axis=0)
 
@@ -304,7 +314,7 @@ def _one_update(
 ) -> tuple[DreamerState, Metrics]:
     config = parts.config
     places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
-    batch, noise = replayed(parts.networks.rssm, state.replay, places, config.batch_length), loss_noise(parts, key)
+    batch, noise = replayed_as_seen(parts.networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
 
     def loss_fn(params: Any) -> Any:
         return dreamer_loss(
@@ -365,7 +375,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
         latent_key, action_key = jax.random.split(key)
         # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
         uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
-        latent = infer(parts, state.params, carry, obs, jnp.zeros(batch, bool), uniform)
+        latent = infer(parts, state.params, carry, seen(state, obs), jnp.zeros(batch, bool), uniform)
         outputs = parts.networks.apply("actor", state.params, latent.feature)
         if deterministic:
             action = parts.policy.mode(outputs, mask)

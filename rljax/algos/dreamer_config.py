@@ -53,9 +53,8 @@ class DreamerConfig(Config):
         super().__post_init__()
         if self.size not in SIZES:
             raise ConfigError(f"size = {self.size!r}: {did_you_mean(self.size, SIZES)}")
-        for field in ("normalize_observations", "normalize_rewards"):
-            if getattr(self, field):
-                raise ConfigError(f"{field} = true: expected false, Dreamer squashes numbers of any size by symlog")
+        if self.normalize_rewards:
+            raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
         check_budget(self)
         if self.buffer_rows < self.window:
             raise ConfigError(

@@ -91,7 +91,9 @@ def apply_batched(module: nn.Module, params: Any, x: jax.Array) -> Any:
     return jax.tree.map(lambda y: y.reshape(*x.shape[:-1], *y.shape[1:]).astype(jnp.float32), out)
 
 
-def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolicy, dtype: Any, unroll: int = 1) -> Networks:
+def make_networks(
+    size: str, representation: str, obs: Any, policy: DreamerPolicy, dtype: Any, unroll: int = 1, normalized: bool = False
+) -> Networks:
     """The networks for one observation of the shapes of `obs`.
 
     Args:
@@ -101,14 +103,17 @@ def make_networks(size: str, representation: str, obs: Any, policy: DreamerPolic
         policy: of the environment's actions.
         dtype: of the products; None: f32.
         unroll: of the scans over time.
+        normalized: vectors are standardised before they come here.
 
     Raises:
-        ConfigError: an image's sides cannot be halved four times.
+        ConfigError: an image's sides cannot be halved four times, or images are standardised.
     """
     deter, hidden, classes, depth = SIZES[size]
     vector_size = sum(math.prod(x.shape) for x in jax.tree.leaves(obs) if not is_image(x))
     images = tuple(x.shape for x in jax.tree.leaves(obs) if is_image(x))
     multiple = 2**IMAGE_STAGES
+    if images and normalized:
+        raise ConfigError("normalize_observations = true: expected false for images, which are scaled as they are")
     for height, width, _ in images:
         if height % multiple or width % multiple:
             raise ConfigError(

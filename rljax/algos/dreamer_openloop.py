@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.dreamer_networks import TWO_HOT, encode, observation_parts
-from rljax.algos.dreamer_replay import Replayed, replayed
+from rljax.algos.dreamer_replay import Replayed, replayed_as_seen
 from rljax.collect.replay import read_apart, sample_windows
 from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError
@@ -154,7 +154,7 @@ def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Arr
 
     def errors(bits: jax.Array) -> jax.Array:
         places = sample_windows(state.replay, bits, length + 1)
-        result = open_loop(parts, state.params, replayed(networks.rssm, state.replay, places, length), context, key)
+        result = open_loop(parts, state.params, replayed_as_seen(networks.rssm, state, places, length), context, key)
         rows = jnp.array(ahead) - 1
         both, valid = jnp.stack([result.error, result.copy_last_error])[:, rows], result.valid[rows]
         return jnp.sum(jnp.where(valid, both, 0.0), axis=-1) / jnp.maximum(jnp.sum(valid, axis=-1), 1)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.state import seen
 from rljax.collect.replay import Places, Replay
 from rljax.nn.rssm import RSSM, Latent
 
@@ -72,6 +73,12 @@ def replayed(rssm: RSSM, replay: Replay, places: Places, length: int) -> Replaye
     latent = stored_latent(rssm, data.deter[places.row, places.env], data.stoch[places.row, places.env])
     reward, is_first, is_last, is_terminal = (x[1:] for x in flags)
     return Replayed(latent, jax.tree.map(lambda x: x[1:], obs), action[:-1], reward, is_first, is_last, is_terminal)
+
+
+def replayed_as_seen(rssm: RSSM, state: Any, places: Places, length: int) -> Replayed:
+    """`replayed` from the buffer of a state, with observations as its networks see them."""
+    batch = replayed(rssm, state.replay, places, length)
+    return batch._replace(obs=seen(state, batch.obs))
 
 
 def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:

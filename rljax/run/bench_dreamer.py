@@ -23,7 +23,7 @@ from rljax.algos.dreamer import (
 )
 from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_losses import actor_critic_loss, imagine, world_model_loss
-from rljax.algos.dreamer_replay import replayed
+from rljax.algos.dreamer_replay import replayed_as_seen
 from rljax.collect.replay import sample_online
 from rljax.core.agent import make_agent
 from rljax.run.fit import vectorized_iteration
@@ -93,7 +93,7 @@ def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax
     def drawn(state: DreamerState, key: jax.Array) -> Any:
         bits = jax.random.bits(key, (config.batch_size,))
         places, _ = sample_online(state.replay, state.queue, bits, config.batch_length)
-        return replayed(networks.rssm, state.replay, places, config.batch_length), loss_noise(parts, key)
+        return replayed_as_seen(networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
 
     def rollout(state: DreamerState, key: jax.Array) -> Any:
         # All but the buffer: its sum, which keeps things alive here, would be most of the time.

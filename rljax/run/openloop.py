@@ -14,7 +14,7 @@ from rljax.algos.dreamer import DreamerParts, dreamer_parts
 from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_networks import is_image
 from rljax.algos.dreamer_openloop import CONTEXT, OpenLoop, open_loop, shuffled_actions, squashed_parts
-from rljax.algos.dreamer_replay import Replayed, replayed
+from rljax.algos.dreamer_replay import Replayed, replayed_as_seen
 from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
 from rljax.nn.decoders import Parts
@@ -113,16 +113,16 @@ def _predictions(parts: DreamerParts, state: Any, context: int, horizon: int) ->
     """Rows `[T, B, ...]`, what is predicted of them, and the error from shuffled actions `[H, B]`, on the host."""
 
     @jax.jit
-    def predict(params: Any, replay: Any, key: jax.Array) -> Any:
+    def predict(state: Any, key: jax.Array) -> Any:
         sample_key, key, shuffle_key = jax.random.split(key, 3)
-        places = sample_windows(replay, jax.random.bits(sample_key, (GROUP,)), context + horizon + 1)
-        batch = replayed(parts.networks.rssm, replay, places, context + horizon)
-        foresee = partial(open_loop, parts, params, batch, context, key)
+        places = sample_windows(state.replay, jax.random.bits(sample_key, (GROUP,)), context + horizon + 1)
+        batch = replayed_as_seen(parts.networks.rssm, state, places, context + horizon)
+        foresee = partial(open_loop, parts, state.params, batch, context, key)
         rows = batch._replace(latent=jax.tree.map(lambda x: x[None], batch.latent))
         return rows, foresee(), foresee(shuffled_actions(batch, context, shuffle_key)).error
 
     keys = jax.random.split(jax.random.key(0), GROUPS)
-    groups = [jax.tree.map(np.asarray, predict(state.params, state.replay, key)) for key in keys]
+    groups = [jax.tree.map(np.asarray, predict(state, key)) for key in keys]
     return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *groups)
 
 

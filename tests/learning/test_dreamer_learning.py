@@ -14,7 +14,7 @@ import rljax
 from rljax.algos.dreamer import DreamerParts, dreamer_parts, loss_noise
 from rljax.algos.dreamer_losses import imagine, world_model_loss
 from rljax.algos.dreamer_openloop import open_loop, shuffled_actions
-from rljax.algos.dreamer_replay import Replayed, replayed
+from rljax.algos.dreamer_replay import Replayed, replayed_as_seen
 from rljax.collect.replay import sample_windows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -70,7 +70,7 @@ def rows_of(run: Trained, seed: int, count: int = 256) -> tuple[Any, Replayed]:
     parts = run.parts
     bits = jax.random.bits(jax.random.key(7), (count,))
     places = sample_windows(state.replay, bits, parts.config.window)
-    return state, replayed(parts.networks.rssm, state.replay, places, parts.config.batch_length)
+    return state, replayed_as_seen(parts.networks.rssm, state, places, parts.config.batch_length)
 
 
 def test_open_loop_predictions_beat_the_last_frame_and_shuffled_actions(cartpole: Trained, figure: Callable[[str], None]) -> None:

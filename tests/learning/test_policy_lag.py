@@ -22,6 +22,6 @@ def test_correction_is_what_makes_eight_iterations_of_lag_harmless(figure: Calla
     for name, returns in (("V-trace", corrected), ("no correction", uncorrected)):
         solved = int((returns >= 475.0).sum())
         figure(f"| lag 8, {name} | {config.total_timesteps:,} | {solved} of {SEEDS} | {returns.mean():.1f} |")
-    assert (corrected >= 475.0).sum() >= 17, np.sort(corrected)
-    assert (uncorrected >= 475.0).sum() <= 12, np.sort(uncorrected)
+    assert (corrected >= 475.0).mean() >= 0.8, np.sort(corrected)
+    assert (uncorrected >= 475.0).mean() <= 0.6, np.sort(uncorrected)
     assert corrected.mean() >= uncorrected.mean() + 150.0
