@@ -103,9 +103,9 @@ def test_activations_that_are_too_large_are_refused_with_the_largest_batch(
 ) -> None:
     limit = 100_000_000
     changes: dict[str, Any] = {"train_ratio": 512, "num_steps": 64}
-    message = refused(monkeypatch, limit, batch_size=50_000, buffer_size=buffer_size, **changes)
+    message = refused(monkeypatch, limit, batch_size=30_000, buffer_size=buffer_size, **changes)
     assert message is not None
-    found = re.match(rf"batch_size = 50000: expected at most (\d+){also} here, as the run needs buffer", message)
+    found = re.match(rf"batch_size = 30000: expected at most (\d+){also} here, as the run needs buffer", message)
     assert found, message
     largest = int(found[1])
     assert largest > 10
