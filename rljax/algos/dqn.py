@@ -31,6 +31,7 @@ from rljax.algos.off_policy import (
     run_turns,
     seen_n_step,
     transition_example,
+    with_episode_sums,
 )
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_act, q_values
@@ -307,7 +308,7 @@ def make_dqn(config: DQNConfig) -> Agent:
         after, metrics = run_turns(
             before,
             noise,
-            lambda state, noise: dqn_collect(parts, state, noise),
+            lambda state, noise: with_episode_sums(*dqn_collect(parts, state, noise)),
             lambda state, noise: dqn_update(parts, state, noise),
             {"params": parts.unravel, "target_params": parts.unravel},
         )

@@ -24,6 +24,7 @@ from rljax.algos.dreamer_config import DreamerConfig
 from rljax.algos.dreamer_losses import LossNoise, dreamer_loss
 from rljax.algos.dreamer_memory import check_dreamer_memory, memory_line
 from rljax.algos.dreamer_networks import (
+    TARGETS,
     DreamerPolicy,
     Networks,
     encode,
@@ -32,15 +33,16 @@ from rljax.algos.dreamer_networks import (
     make_policy,
 )
 from rljax.algos.dreamer_openloop import openloop_metrics
-from rljax.algos.dreamer_replay import DreamerRow, replayed_as_seen, row_example, write_latents
+from rljax.algos.dreamer_replay import DreamerRow, replayed_as_seen, row_example, stored_classes, write_latents
 from rljax.algos.laprop import adaptive_grad_clip, laprop, warmed_up
-from rljax.algos.off_policy import means_over_updates, polyak_update
+from rljax.algos.off_policy import polyak_update, run_turns
 from rljax.algos.optimizer import annealed
+from rljax.algos.representation import normalized_prototypes
 from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
 from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
-from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_means
+from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
@@ -150,7 +152,7 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
 
 
 def _target(params: Any) -> Any:
-    return {name: params[name] for name in ("encoder", "obs_projection")} if "obs_projection" in params else None
+    return {name: params[name] for name in TARGETS} if "obs_projection" in params else None
 
 
 def _optimizer(config: DreamerConfig) -> optax.GradientTransformation:
@@ -226,8 +228,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
-        stoch = jnp.argmax(latent.stoch, axis=-1).astype(jnp.uint8)
-        row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stoch)
+        row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stored_classes(latent))
         fresh = noise.env.fresh
         if fresh is None:
             fresh = strong(jax.vmap(env.reset_env, (0, None))(noise.env.reset_key, env_params))
@@ -240,9 +241,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
         stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
         arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)
-        ended = over & ~resets
-        totals = (info["episode_return"], info["episode_length"], jnp.ones_like(reward))
-        sums = jnp.stack([jnp.sum(jnp.where(ended, x, 0), dtype=jnp.float32) for x in totals])
+        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"])
         return (env_state, obs, arrival, PolicyCarry(latent, action)), (row, sums)
 
     (env_state, obs, arrival, carry), (rows, sums) = jax.lax.scan(
@@ -289,16 +288,15 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
     """
     config, optimizer = parts.config, _optimizer(parts.config)
     count = jnp.where(_learning(config, state.replay), noise.key.shape[0], 0)
-    names: list[str] = []
+    # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
+    one = jax.jit(lambda state, bits, key: _one_update(parts, optimizer, state, bits, key))
 
     def update(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         state, sums = loop
-        state, metrics = _one_update(parts, optimizer, state, noise.sample[i], noise.key[i])
-        names[:] = sorted(metrics)
+        state, metrics = one(state, noise.sample[i], noise.key[i])
         return state, sums + stack_metrics(metrics)
 
-    # A function of shapes alone says how many metrics there are.
-    metrics = jax.eval_shape(lambda s: _one_update(parts, optimizer, s, noise.sample[0], noise.key[0])[1], state)
+    _, metrics = jax.eval_shape(one, state, noise.sample[0], noise.key[0])
     state, sums = jax.lax.fori_loop(0, count, update, (state, jnp.zeros(len(metrics))))
     means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
     return state, means | {"train/updates": count.astype(jnp.float32)}
@@ -327,8 +325,7 @@ def _one_update(
     rate = warmed_up(annealed(config, state.iteration), state.updates, config.warmup)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     if state.target is not None:
-        prototypes = params["prototypes"]["kernel"]
-        params["prototypes"] = {"kernel": prototypes / jnp.linalg.norm(prototypes, axis=0, keepdims=True)}
+        params["prototypes"] = {"kernel": normalized_prototypes(params["prototypes"]["kernel"].T).T}
     state = state.replace(
         params=params,
         slow_critic=polyak_update(state.slow_critic, params["critic"], config.slow_fraction),
@@ -351,19 +348,15 @@ def make_dreamer(config: DreamerConfig) -> Agent:
         return dreamer_init(parts, key)
 
     def step(state: DreamerState) -> tuple[DreamerState, Metrics]:
-        state, noise = dreamer_noise(parts, state, config.num_steps // every)
-        names: list[str] = []
-
-        def turn(state: DreamerState, noise: DreamerNoise) -> tuple[DreamerState, tuple[jax.Array, jax.Array]]:
-            state, episodes = dreamer_collect(parts, state, noise.collect)
-            state, metrics = dreamer_update(parts, state, noise.update)
-            names[:] = sorted(metrics)
-            return state, (episodes, stack_metrics(metrics))
-
-        state, (episodes, stacked) = jax.lax.scan(turn, state, noise)
-        metrics = episode_means(jnp.sum(episodes, axis=0)) | means_over_updates(names, stacked)
-        metrics |= openloop_metrics(parts, state, _learning(config, state.replay))
-        return state.replace(iteration=state.iteration + 1), metrics
+        before, noise = dreamer_noise(parts, state, config.num_steps // every)
+        after, metrics = run_turns(
+            before,
+            noise,
+            lambda state, noise: dreamer_collect(parts, state, noise.collect),
+            lambda state, noise: dreamer_update(parts, state, noise.update),
+            {},
+        )
+        return after, metrics | openloop_metrics(parts, after, _learning(config, after.replay))
 
     def act(
         state: DreamerState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None

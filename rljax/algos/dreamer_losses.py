@@ -147,7 +147,7 @@ def _prototype_losses(
         return jnp.concatenate([x, x], axis=1)
 
     def view(x: jax.Array) -> jax.Array:
-        return random_shift(twice(x), offsets) if is_image(jax.ShapeDtypeStruct(x.shape[2:], x.dtype)) else twice(x)
+        return random_shift(twice(x), offsets) if is_image(x, 2) else twice(x)
 
     views = jax.tree.map(view, batch.obs)
     tokens = encode(networks, params, views, 2)

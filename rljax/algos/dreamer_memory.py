@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.dreamer_config import DreamerConfig
-from rljax.algos.dreamer_networks import PROTOTYPES, TWO_HOT, Networks, init_networks, is_image
+from rljax.algos.dreamer_networks import PROTOTYPES, TARGETS, TWO_HOT, Networks, init_networks, is_image
 from rljax.algos.dreamer_replay import DreamerRow
 from rljax.algos.laprop import laprop
 from rljax.core.errors import ConfigError
@@ -24,7 +24,7 @@ def dreamer_memory(config: DreamerConfig, networks: Networks, row: DreamerRow) -
         `activations`, an estimate of what one update, or the collection of rows, has at most at one time.
     """
     params = jax.eval_shape(lambda: init_networks(networks, jax.random.key(0), row.obs))
-    copies = [params["critic"], *(params[name] for name in ("encoder", "obs_projection") if "obs_projection" in params)]
+    copies = [params["critic"], *(params[name] for name in TARGETS if "obs_projection" in params)]
     steps = config.buffer_rows * config.num_envs
     return {
         "buffer": steps * tree_bytes(row),

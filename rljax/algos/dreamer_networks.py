@@ -17,8 +17,8 @@ from rljax.nn.decoders import DictDecoder, Parts
 from rljax.nn.distributions import is_bounded, mask_logits, scaled_to_box, several_heads
 from rljax.nn.encoders import DictEncoder
 from rljax.nn.initializers import truncated_normal_params
-from rljax.nn.layers import MLP
-from rljax.nn.rssm import RSSM, draw_index, sigmoid, unimix_logits
+from rljax.nn.layers import MLP, sigmoid
+from rljax.nn.rssm import RSSM, draw_index, unimix_logits
 from rljax.nn.transforms import TwoHot
 
 
@@ -48,6 +48,9 @@ REPRESENTATIONS = ("decoder", "r2dreamer", "infonce", "dreamerpro")
 
 IMAGE_STAGES = 4
 PROTOTYPES, PROJECTION = 2500, 32
+TARGETS = ("encoder", "obs_projection")
+"""Networks of which DreamerPro has moving averages, its targets."""
+
 TWO_HOT = TwoHot()
 
 
@@ -169,19 +172,18 @@ def init_networks(networks: Networks, key: jax.Array, obs: Any) -> dict[str, Any
     return truncated_normal_params(key, shapes, GAINS)
 
 
-def is_image(x: Any) -> bool:
-    """Whether an observation's leaf, without batch axes, is an image: uint8 `[H, W, C]`, all else is a vector."""
-    return len(x.shape) == 3 and x.dtype == jnp.uint8
+def is_image(x: Any, batch_ndim: int = 0) -> bool:
+    """Whether a leaf of observations with `batch_ndim` leading axes is of images: uint8 `[H, W, C]`, all else are vectors."""
+    return len(x.shape) == batch_ndim + 3 and x.dtype == jnp.uint8
 
 
 def prepared(obs: Any, batch_ndim: int) -> Any:
     """Observations with `batch_ndim` leading axes as the encoder takes them, `[B, ...]`: images, and vectors f32 of all else."""
 
     def leaf(x: Any) -> Any:
-        if is_image(jax.ShapeDtypeStruct(x.shape[batch_ndim:], x.dtype)):
-            return jnp.zeros((1, *x.shape[1:]), x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x.reshape(-1, *x.shape[-3:])
-        size = math.prod(x.shape[batch_ndim:])
-        return jnp.zeros((1, size)) if isinstance(x, jax.ShapeDtypeStruct) else x.reshape(-1, size).astype(jnp.float32)
+        if is_image(x, batch_ndim):
+            return x.reshape(-1, *x.shape[-3:])
+        return x.reshape(-1, math.prod(x.shape[batch_ndim:])).astype(jnp.float32)
 
     return jax.tree.map(leaf, obs)
 
@@ -198,7 +200,7 @@ def observation_parts(obs: Any, batch_ndim: int) -> Parts:
     batch = jax.tree.leaves(obs)[0].shape[:batch_ndim]
     vectors, images = [], []
     for x in jax.tree.leaves(obs):
-        if is_image(jax.ShapeDtypeStruct(x.shape[batch_ndim:], x.dtype)):
+        if is_image(x, batch_ndim):
             images.append(x.astype(jnp.float32) / 255.0)
         else:
             vectors.append(x.reshape(*batch, -1).astype(jnp.float32))

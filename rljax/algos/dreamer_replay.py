@@ -64,6 +64,11 @@ def stored_latent(rssm: RSSM, deter: jax.Array, stoch: jax.Array) -> Latent:
     return Latent(deter, jax.nn.one_hot(stoch, rssm.classes))
 
 
+def stored_classes(latent: Latent) -> jax.Array:
+    """A state's sample as the buffer keeps it, u8 `[..., G]`."""
+    return jnp.argmax(latent.stoch, axis=-1).astype(jnp.uint8)
+
+
 def replayed(rssm: RSSM, replay: Replay, places: Places, length: int) -> Replayed:
     """The `length` rows that follow each of `places`, `[length, B, ...]`, with the state and the action at that place."""
     rows = (places.row + jnp.arange(length + 1)[:, None]) % replay.capacity
@@ -91,10 +96,9 @@ def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
     overruled = inside & (places.env[:, None] == places.env) & (index[:, None] < index)
     rows = jnp.where(jnp.any(overruled, axis=-1), replay.capacity, rows)
     data: DreamerRow = replay.data
-    stoch = jnp.argmax(latents.stoch, axis=-1).astype(jnp.uint8)
     return replay.replace(
         data=data._replace(
             deter=data.deter.at[rows, places.env].set(latents.deter.astype(data.deter.dtype), mode="drop"),
-            stoch=data.stoch.at[rows, places.env].set(stoch, mode="drop"),
+            stoch=data.stoch.at[rows, places.env].set(stored_classes(latents), mode="drop"),
         )
     )

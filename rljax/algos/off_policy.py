@@ -166,14 +166,20 @@ def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Arr
     return tree_where(moves, polyak_update(target, params, config.tau), target)
 
 
+def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, jax.Array]:
+    """What `run_turns` needs of a state and the steps that led there."""
+    return state, episode_sums(steps)
+
+
 def run_turns(
     state: Any,
     noise: Any,
-    collect: Callable[[Any, Any], tuple[Any, Steps]],
+    collect: Callable[[Any, Any], tuple[Any, jax.Array]],
     update: Callable[[Any, Any], tuple[Any, Metrics]],
     unravel: Mapping[str, Callable[[jax.Array], Any]],
 ) -> tuple[Any, Metrics]:
-    """An iteration: `collect` then `update` in each turn of `noise` (its leading axis).
+    """An iteration: `collect`, which returns sums over episodes too (see `episode_sums`), then `update`, in each turn of `noise`
+    (its leading axis).
 
     `unravel` has, for the fields of the state that hold parameters, what makes trees of their raveled form. They are raveled for
     the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
@@ -181,10 +187,10 @@ def run_turns(
     names: list[str] = []
 
     def turn(state: Any, noise: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-        state, steps = collect(state, noise)
+        state, episodes = collect(state, noise)
         state, metrics = update(state, noise)
         names[:] = sorted(metrics)
-        return state, (episode_sums(steps), stack_metrics(metrics))
+        return state, (episodes, stack_metrics(metrics))
 
     raveled = state.replace(**{name: ravel(getattr(state, name)) for name in unravel})
     raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)

@@ -32,6 +32,7 @@ from rljax.algos.off_policy import (
     run_turns,
     seen_n_step,
     transition_example,
+    with_episode_sums,
 )
 from rljax.algos.optimizer import adam, annealed
 from rljax.algos.soft_policy import (
@@ -371,7 +372,7 @@ def make_sac(config: SACConfig) -> Agent:
         after, metrics = run_turns(
             before,
             noise,
-            lambda state, noise: sac_collect(parts, state, noise),
+            lambda state, noise: with_episode_sums(*sac_collect(parts, state, noise)),
             lambda state, noise: sac_update(parts, state, noise),
             {"params": parts.unravel, "target_params": parts.unravel_critics},
         )

@@ -30,7 +30,7 @@ from rljax.core.agent import Metrics
 from rljax.core.environment import strong
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.wrappers import flatten_observation
-from rljax.nn.networks import FeedForward
+from rljax.nn.networks import FeedForward, is_size
 
 
 class IntrinsicUpdate(Protocol):
@@ -295,13 +295,13 @@ def make_intrinsic(
 
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "resolution": ("a number > 0", lambda x: _is_number(x) and x > 0),
-    "bins": ("a power of two up to 2**30, such as 65536", lambda x: _is_count(x) and not x & (x - 1) and x <= 2**30),
+    "bins": ("a power of two up to 2**30, such as 65536", lambda x: is_size(x) and not x & (x - 1) and x <= 2**30),
     "hidden": (
         "a list of layer sizes, whole numbers > 0, such as [64, 64]",
-        lambda x: isinstance(x, (list, tuple)) and all(map(_is_count, x)),
+        lambda x: isinstance(x, (list, tuple)) and all(map(is_size, x)),
     ),
-    "features": ("a whole number > 0", lambda x: _is_count(x)),
-    "num_minibatches": ("a whole number > 0", lambda x: _is_count(x)),
+    "features": ("a whole number > 0", lambda x: is_size(x)),
+    "num_minibatches": ("a whole number > 0", lambda x: is_size(x)),
     "learning_rate": ("a number >= 0", lambda x: _is_number(x) and x >= 0),
     "gamma": ("a number >= 0 and <= 1", lambda x: _is_number(x) and 0 <= x <= 1),
 }
@@ -331,10 +331,6 @@ def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
     if "hidden" in table:
         table["hidden"] = tuple(table["hidden"])
     return kind, table
-
-
-def _is_count(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
 
 def _is_number(x: Any) -> bool:

@@ -158,8 +158,12 @@ def episode_metrics(steps: Steps) -> Metrics:
 
 def episode_sums(steps: Steps) -> jax.Array:
     """Of the episodes that ended: the sums of their returns and lengths, and their count, f32 `[3]`."""
-    done = steps.terminated | steps.truncated
-    totals = (steps.episode_return, steps.episode_length, jnp.ones_like(steps.episode_length))
+    return episode_totals(steps.terminated | steps.truncated, steps.episode_return, steps.episode_length)
+
+
+def episode_totals(done: jax.Array, returns: jax.Array, lengths: jax.Array) -> jax.Array:
+    """`episode_sums` of arrays of one shape: where episodes ended, and the returns and lengths up to there."""
+    totals = (returns, lengths, jnp.ones_like(lengths))
     return jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals])
 
 

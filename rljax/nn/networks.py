@@ -184,11 +184,11 @@ def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, 
         sizes = table.get(key, ())
         if isinstance(sizes, list):
             sizes = table[key] = tuple(sizes)
-        if not isinstance(sizes, tuple) or not all(_is_size(n) for n in sizes):
+        if not isinstance(sizes, tuple) or not all(is_size(n) for n in sizes):
             what = "a list of layer sizes" if "hidden" in key else "a list, one for each convolution"
             raise ConfigError(f"network.{key} = {sizes!r}: expected {what}, whole numbers > 0, such as [64, 64]")
     for key in ("size", "blocks", "depth", "layers", "heads", "width"):
-        if not _is_size(table.get(key, 1)):
+        if not is_size(table.get(key, 1)):
             raise ConfigError(f"network.{key} = {table[key]!r}: expected a whole number > 0")
     if table.get("activation", "tanh") not in ACTIVATIONS:
         name = str(table["activation"])
@@ -199,5 +199,6 @@ def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, 
     return table
 
 
-def _is_size(n: Any) -> bool:
+def is_size(n: Any) -> bool:
+    """Whether `n` is a whole number above 0."""
     return isinstance(n, int) and not isinstance(n, bool) and n > 0

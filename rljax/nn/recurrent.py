@@ -26,6 +26,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.nn.initializers import orthogonal_kernels
+from rljax.nn.layers import sigmoid
 
 
 class LSTMCarry(NamedTuple):
@@ -63,7 +64,7 @@ class LSTMCell(nn.Module):
     def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
         """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
         gates = gates + carry.hidden @ self.get_variable("params", "hidden_kernel")
-        # One tanh for all gates, sigmoids by `_sigmoid`'s formula: one kernel, and one array to keep for the gradient.
+        # One tanh for all gates, sigmoids by `sigmoid`'s formula: one kernel, and one array to keep for the gradient.
         scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), self.size)
         i, f, g, o = jnp.split(scale * jnp.tanh(scale * gates) + (1.0 - scale), 4, axis=-1)
         cell = f * carry.cell + i * g
@@ -194,11 +195,6 @@ def _gru_step(carry: jax.Array, gates: jax.Array, hidden: list[jax.Array], hidde
     """The next carry from the input's half of the gates `[..., 3 S]` and the hidden half, a list of r, z, n, `[..., S]` each."""
     r, z, n = jnp.split(gates, 3, axis=-1)
     hidden_r, hidden_z, hidden_n = hidden
-    reset, keep = _sigmoid(r + hidden_r), _sigmoid(z + hidden_z)
+    reset, keep = sigmoid(r + hidden_r), sigmoid(z + hidden_z)
     new = jnp.tanh(n + reset * (hidden_n + hidden_bias))
     return new + keep * (carry - new)
-
-
-def _sigmoid(x: jax.Array) -> jax.Array:
-    # By the tanh, which is one polynomial on the CPU where XLA's sigmoid is an exponential and a division (as `swish`).
-    return 0.5 * jnp.tanh(0.5 * x) + 0.5

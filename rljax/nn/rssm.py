@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.nn.initializers import truncated_normal_params
-from rljax.nn.layers import rms_normalize, swish
+from rljax.nn.layers import rms_normalize, sigmoid, swish
 
 
 class Latent(NamedTuple):
@@ -197,11 +197,6 @@ def gru_gates(hidden: jax.Array, reset: jax.Array, candidate: jax.Array, update:
     """`u c + (1 - u) h` with c = tanh(sigmoid(reset) candidate) and u = sigmoid(update - 1), which begins with a long memory."""
     reset, update = sigmoid(reset), sigmoid(update - 1.0)
     return update * jnp.tanh(reset * candidate) + (1.0 - update) * hidden
-
-
-def sigmoid(x: jax.Array) -> jax.Array:
-    """By the tanh, which on the CPU is one polynomial (as `swish`)."""
-    return 0.5 * jnp.tanh(0.5 * x) + 0.5
 
 
 def unimix_logits(logits: jax.Array, unimix: float = 0.01) -> jax.Array:

@@ -15,10 +15,10 @@ import numpy as np
 
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import Environment, action_mask_of, strong, tree_where
+from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.keys import as_key
-from rljax.core.wrappers import Wrapper, flatten_observation
+from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
 from rljax.run.outputs import output_path, written_aside
 
@@ -154,7 +154,7 @@ def record(
         _check_encoder()
     # Flattened for the policy only, below: a picture needs the observation's true shape.
     env, env_params = make_evaluation_env(agent.config.replace(flatten_observations=False))
-    rendered = _has_render(env)
+    rendered = can_render(env)
     start, advance = _player(agent, deterministic, env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
     played = [_play(start, advance, state, k, max_steps) for k in keys]
@@ -218,14 +218,6 @@ def _play(start: Callable[..., Any], advance: Callable[..., Any], state: Any, ke
         last = min(last, max_steps - first)
         if last < CHUNK:
             return _Episode(views, first + last, float(moments.episode_return[last]), bool(done[last]))
-
-
-def _has_render(env: Any) -> bool:
-    """Whether `env`, or one that it wraps, draws pictures by rljax's contract; gymnax's `render` opens a plot instead."""
-    while isinstance(env, Wrapper) and type(env).render is Wrapper.render:
-        env = env.env
-    render = getattr(type(env), "render", None)
-    return render is not None and render is not Environment.render and not render.__module__.startswith("gymnax.")
 
 
 def _renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:

@@ -102,7 +102,7 @@ def test_activations_that_are_too_large_are_refused_with_the_largest_batch(
     monkeypatch: pytest.MonkeyPatch, buffer_size: int, also: str
 ) -> None:
     limit = 100_000_000
-    changes: dict[str, Any] = {"train_ratio": 512, "num_steps": 64}
+    changes: dict[str, Any] = {"train_ratio": 512, "num_steps": 64, "learning_starts": 0}
     message = refused(monkeypatch, limit, batch_size=30_000, buffer_size=buffer_size, **changes)
     assert message is not None
     found = re.match(rf"batch_size = 30000: expected at most (\d+){also} here, as the run needs buffer", message)
