@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Mapping
 
 import jax
@@ -38,7 +39,8 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
     """An estimate of the temporary arrays of an iteration, in bytes.
 
     Fitted to `memory_analysis()` of compiled iterations on the CPU (XLA of jax 0.10): how often each array is there when most
-    are. Of images it counts the patches of convolutions, which hold kernel^2 times a stage's input (see `rljax.nn.images`).
+    are. Of images it counts the windows of convolutions, which hold four times a stage's input, and what comes out (see
+    `rljax.nn.images`).
 
     Args:
         config: of the run.
@@ -59,8 +61,8 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
     if config.representation == "dreamerpro":
         per_replayed += 4 * 8 * PROTOTYPES  # scores of both views
     shapes = [x.shape for x in jax.tree.leaves(row.obs) if is_image(x)]
-    encoded = [patches for shape in shapes for patches in _encoder_patches(networks, shape)]
-    decoded = [patches for shape in shapes if networks.decoder is not None for patches in _decoder_patches(networks, shape)]
+    encoded = [count for shape in shapes for count in _windows(networks, shape)[0]]
+    decoded = [count for shape in shapes if networks.decoder is not None for count in _windows(networks, shape)[1]]
     # The gradient of the largest is there beside all of them; a tenth more is what goes in and comes out.
     per_replayed += int(1.1 * size * (passes * sum(encoded) + sum(decoded) + max([0, *encoded, *decoded])))
     every, _, _ = config.schedule
@@ -69,18 +71,15 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
     return max(update, collect)
 
 
-def _encoder_patches(networks: Networks, shape: tuple[int, int, int]) -> list[int]:
-    """Numbers in the patches of each stage, for one image `(H, W, C)`."""
+def _windows(networks: Networks, shape: tuple[int, int, int]) -> tuple[list[int], list[int]]:
+    """Numbers that the convolution of each stage has at a time, of encoder and decoder, for one image `(H, W, C)`."""
     encoder, (height, width, channels) = networks.encoder, shape
-    inputs = (channels, *(encoder.depth * multiplier for multiplier in encoder.multipliers[:-1]))
-    return [encoder.kernel**2 * (height >> i) * (width >> i) * depth for i, depth in enumerate(inputs)]
-
-
-def _decoder_patches(networks: Networks, shape: tuple[int, int, int]) -> list[int]:
-    encoder, (height, width, _) = networks.encoder, shape
-    inputs = (encoder.depth * multiplier for multiplier in encoder.multipliers)
-    # Stages double the sides before they convolve: the last has the whole image, and the encoder's first multiplier.
-    return [encoder.kernel**2 * (height >> i) * (width >> i) * depth for i, depth in enumerate(inputs)]
+    depths = (channels, *(encoder.depth * multiplier for multiplier in encoder.multipliers))
+    # What halves the sides in the encoder doubles them in the decoder, before it convolves.
+    stages = [((height >> i) * (width >> i), outer, inner) for i, (outer, inner) in enumerate(itertools.pairwise(depths))]
+    encoded = [pixels * (4 * outer + 2 * inner) for pixels, outer, inner in stages]
+    decoded = [pixels * (4 * inner + 2 * outer) for pixels, outer, inner in stages]
+    return encoded, decoded
 
 
 def check_dreamer_memory(config: DreamerConfig, networks: Networks, row: DreamerRow) -> dict[str, int]:
