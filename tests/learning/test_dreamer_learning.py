@@ -50,7 +50,7 @@ def shown(name: str, config: rljax.DreamerConfig, run: Trained) -> str:
 
 def test_cartpole_is_learned_and_foreseen(figure: Callable[[str], None]) -> None:
     """A third of the preset's budget. One test and not several with a fixture, which every process of a run would train anew."""
-    cartpole = trained(rljax.load_config("cartpole_dreamer_debug", total_timesteps=4_000, eval_every=800), SEEDS)
+    cartpole = trained(rljax.load_config("cartpole_dreamer_debug", total_timesteps=3_500, eval_every=700), SEEDS)
     figure(shown("cartpole_dreamer_debug", cartpole.parts.config, cartpole))
     figure(f"cartpole_dreamer_debug, every evaluation: {cartpole.curve.round().astype(int).tolist()}")
     check_open_loop(cartpole, figure)
@@ -132,15 +132,15 @@ def check_entropy(cartpole: Trained) -> None:
 @pytest.mark.parametrize("variant", ["r2dreamer", "infonce", "dreamerpro"])
 def test_every_representation_learns_without_a_decoder(variant: str, figure: Callable[[str], None]) -> None:
     """Random actions have a mean return of about 20, an untrained greedy policy one of 9."""
-    config = rljax.load_config(f"cartpole_{variant}")
+    config = rljax.load_config(f"cartpole_{variant}", total_timesteps=2_500)
     run = trained(config, 1)
     figure(shown(f"cartpole_{variant}", config, run))
-    assert max(*run.curve[0], run.final[0]) >= 150.0, (run.final, run.curve)
+    assert max(*run.curve[0], run.final[0]) >= 100.0, (run.final, run.curve)
 
 
 def test_continuous_actions_are_learned_and_rewards_foreseen(figure: Callable[[str], None]) -> None:
-    """Random actions have a mean return of about -1,200; -200 is solved."""
-    config = rljax.load_config("pendulum_dreamer")
+    """Random actions have a mean return of about -1,200; -200 is solved. Two thirds of the preset's budget."""
+    config = rljax.load_config("pendulum_dreamer", total_timesteps=4_000)
     run = trained(config, 1)
     figure(shown("pendulum_dreamer", config, run))
     assert run.final[0] >= -400.0, (run.final, run.curve)
@@ -156,8 +156,8 @@ def test_continuous_actions_are_learned_and_rewards_foreseen(figure: Callable[[s
 
 
 def test_pictures_are_enough(figure: Callable[[str], None]) -> None:
-    """The best mean return is 0.94, that of an untrained greedy policy about -1."""
-    config = rljax.load_config("gridworld_pixels_dreamer")
+    """The best mean return is 0.94, that of an untrained greedy policy about -1; 7 tenths of the preset's budget."""
+    config = rljax.load_config("gridworld_pixels_dreamer", total_timesteps=3_500)
     run = trained(config, 1)
     figure(shown("gridworld_pixels_dreamer", config, run))
     assert run.final[0] >= 0.5, (run.final, run.curve)
