@@ -4,19 +4,28 @@ from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
+from rljax.envs.connect_four import ConnectFour
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.hidden_bit import HiddenBit
+from rljax.envs.kuhn_poker import KuhnPoker
+from rljax.envs.leduc_poker import LeducPoker
+from rljax.envs.matrix_game import MatrixGame
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
+from rljax.envs.number_duel import NumberDuel
 from rljax.envs.pendulum import Pendulum
-from rljax.envs.registry import env_ids, gymnax_env_ids, make_env, register_env, resolve_env
+from rljax.envs.pgx_game import PgxGame
+from rljax.envs.registry import env_ids, game_ids, gymnax_env_ids, make_env, register_env, resolve_env
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
+from rljax.envs.territory import Territory
+from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.envs.tmaze import TMaze
 
 __all__ = [
     # registry
     "env_ids",
+    "game_ids",
     "gymnax_env_ids",
     "make_env",
     "register_env",
@@ -36,4 +45,13 @@ __all__ = [
     "TMaze",
     "TargetPick",
     "optimal_return",
+    # games of several players
+    "ConnectFour",
+    "KuhnPoker",
+    "LeducPoker",
+    "MatrixGame",
+    "NumberDuel",
+    "PgxGame",
+    "Territory",
+    "TicTacToe",
 ]

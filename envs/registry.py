@@ -20,11 +20,17 @@ from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
+from rljax.envs.connect_four import ConnectFour
 from rljax.envs.gridworld import GridWorld, GridWorldPixels
 from rljax.envs.hidden_bit import HiddenBit
+from rljax.envs.kuhn_poker import KuhnPoker
+from rljax.envs.leduc_poker import LeducPoker
+from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
+from rljax.envs.number_duel import NumberDuel
 from rljax.envs.pendulum import Pendulum
+from rljax.envs.pgx_game import PgxGame
 from rljax.envs.probes import (
     ActionReward,
     BoxTarget,
@@ -37,11 +43,13 @@ from rljax.envs.probes import (
 )
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
+from rljax.envs.territory import Territory
+from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.envs.tmaze import TMaze
 
 EnvFactory = Callable[..., Any]
 
-GYMNAX_PREFIX = "gymnax:"
+GYMNAX_PREFIX, PGX_PREFIX = "gymnax:", "pgx:"
 _REQUIRED = ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params", "name")
 
 _factories: dict[str, EnvFactory] = {
@@ -68,10 +76,26 @@ _factories: dict[str, EnvFactory] = {
     "BoxTarget-v0": BoxTarget,
 }
 
+_games: dict[str, EnvFactory] = {
+    "BiasedRPS-v0": functools.partial(MatrixGame, BIASED_RPS, "BiasedRPS-v0"),
+    "RPS-v0": functools.partial(MatrixGame, RPS, "RPS-v0"),
+    "KuhnPoker-v0": KuhnPoker,
+    "LeducPoker-v0": LeducPoker,
+    "TicTacToe-v0": TicTacToe,
+    "ConnectFour-v0": ConnectFour,
+    "NumberDuel-v0": NumberDuel,
+    "Territory-v0": Territory,
+}
+
 
 def env_ids() -> list[str]:
     """The ids of rljax's environments and of those registered with `register_env`, in the order they were added."""
     return list(_factories)
+
+
+def game_ids() -> list[str]:
+    """The ids of rljax's games of several players; every one of two players of pgx is made by "pgx:ID"."""
+    return list(_games)
 
 
 def gymnax_env_ids() -> list[str]:
@@ -96,8 +120,9 @@ def register_env(env_id: str, factory: EnvFactory) -> None:
         raise ConfigError(f"register_env: the id {env_id!r} is not a non-empty string that does not start with 'gymnax:'")
     if not callable(factory):
         raise ConfigError(f"register_env('{env_id}'): the factory {factory!r} is not a callable that returns an environment")
-    if env_id in _factories:
-        raise ConfigError(f"register_env('{env_id}'): this id is taken by {_label(_factories[env_id])}; choose another id")
+    taken = _factories.get(env_id) or _games.get(env_id)
+    if taken is not None:
+        raise ConfigError(f"register_env('{env_id}'): this id is taken by {_label(taken)}; choose another id")
     _factories[env_id] = factory
 
 
@@ -156,7 +181,10 @@ def _with_float_reward(env: Any, params: Any) -> Any:
 
 def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The environment, built with those of `params` that its constructor takes, the rest of `params`, and all it takes."""
-    factory = _factories.get(env_id) or _gymnax_factory(env_id)
+    factory = _factories.get(env_id) or _games.get(env_id)
+    if factory is None and env_id.startswith(PGX_PREFIX):
+        factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
+    factory = factory or _gymnax_factory(env_id)
     arguments: dict[str, Any] = {}
     try:
         takes = _named_arguments(factory) if params else {}
@@ -186,7 +214,7 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)
     if gymnax_id not in gymnax.registered_envs:
         forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
-        known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *gymnax.registered_envs}
+        known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *_games, *gymnax.registered_envs}
         raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}")
     return functools.partial(_make_gymnax, gymnax_id)
 

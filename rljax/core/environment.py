@@ -153,6 +153,8 @@ def check_environment(env: Any, params: Any) -> None:
         ConfigError: one line that names the environment, the part that is wrong and what was expected.
     """
     name = env.name
+    if getattr(env, "num_players", 1) != 1:
+        raise ConfigError(f"environment {name}: is a game of {env.num_players} players, expected an environment of one agent")
     key = jax.eval_shape(lambda: jax.random.key(0))
     obs, state = _traced_tuple(name, "reset_env", ("obs", "state"), env.reset_env, key, params)
     obs_space = _space(name, "observation_space", env.observation_space, params)

@@ -1,0 +1,104 @@
+"""ConnectFour-v0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Discrete
+from rljax.envs import drawing
+
+ROWS, COLUMNS = 6, 7
+
+
+@struct.dataclass
+class ConnectFourState:
+    """`board` i32 `[6, 7]`, row 0 at the bottom: 0 for an empty cell, else 1 + the player; `time` counts the moves."""
+
+    board: jax.Array
+    time: jax.Array
+
+
+@struct.dataclass
+class ConnectFourParams:
+    pass
+
+
+class ConnectFour(Game):
+    """Four in a row on 6 x 7 cells; discs fall to the lowest empty cell of a column, player 0 begins.
+
+    Action: a column. Observation of each player, f32 `[84]`: where the own discs are, row by row from the bottom, then the
+    other's. Reward at the end: 1 for the winner, -1 for the loser, 0 for a full board.
+
+    The first player wins by the middle column; the best results of the seven openings are loss, loss, draw, win, draw, loss,
+    loss (Allis, 1988).
+    """
+
+    @property
+    def name(self) -> str:
+        return "ConnectFour-v0"
+
+    @property
+    def default_params(self) -> ConnectFourParams:
+        return ConnectFourParams()
+
+    def observation_space(self, params: ConnectFourParams) -> Box:
+        return Box(0.0, 1.0, (2 * ROWS * COLUMNS,))
+
+    def action_space(self, params: ConnectFourParams) -> Discrete:
+        return Discrete(COLUMNS)
+
+    def to_move(self, state: ConnectFourState) -> jax.Array:
+        return jnp.arange(2) == state.time % 2
+
+    def action_mask(self, state: ConnectFourState, params: ConnectFourParams) -> jax.Array:
+        return (state.board[-1] == 0) | ~self.to_move(state)[:, None]
+
+    def observe(self, state: ConnectFourState, params: ConnectFourParams) -> jax.Array:
+        discs = state.board.reshape(-1) == jnp.array([[1], [2]])
+        return jnp.concatenate([discs, discs[::-1]], axis=-1).astype(jnp.float32)
+
+    def reset_env(self, key: jax.Array, params: ConnectFourParams) -> tuple[jax.Array, ConnectFourState]:
+        state = ConnectFourState(jnp.zeros((ROWS, COLUMNS), jnp.int32), jnp.zeros((), jnp.int32))
+        return self.observe(state, params), state
+
+    def initial_states(self, params: ConnectFourParams) -> tuple[ConnectFourState, jax.Array]:
+        return ConnectFourState(jnp.zeros((1, ROWS, COLUMNS), jnp.int32), jnp.zeros(1, jnp.int32)), jnp.ones(1)
+
+    def step_env(
+        self, key: jax.Array, state: ConnectFourState, action: jax.Array, params: ConnectFourParams
+    ) -> tuple[jax.Array, ConnectFourState, jax.Array, jax.Array, dict[str, Any]]:
+        mover = state.time % 2
+        # Compared and not indexed, so that vmap makes no scatter of it.
+        column = jnp.arange(COLUMNS) == action[mover]
+        row = jnp.sum((state.board > 0) & column)
+        board = jnp.where(column & (jnp.arange(ROWS)[:, None] == row), mover + 1, state.board)
+        won = four_in_a_row(board == mover + 1)
+        state = ConnectFourState(board, state.time + 1)
+        reward = jnp.where(won, jnp.where(jnp.arange(2) == mover, 1.0, -1.0), 0.0)
+        return self.observe(state, params), state, reward, won | (state.time == ROWS * COLUMNS), {}
+
+    def render(self, state: ConnectFourState, params: ConnectFourParams) -> jax.Array:
+        picture = drawing.canvas(232, 264, (COLUMNS / 2, ROWS / 2), COLUMNS + 0.4)
+        picture = drawing.rectangle(picture, COLUMNS / 2, ROWS / 2, COLUMNS + 0.2, ROWS + 0.2, drawing.BLUE)
+        colors = jnp.array([drawing.PAPER, drawing.RED, drawing.GOLD], jnp.float32)
+        for row in range(ROWS):
+            for column in range(COLUMNS):
+                picture = drawing.circle(picture, column + 0.5, row + 0.5, 0.4, colors[state.board[row, column]])
+        return drawing.finish(picture)
+
+
+def four_in_a_row(discs: jax.Array) -> jax.Array:
+    """Whether there are four next to each other in a row, a column or a diagonal of bool `[H, W]`, bool []."""
+    height, width = discs.shape
+    found = jnp.zeros((), bool)
+    for up, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+        rows, columns = height - 3 * up, width - 3 * abs(right)
+        first = 3 if right < 0 else 0
+        four = [discs[i * up : i * up + rows, first + i * right : first + i * right + columns] for i in range(4)]
+        found |= jnp.any(four[0] & four[1] & four[2] & four[3])
+    return found

@@ -1,0 +1,126 @@
+"""Territory-v0: two teams of two paint a grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Discrete
+from rljax.envs import drawing
+
+SIZE = 7
+MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]])
+"""Of the actions: stay, up, right, down, left."""
+STARTS = np.array([[0, 0], [SIZE - 1, 0], [0, SIZE - 1], [SIZE - 1, SIZE - 1]])
+
+
+@struct.dataclass
+class TerritoryState:
+    """`paint` i32 `[7, 7]`: 0 for none, else 1 + the team; `place` i32 `[4, 2]`, row and column of each player; `time` steps."""
+
+    paint: jax.Array
+    place: jax.Array
+    time: jax.Array
+
+
+@struct.dataclass
+class TerritoryParams:
+    max_steps: int = 30
+
+
+class Territory(Game):
+    """Players 0 and 1 against 2 and 3 on 7 x 7 cells. All move at once; a player paints the cell it comes to, and where both
+    teams are on one cell it stays as it was. Each team begins on its side.
+
+    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left; against a wall a player stays. Observation of each player, f32 `[246]`: as
+    7 x 7 planes, row by row, the own team's cells, the others' cells, the player, its mate, the opponents; then the share of
+    steps that are left. Teams on the right see the grid mirrored, so one policy can play both sides.
+    Reward, the same for both of a team: the cells that it gained on the other team in the step, over 49. An episode is
+    `max_steps` steps, and its return the lead at the end over 49, less that at the beginning (0).
+    """
+
+    num_players = 4
+
+    @property
+    def name(self) -> str:
+        return "Territory-v0"
+
+    @property
+    def default_params(self) -> TerritoryParams:
+        return TerritoryParams()
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0, 0, 1, 1)
+
+    def observation_space(self, params: TerritoryParams) -> Box:
+        return Box(0.0, 1.0, (5 * SIZE * SIZE + 1,))
+
+    def action_space(self, params: TerritoryParams) -> Discrete:
+        return Discrete(len(MOVES))
+
+    def observe(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:
+        teams = jnp.array(self.teams)
+        cells = jnp.arange(SIZE)
+        rows, columns = state.place[:, :1] == cells, state.place[:, 1:] == cells
+        at = (rows[:, :, None] & columns[:, None, :]).astype(jnp.float32)
+        own = (state.paint == 1 + teams[:, None, None]).astype(jnp.float32)
+        others = (state.paint == 2 - teams[:, None, None]).astype(jnp.float32)
+        opponents = jnp.maximum(at[jnp.array([2, 2, 0, 0])], at[jnp.array([3, 3, 1, 1])])
+        planes = jnp.stack([own, others, at, at[jnp.array([1, 0, 3, 2])], opponents], axis=1)
+        planes = jnp.where(teams[:, None, None, None] == 1, planes[..., ::-1], planes).reshape(4, -1)
+        left = jnp.full((4, 1), 1.0 - state.time / params.max_steps)
+        return jnp.concatenate([planes, left], axis=-1)
+
+    def initial_states(self, params: TerritoryParams) -> tuple[TerritoryState, jax.Array]:
+        return jax.tree.map(lambda x: x[None], _start()), jnp.ones(1)
+
+    def reset_env(self, key: jax.Array, params: TerritoryParams) -> tuple[jax.Array, TerritoryState]:
+        state = _start()
+        return self.observe(state, params), state
+
+    def step_env(
+        self, key: jax.Array, state: TerritoryState, action: jax.Array, params: TerritoryParams
+    ) -> tuple[jax.Array, TerritoryState, jax.Array, jax.Array, dict[str, Any]]:
+        moves = jnp.asarray(MOVES)[action]
+        # Right and left change places for the team that sees the grid mirrored.
+        moves = moves * jnp.where(jnp.array(self.teams)[:, None] == 1, jnp.array([1, -1]), 1)
+        place = jnp.clip(state.place + moves, 0, SIZE - 1)
+        paint = _painted(state.paint, place)
+        gained = _lead(paint) - _lead(state.paint)
+        state = TerritoryState(paint, place, state.time + 1)
+        reward = gained * jnp.array([1.0, 1.0, -1.0, -1.0]) / SIZE**2
+        return self.observe(state, params), state, reward, state.time >= params.max_steps, {}
+
+    def render(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:
+        picture = drawing.canvas(256, 256, (SIZE / 2, SIZE / 2), SIZE + 0.2, drawing.GREY)
+        colors = jnp.array([drawing.PAPER, (158, 188, 220), (236, 170, 166)], jnp.float32)
+        for row in range(SIZE):
+            for column in range(SIZE):
+                fill = colors[state.paint[row, column]]
+                picture = drawing.rectangle(picture, column + 0.5, SIZE - row - 0.5, 0.94, 0.94, fill)
+        for player, color in enumerate((drawing.BLUE, drawing.BLUE, drawing.RED, drawing.RED)):
+            x, y = state.place[player, 1] + 0.5, SIZE - state.place[player, 0] - 0.5
+            picture = drawing.circle(drawing.circle(picture, x, y, 0.32, drawing.INK), x, y, 0.28, color)
+        return drawing.finish(picture)
+
+
+def _start() -> TerritoryState:
+    place = jnp.asarray(STARTS, jnp.int32)
+    return TerritoryState(_painted(jnp.zeros((SIZE, SIZE), jnp.int32), place), place, jnp.zeros((), jnp.int32))
+
+
+def _painted(paint: jax.Array, place: jax.Array) -> jax.Array:
+    cells = jnp.arange(SIZE)
+    at = (place[:, :1] == cells)[:, :, None] & (place[:, 1:] == cells)[:, None, :]
+    first, second = at[0] | at[1], at[2] | at[3]
+    return jnp.where(first & ~second, 1, jnp.where(second & ~first, 2, paint))
+
+
+def _lead(paint: jax.Array) -> jax.Array:
+    return jnp.sum(paint == 1) - jnp.sum(paint == 2)
