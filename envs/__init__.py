@@ -5,6 +5,7 @@ from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
+from rljax.envs.draft import Draft, DraftParams, random_draft
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
@@ -47,6 +48,8 @@ __all__ = [
     "optimal_return",
     # games of several players
     "ConnectFour",
+    "Draft",
+    "DraftParams",
     "KuhnPoker",
     "LeducPoker",
     "MatrixGame",
@@ -54,4 +57,5 @@ __all__ = [
     "PgxGame",
     "Territory",
     "TicTacToe",
+    "random_draft",
 ]

@@ -31,7 +31,7 @@ class ConnectFourParams:
 class ConnectFour(Game):
     """Four in a row on 6 x 7 cells; discs fall to the lowest empty cell of a column, player 0 begins.
 
-    Action: a column. Observation of each player, f32 `[84]`: where the own discs are, row by row from the bottom, then the
+    Action: a column. Observation of each player, f32 `[6, 7, 2]`, the lowest row first: where the own discs are, and the
     other's. Reward at the end: 1 for the winner, -1 for the loser, 0 for a full board.
 
     The first player wins by the middle column; the best results of the seven openings are loss, loss, draw, win, draw, loss,
@@ -47,7 +47,7 @@ class ConnectFour(Game):
         return ConnectFourParams()
 
     def observation_space(self, params: ConnectFourParams) -> Box:
-        return Box(0.0, 1.0, (2 * ROWS * COLUMNS,))
+        return Box(0.0, 1.0, (ROWS, COLUMNS, 2))
 
     def action_space(self, params: ConnectFourParams) -> Discrete:
         return Discrete(COLUMNS)
@@ -59,8 +59,8 @@ class ConnectFour(Game):
         return (state.board[-1] == 0) | ~self.to_move(state)[:, None]
 
     def observe(self, state: ConnectFourState, params: ConnectFourParams) -> jax.Array:
-        discs = state.board.reshape(-1) == jnp.array([[1], [2]])
-        return jnp.concatenate([discs, discs[::-1]], axis=-1).astype(jnp.float32)
+        own = jnp.array([[1, 2], [2, 1]])
+        return (state.board[None, :, :, None] == own[:, None, None, :]).astype(jnp.float32)
 
     def reset_env(self, key: jax.Array, params: ConnectFourParams) -> tuple[jax.Array, ConnectFourState]:
         state = ConnectFourState(jnp.zeros((ROWS, COLUMNS), jnp.int32), jnp.zeros((), jnp.int32))
@@ -81,6 +81,13 @@ class ConnectFour(Game):
         state = ConnectFourState(board, state.time + 1)
         reward = jnp.where(won, jnp.where(jnp.arange(2) == mover, 1.0, -1.0), 0.0)
         return self.observe(state, params), state, reward, won | (state.time == ROWS * COLUMNS), {}
+
+    def text(self, state: ConnectFourState, params: ConnectFourParams, player: int) -> str:
+        rows = ["|" + " ".join(".XO"[int(disc)] for disc in row) + "|" for row in state.board[::-1]]
+        return "\n".join([*rows, " " + " ".join(self.action_names(params))])
+
+    def action_names(self, params: ConnectFourParams) -> tuple[str, ...]:
+        return tuple(str(i + 1) for i in range(COLUMNS))
 
     def render(self, state: ConnectFourState, params: ConnectFourParams) -> jax.Array:
         picture = drawing.canvas(232, 264, (COLUMNS / 2, ROWS / 2), COLUMNS + 0.4)

@@ -63,6 +63,13 @@ class KuhnPoker(Game):
         history = jax.nn.one_hot(state.history, 2).reshape(-1)
         return jnp.concatenate([jnp.eye(2), jax.nn.one_hot(state.cards, 3), jnp.tile(history, (2, 1))], axis=-1)
 
+    def text(self, state: KuhnPokerState, params: KuhnPokerParams, player: int) -> str:
+        moves = [f"player {i % 2} {'bets' if move == BET else 'passes'}" for i, move in enumerate(state.history) if move >= 0]
+        return f"your card: {('jack', 'queen', 'king')[int(state.cards[player])]}; so far: {', '.join(moves) or 'nothing'}"
+
+    def action_names(self, params: KuhnPokerParams) -> tuple[str, ...]:
+        return ("pass", "bet")
+
     def initial_states(self, params: KuhnPokerParams) -> tuple[KuhnPokerState, jax.Array]:
         return jax.vmap(_dealt)(jnp.asarray(DEALS)), jnp.full(len(DEALS), 1.0 / len(DEALS))
 

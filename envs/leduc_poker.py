@@ -70,6 +70,11 @@ class LeducPoker(Game):
     def default_params(self) -> LeducPokerParams:
         return LeducPokerParams()
 
+    @property
+    def turn_gap(self) -> int:
+        # The last to raise in the first round waits for the call and for the first move of the second round.
+        return 2
+
     def observation_space(self, params: LeducPokerParams) -> Box:
         return Box(0.0, 1.0, (32,))
 
@@ -88,6 +93,18 @@ class LeducPoker(Game):
         table = jax.nn.one_hot(state.cards[2], 3) * (state.round == 1)
         public = jnp.concatenate([table, jax.nn.one_hot(state.history, 3).reshape(-1)])
         return jnp.concatenate([jnp.eye(2), jax.nn.one_hot(state.cards[:2], 3), jnp.tile(public, (2, 1))], axis=-1)
+
+    def text(self, state: LeducPokerState, params: LeducPokerParams, player: int) -> str:
+        ranks = ("jack", "queen", "king")
+        table = ranks[int(state.cards[2])] if state.round == 1 else "face down"
+        rounds = [[("fold", "call", "raise")[int(m)] for m in row if m >= 0] for row in state.history]
+        return (
+            f"your card: {ranks[int(state.cards[player])]}; table: {table}; in the pot: you {int(state.chips[player])}, "
+            f"the other {int(state.chips[1 - player])}\nso far: {'; '.join(', '.join(moves) or 'nothing' for moves in rounds)}"
+        )
+
+    def action_names(self, params: LeducPokerParams) -> tuple[str, ...]:
+        return ("fold", "call", "raise")
 
     def initial_states(self, params: LeducPokerParams) -> tuple[LeducPokerState, jax.Array]:
         return jax.vmap(_dealt)(jnp.asarray(DEALS)), jnp.asarray(CHANCES, jnp.float32)

@@ -72,6 +72,10 @@ class MatrixGame(Game):
     def observe(self, state: MatrixGameState, params: MatrixGameParams) -> jax.Array:
         return jnp.eye(2)
 
+    def text(self, state: MatrixGameState, params: MatrixGameParams, player: int) -> str:
+        table = self.payoff[0] if player == 0 else self.payoff[1].T
+        return "what you get, your choices down, the other's across:\n" + str(table)
+
     def initial_states(self, params: MatrixGameParams) -> tuple[MatrixGameState, jax.Array]:
         return MatrixGameState(jnp.zeros(1, jnp.int32)), jnp.ones(1)
 

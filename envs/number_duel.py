@@ -59,6 +59,10 @@ class NumberDuel(Game):
         clock = jnp.tile(jax.nn.one_hot(state.time, ROUNDS), (2, 1))
         return jnp.concatenate([named, named[::-1], clock], axis=-1)
 
+    def text(self, state: NumberDuelState, params: NumberDuelParams, player: int) -> str:
+        named = [[str(int(x)) for x in state.history[i] if x >= 0] for i in (player, 1 - player)]
+        return f"you named {' '.join(named[0]) or 'nothing yet'}; the other {' '.join(named[1]) or 'nothing yet'}"
+
     def initial_states(self, params: NumberDuelParams) -> tuple[NumberDuelState, jax.Array]:
         return NumberDuelState(jnp.full((1, 2, ROUNDS), -1), jnp.zeros(1, jnp.int32)), jnp.ones(1)
 

@@ -13,6 +13,9 @@ from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 
+TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
+"""Games of pgx in which one side may move several times in a row: how often."""
+
 
 @struct.dataclass
 class PgxParams:
@@ -47,6 +50,10 @@ class PgxGame(Game):
     @property
     def name(self) -> str:
         return f"pgx:{self.game_id}"
+
+    @property
+    def turn_gap(self) -> int:
+        return TURN_GAPS.get(self.game_id, 1)
 
     @property
     def default_params(self) -> PgxParams:

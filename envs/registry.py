@@ -21,6 +21,7 @@ from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
 from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
+from rljax.envs.draft import Draft
 from rljax.envs.gridworld import GridWorld, GridWorldPixels
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
@@ -85,6 +86,7 @@ _games: dict[str, EnvFactory] = {
     "ConnectFour-v0": ConnectFour,
     "NumberDuel-v0": NumberDuel,
     "Territory-v0": Territory,
+    "Draft-v0": Draft,
 }
 
 

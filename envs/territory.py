@@ -37,11 +37,11 @@ class Territory(Game):
     """Players 0 and 1 against 2 and 3 on 7 x 7 cells. All move at once; a player paints the cell it comes to, and where both
     teams are on one cell it stays as it was. Each team begins on its side.
 
-    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left; against a wall a player stays. Observation of each player, f32 `[246]`: as
-    7 x 7 planes, row by row, the own team's cells, the others' cells, the player, its mate, the opponents; then the share of
-    steps that are left. Teams on the right see the grid mirrored, so one policy can play both sides.
-    Reward, the same for both of a team: the cells that it gained on the other team in the step, over 49. An episode is
-    `max_steps` steps, and its return the lead at the end over 49, less that at the beginning (0).
+    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left; against a wall a player stays. Observation of each player, f32 `[7, 7, 6]`:
+    the own team's cells, the others' cells, the player, its mate, the opponents, and everywhere the share of steps that are left.
+    Teams on the right see the grid mirrored, so one policy can play both sides.
+    Reward, the same for both of a team: the cells that it gained on the other team in the step. An episode is `max_steps` steps,
+    and its return the lead at the end, in cells, less that at the beginning (0).
     """
 
     num_players = 4
@@ -59,7 +59,7 @@ class Territory(Game):
         return (0, 0, 1, 1)
 
     def observation_space(self, params: TerritoryParams) -> Box:
-        return Box(0.0, 1.0, (5 * SIZE * SIZE + 1,))
+        return Box(0.0, 1.0, (SIZE, SIZE, 6))
 
     def action_space(self, params: TerritoryParams) -> Discrete:
         return Discrete(len(MOVES))
@@ -72,10 +72,9 @@ class Territory(Game):
         own = (state.paint == 1 + teams[:, None, None]).astype(jnp.float32)
         others = (state.paint == 2 - teams[:, None, None]).astype(jnp.float32)
         opponents = jnp.maximum(at[jnp.array([2, 2, 0, 0])], at[jnp.array([3, 3, 1, 1])])
-        planes = jnp.stack([own, others, at, at[jnp.array([1, 0, 3, 2])], opponents], axis=1)
-        planes = jnp.where(teams[:, None, None, None] == 1, planes[..., ::-1], planes).reshape(4, -1)
-        left = jnp.full((4, 1), 1.0 - state.time / params.max_steps)
-        return jnp.concatenate([planes, left], axis=-1)
+        left = jnp.full(own.shape, 1.0 - state.time / params.max_steps)
+        planes = jnp.stack([own, others, at, at[jnp.array([1, 0, 3, 2])], opponents, left], axis=-1)
+        return jnp.where(teams[:, None, None, None] == 1, planes[:, :, ::-1], planes)
 
     def initial_states(self, params: TerritoryParams) -> tuple[TerritoryState, jax.Array]:
         return jax.tree.map(lambda x: x[None], _start()), jnp.ones(1)
@@ -94,7 +93,7 @@ class Territory(Game):
         paint = _painted(state.paint, place)
         gained = _lead(paint) - _lead(state.paint)
         state = TerritoryState(paint, place, state.time + 1)
-        reward = gained * jnp.array([1.0, 1.0, -1.0, -1.0]) / SIZE**2
+        reward = gained * jnp.array([1.0, 1.0, -1.0, -1.0])
         return self.observe(state, params), state, reward, state.time >= params.max_steps, {}
 
     def render(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:

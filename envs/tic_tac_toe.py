@@ -77,6 +77,13 @@ class TicTacToe(Game):
         reward = jnp.where(won, jnp.where(jnp.arange(2) == mover, 1.0, -1.0), 0.0)
         return self.observe(state, params), state, reward, won | (state.time == 9), {}
 
+    def text(self, state: TicTacToeState, params: TicTacToeParams, player: int) -> str:
+        marks = [(str(i + 1), "X", "O")[int(mark)] for i, mark in enumerate(state.board)]
+        return "\n---+---+---\n".join(" " + " | ".join(marks[i : i + 3]) for i in (0, 3, 6))
+
+    def action_names(self, params: TicTacToeParams) -> tuple[str, ...]:
+        return tuple(str(i + 1) for i in range(9))
+
     def render(self, state: TicTacToeState, params: TicTacToeParams) -> jax.Array:
         picture = drawing.canvas(256, 256, (1.5, 1.5), 3.4)
         for i in (1.0, 2.0):

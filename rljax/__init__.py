@@ -92,15 +92,32 @@ from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, load_config, preset_names
 from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
+from rljax.core.game import Game, batch_players, team_reward, unbatch_players
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.core.wrappers import PixelObservation
 from rljax.envs import env_ids, make_env, register_env
+from rljax.league.training import (
+    GameParts,
+    GameState,
+    LeagueConfig,
+    SelfPlayConfig,
+    game_collect,
+    game_init,
+    game_parts,
+    game_update,
+    league_step,
+)
 from rljax.nn.rssm import RSSM, Latent, kl_loss
 from rljax.nn.transforms import TwoHot
+from rljax.planning.alphazero import AlphaZeroConfig
+from rljax.planning.mcts import make_mcts
 from rljax.run.export import export_policy, load_policy
 from rljax.run.fit import fit
 from rljax.run.folder import Run, load_run
 from rljax.run.loggers import Logger, RunStart
+from rljax.run.space import Range
+from rljax.run.sweep import SweepResult, resume_sweep, sweep
+from rljax.run.tune import TuneResult, resume_tune, tune
 
 __version__ = "0.1.0"
 
@@ -109,6 +126,13 @@ __all__ = [
     "make_train",
     "make_agent",
     "fit",
+    "sweep",
+    "resume_sweep",
+    "Range",
+    "SweepResult",
+    "tune",
+    "resume_tune",
+    "TuneResult",
     "evaluate",
     "load_run",
     "export_policy",
@@ -126,12 +150,19 @@ __all__ = [
     "PQNConfig",
     "ImpalaConfig",
     "DreamerConfig",
+    "SelfPlayConfig",
+    "LeagueConfig",
+    "AlphaZeroConfig",
     "load_config",
     "preset_names",
     # environments
     "Environment",
     "EnvState",
     "EnvParams",
+    "Game",
+    "batch_players",
+    "unbatch_players",
+    "team_reward",
     "Box",
     "Discrete",
     "MultiDiscrete",
@@ -222,6 +253,14 @@ __all__ = [
     "sac_critic_loss",
     "sac_actor_loss",
     "sac_temperature_loss",
+    "GameParts",
+    "GameState",
+    "game_parts",
+    "game_init",
+    "game_collect",
+    "game_update",
+    "league_step",
+    "make_mcts",
     # errors
     "RljaxError",
     "ConfigError",

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import pytest
+from jax._src import compiler
+
+SIMPLE_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
+COMPILE_OPTIONS = compiler.get_compile_options
+XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
+
+
+def pytest_configure() -> None:
+    """Each process of a run (pytest-xdist) has cores of its own: sharing them, they wait for each other a tenth of the time."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    if worker is None or workers is None or not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    own = cores[int(worker.removeprefix("gw")) :: int(workers)]
+    if own:
+        os.sched_setaffinity(0, own)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +36,39 @@ def _compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(shared / "xla"))
     jax.config.update("jax_compilation_cache_dir", path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+@functools.cache
+def _fusions_may_be_simple() -> bool:
+    """Whether XLA has its older code generator for fusions: without optimisations it compiles three to four times faster."""
+    try:
+        jax.jit(lambda: 0, compiler_options=SIMPLE_FUSIONS)()  # reads XLA_FLAGS, which may change for processes from here on
+    except jax.errors.JaxRuntimeError:
+        return False
+    return jax.default_backend() == "cpu"
+
+
+def _with_simple_fusions(*args: Any, env_options_overrides: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    """JAX's own function, with an option of XLA that JAX has no setting for."""
+    return COMPILE_OPTIONS(*args, env_options_overrides={**SIMPLE_FUSIONS, **(env_options_overrides or {})}, **kwargs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Most tests compile far longer than they compute: XLA optimises for those that train or search (two thirds of all time).
+
+    Tests of runs keep its code for fusions, whose results are the same bits in whatever program they are; the older generator's
+    are not. All before any fixture, so that those of a module are compiled as its tests are.
+    """
+    folder = item.path.parent.name
+    fast = folder not in ("learning", "planning")
+    jax.config.update("jax_disable_most_optimizations", fast)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(fast))  # for processes that a test starts
+    if _fusions_may_be_simple():
+        simple = fast and folder != "run"
+        compiler.get_compile_options = _with_simple_fusions if simple else COMPILE_OPTIONS
+        flags = [f"--{name}={value}".lower() for name, value in SIMPLE_FUSIONS.items()]
+        os.environ["XLA_FLAGS"] = " ".join([XLA_FLAGS, *(flags if simple else ())])
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent.parent / "examples"
 ROWS = {
     "command": ["told its command", "told another's", "told nothing"],
     "composite": ["autoregressive", "independent"],
+    "draft": ["at random", "10 simulations", "800 simulations"],
     "entities": ["transformer", "perceptron"],
     "exploration": ["counts", "RND", "no bonus"],
     "memory": ["GRU", "LSTM", "no memory"],

@@ -44,6 +44,7 @@ def test_the_two_main_commands_come_first() -> None:
 
 def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda _: "quit")
     Path("my_config.toml").write_text('algorithm = "ppo"\nnum_envs = 2\nnum_steps = 32\n')
     commands = [command.split("&&")[-1].strip() for command in COMMANDS]
     commands = [command for command in commands if command.startswith("rljax ") and "bench" not in command]
@@ -55,15 +56,34 @@ def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
                 at = arguments.index("--total-timesteps") + 1
                 arguments[at] = {"50_000": "1024", "100_000": "2048"}[arguments[at]]
             elif "--resume" not in arguments:
-                arguments += ["--total-timesteps", "512", "--eval-every", "256"]
+                steps = "4096" if "selfplay" in arguments[1] else "512"
+                arguments += ["--total-timesteps", steps, "--eval-every", "256"]
+        if arguments[0] == "sweep" and "--resume" not in arguments:
+            arguments += ["--total-timesteps", "512", "--episodes", "2"]
+        if arguments[0] == "tune":
+            arguments[arguments.index("--trials") + 1] = "4"
+            arguments += ["--batch-size", "4"]
+            arguments += [] if "--resume" in arguments else ["--total-timesteps", "512", "--episodes", "2"]
+        if arguments[0] == "tournament":
+            arguments += ["--games", "2"]
         main(arguments)
         assert capsys.readouterr().out, command
     assert sorted(p.name for p in Path("runs").iterdir()) == [
+        "biased_rps_league",
         "cartpole_ppo",
         "cartpole_ppo-2",
         "cartpole_ppo-3",
         "mine",
         "mine-fork",
+        "tictactoe_selfplay",
     ]
-    for made in ("curves.png", "agent.gif", "policy/greedy.jax", "runs/cartpole_ppo-3/tensorboard"):
+    for made in (
+        "tournament.png",
+        "curves.png",
+        "agent.gif",
+        "policy/greedy.jax",
+        "runs/cartpole_ppo-3/tensorboard",
+        "sweeps/cartpole_ppo-2/sweep.png",
+        "tunes/cartpole_ppo/tune.png",
+    ):
         assert Path(made).exists(), made

@@ -57,6 +57,7 @@ from rljax.collect.replay import (
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
+from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.nn.distributions import mask_logits
@@ -236,6 +237,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
             places, probability = sample_priorities(priorities, (noise.sample[i] >> 8) * jnp.float32(2.0**-24))
             batch = sampled(places)
             weight = importance_weights(probability, num_windows(replay, config.n_step), beta_at(config, state.iteration))
+        batch = over_devices(batch)
         next_q = q_values(parts, target_params, batch.next_obs)
         target = dqn_target(batch, next_q, q_values(parts, params, batch.next_obs) if config.double else next_q)
 

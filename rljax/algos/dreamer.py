@@ -42,8 +42,9 @@ from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
 from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
-from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_totals
+from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_totals, fresh_episodes
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
@@ -229,9 +230,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
         row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stored_classes(latent))
-        fresh = noise.env.fresh
-        if fresh is None:
-            fresh = strong(jax.vmap(env.reset_env, (0, None))(noise.env.reset_key, env_params))
+        fresh = fresh_episodes(env, env_params, noise.env)
         next_obs, next_state, reward, terminated, info = jax.vmap(env.step_env, (0, 0, 0, None))(
             noise.env.step_key, env_state, parts.policy.to_env(action), env_params
         )
@@ -312,7 +311,8 @@ def _one_update(
 ) -> tuple[DreamerState, Metrics]:
     config = parts.config
     places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
-    batch, noise = replayed_as_seen(parts.networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
+    batch = over_devices(replayed_as_seen(parts.networks.rssm, state, places, config.batch_length), 1)
+    noise = loss_noise(parts, key)
 
     def loss_fn(params: Any) -> Any:
         return dreamer_loss(

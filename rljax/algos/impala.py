@@ -39,7 +39,7 @@ from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
-from rljax.collect.returns import importance_ratio, upgo, vtrace
+from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
@@ -280,7 +280,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
         "train/value_loss": value_loss,
         "train/entropy": entropy,
         "train/value": jnp.mean(value),
-        "train/explained_variance": 1.0 - jnp.var(target - baseline) / (jnp.var(target) + 1e-8),
+        "train/explained_variance": explained_variance(target, baseline),
         "train/mean_rho": jnp.mean(jnp.minimum(config.rho_bar, ratio)),
         "train/rho_clip_fraction": jnp.mean(ratio > config.rho_bar, dtype=jnp.float32),
         "train/approx_kl": jnp.mean(ratio - 1.0 - log_rho),

@@ -46,7 +46,7 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
-from rljax.collect.returns import gae
+from rljax.collect.returns import explained_variance, gae
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
@@ -291,7 +291,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     total_target, total_value = combined(heads, target), combined(heads, rollout.value)
     metrics |= bonus_metrics | {
         "train/value": jnp.mean(total_value),
-        "train/explained_variance": 1.0 - jnp.var(total_target - total_value) / (jnp.var(total_target) + 1e-8),
+        "train/explained_variance": explained_variance(total_target, total_value),
         "train/learning_rate": learning_rate,
     }
     return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics

@@ -59,6 +59,7 @@ from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.config import algorithm, leaf, static
+from rljax.core.devices import over_devices
 from rljax.core.keys import draw
 from rljax.core.spaces import Box
 
@@ -266,6 +267,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     def update(i: jax.Array, carry: Any) -> Any:
         params, opt_state, sums = carry
         batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
+        batch = over_devices(batch)
         here, there = (None, None) if noise.policy is None else noise.policy[i]
         target = sac_target(parts, params, target_params, batch, there)
 

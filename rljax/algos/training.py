@@ -61,18 +61,20 @@ def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any
         return state, metrics
     due = evaluation_due(config.eval_every, config.steps_per_iteration, iteration)
 
-    def evaluation(state: Any) -> jax.Array:
+    report = agent.report or (lambda _: {})
+
+    def evaluation(state: Any) -> Metrics:
         key = jax.random.fold_in(state.eval_key, iteration)
         results = play_episodes(agent, state, key, config.eval_episodes)
         ended = jnp.isfinite(results.returns)
-        return jnp.stack([
-            jnp.nanmean(results.returns),
-            jnp.mean(results.lengths, where=ended),
-            jnp.sum(ended, dtype=jnp.float32),
-        ])  # fmt: skip
+        return {
+            "eval/return": jnp.nanmean(results.returns),
+            "eval/length": jnp.mean(results.lengths, where=ended),
+            "eval/count": jnp.sum(ended, dtype=jnp.float32),
+        } | report(state)
 
-    values = jax.lax.cond(due, evaluation, lambda _: jnp.full(3, jnp.nan), state)
-    return state, metrics | dict(zip(("eval/return", "eval/length", "eval/count"), values, strict=True))
+    names = ("eval/return", "eval/length", "eval/count", *jax.eval_shape(report, state))
+    return state, metrics | jax.lax.cond(due, evaluation, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
 
 
 def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:

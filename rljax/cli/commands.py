@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import os
 import shlex
+import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +23,19 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
 from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
-from rljax.core.errors import ConfigError, TrainingInterrupted, did_you_mean
-from rljax.envs import env_ids, gymnax_env_ids
+from rljax.core.errors import ConfigError, RljaxError, TrainingInterrupted, did_you_mean
+from rljax.envs import env_ids, game_ids, gymnax_env_ids
 from rljax.run.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.folder import Run, check_free, last_iteration, read_config, read_info, split_path
+from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.scores import best_seed
+from rljax.run.space import changed
 from rljax.run.start import BUDGET, warn_refused
 
 if TYPE_CHECKING:
-    from rljax.cli.main import Eval, Export, Plot, Record, Saved, Train
+    from rljax.cli.main import Eval, Export, Play, Plot, Record, Saved, Sweep, Tournament, Train, Tune
+    from rljax.run.sweep import SweepResult
 
 
 def train(options: Train, overrides: dict[str, Any]) -> None:
@@ -35,6 +43,10 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     for name in ("resume", "fork"):
         if getattr(options, name) is not None and options.config is not None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
+    if options.coordinator is not None:
+        join_processes(options.coordinator, options.num_processes, options.process_id)
+    elif options.num_processes != 1 or options.process_id:
+        raise ConfigError("num_processes and process_id: belong to --coordinator, the address of process 0")
     agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
     config, quoted = agent.config, shlex.quote(str(folder))
     if agent.memory:
@@ -45,11 +57,14 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         result = rljax.fit(agent, progress=default_progress(title), loggers=options.log, **limits, **how)
     except TrainingInterrupted as stop:
         raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
+    if not is_first():
+        return
     info = read_info(folder)
     iterations = int(np.ravel(result.state.iteration)[0])
     step = info.step_offset + iterations * config.steps_per_iteration
     if iterations < last_iteration(config, info):
-        print(f"stopped at step {step:,} after {options.max_minutes:g} minutes; to go on: rljax train --resume {quoted}")
+        after = "" if options.max_minutes is None else f" after {options.max_minutes:g} minutes"
+        print(f"stopped at step {step:,}{after}; to go on: rljax train --resume {quoted}")
         return
     if not result.metrics["episode/return"].size:
         print(f"{folder} is complete at step {step:,}; to train on: rljax train --resume {quoted} --total-timesteps {2 * step}")
@@ -85,19 +100,19 @@ def _new(options: Train, overrides: dict[str, Any]) -> _Training:
     else:
         raise ConfigError(
             f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
-            f"{_swallowed(options, overrides)}"
+            f"{_swallowed({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
         )
     agent = rljax.make_agent(config)
-    check_free(folder)
+    if is_first():
+        check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
     source = "" if options.fork is None else f" from {options.fork}"
     title = f"training {config.algorithm} on {config.env}{seeds}{source} into {folder}"
     return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
 
 
-def _swallowed(options: Train, overrides: dict[str, Any]) -> str:
-    """A hint where an option before the preset may have taken it for its value."""
-    values = {**{name: [value] for name, value in overrides.items()}, "log": options.log}
+def _swallowed(values: Mapping[str, Iterable[Any]]) -> str:
+    """A hint where an option before the preset may have taken it for one of its values."""
     for name, given in values.items():
         for value in given:
             if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):
@@ -117,6 +132,133 @@ def _resumed(options: Train, overrides: dict[str, Any]) -> _Training:
     # The budget apart: one that the run has passed is an error where the user asks for it.
     how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if budget else None}
     return rljax.make_agent(config), folder, title, how
+
+
+def sweep_of(options: Sweep, axes: dict[str, Any]) -> None:
+    """`rljax sweep`: a table of what each combination of values came to, and files of all runs."""
+    from rljax.run import sweep as sweeps
+
+    if options.parquet:
+        sweeps.check_parquet()
+    if options.resume is not None:
+        _check_resumed(options, axes, ("run_dir", "seeds", "search", "samples", "episodes"))
+        folder = Path(options.resume)
+        plan, episodes = sweeps.read_sweep(folder)
+        _say(f"resuming the sweep in {folder}")
+    else:
+        name = _source(options.config, axes, "sweep")
+        config, space = _fixed_and_varied(load_config(name), axes)
+        how: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "search", "samples", "max_runs")}
+        plan, episodes = sweeps.plan_sweep(config, space, **how), options.episodes
+        sweeps.check_numbers(options.batch_size, episodes)
+        folder = Path(options.run_dir or _free_folder(Path("sweeps") / Path(name).stem))
+        sweeps.create_sweep_dir(folder, plan, episodes)
+        cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
+        _say(f"sweep of {config.algorithm} on {config.env}: {cells} = {plan.runs} runs into {folder}")
+    with _interruptible("sweep", folder):
+        result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=_say)
+    _print_cells(result)
+    if options.parquet:
+        sweeps.write_parquet(result, folder / "results.parquet")
+    best = shlex.quote(str(folder / sweeps.BEST_FILE))
+    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
+    print(f"next: rljax train {best}")
+
+
+def tune_of(options: Tune, axes: dict[str, Any]) -> None:
+    """`rljax tune`: the best trial, and files of the study."""
+    from rljax.run import tune as tuning
+
+    tuning.check_optuna()
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
+    how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": _say}
+    if options.resume is not None:
+        _check_resumed(options, axes, ("storage", "run_dir", *same))
+        folder = Path(options.resume)
+        tuning.read_tune(folder)
+        _say(f"going on with the study in {folder}")
+        with _interruptible("tune", folder):
+            result = tuning.resume_tune(folder, **how)
+    else:
+        name = _source(options.config, axes, "tune")
+        config, space = _fixed_and_varied(load_config(name), axes)
+        folder = Path(options.run_dir or _free_folder(Path("tunes") / Path(name).stem))
+        check_free(folder)
+        tried = space or tuning.default_space(config)
+        _say(
+            f"tuning {', '.join(tried)} of {config.algorithm} on {config.env}, {options.batch_size} trials at once, into {folder}"
+        )
+        with _interruptible("tune", folder):
+            result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
+    trial = result.study.best_trial
+    print(
+        f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items())
+    )
+    weights = tuning.importances(result.study)
+    if weights:
+        print("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
+    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+    print(f"next: rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
+    """The preset or file of a sweep or of tuning."""
+    if name is None:
+        raise ConfigError(
+            f"nothing to {command}: give a preset or a TOML file (see rljax list), or --resume FOLDER{_swallowed(axes)}"
+        )
+    return name
+
+
+def _check_resumed(options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
+    """What is resumed goes on as it was begun."""
+    defaults = type(options)()
+    given = [name for name in ("config", *names) if getattr(options, name) != getattr(defaults, name)]
+    if given or axes:
+        raise ConfigError(
+            f"--resume goes on as it was begun: give no configuration and no fields (here: {', '.join([*given, *axes])})"
+        )
+
+
+@contextlib.contextmanager
+def _interruptible(command: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}") from None
+
+
+def _fixed_and_varied(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """One value is a change of all runs, as in `rljax train`; several, or a range, are tried."""
+    single = {name: values[0] for name, values in axes.items() if isinstance(values, list) and len(values) == 1}
+    return changed(config, single), {name: values for name, values in axes.items() if name not in single}
+
+
+TABLE_ROWS = 20
+"""Cells of a sweep that are printed: the best ones."""
+
+
+def _print_cells(result: SweepResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rljax.run.plot import shown
+
+    table = Table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", title=None)
+    order = np.argsort(np.where(np.isnan(result.means), np.inf, -result.means), kind="stable")
+    for rank, i in enumerate(order[:TABLE_ROWS]):
+        returns = result.returns[i]
+        known = returns[np.isfinite(returns)]
+        figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
+        failed = int(np.isneginf(returns).sum())
+        table.add_row(str(rank + 1), *map(shown, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
+    Console(width=None if os.isatty(1) else 160).print(table)
+    if len(order) > TABLE_ROWS:
+        print(f"... and {len(order) - TABLE_ROWS} more in results.csv")
 
 
 def evaluate_run(options: Eval) -> None:
@@ -146,6 +288,47 @@ def record_run(options: Record) -> None:
     print(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
 
 
+def tournament_of(options: Tournament) -> None:
+    """`rljax tournament`: a table of ratings and a heat map."""
+    from rljax.run.outputs import output_path
+    from rljax.run.plot import SUFFIXES
+    from rljax.run.tournament import draw_payoffs, entries_of, tournament
+
+    output_path(options.out, SUFFIXES)
+    if options.games < 1:
+        raise ConfigError(f"games = {options.games}: expected a whole number > 0")
+    runs = []
+    for path in options.runs:
+        folder, checkpoint = split_path(path)
+        name = folder.name if checkpoint == "latest" else f"{folder.name}/{checkpoint}"
+        runs.append((name, rljax.load_run(path, seed_index="best")))
+    include = [name for name in options.include.split(",") if name]
+    game, params, entries = entries_of(runs, include, options.sample, options.simulations)
+    standings = tournament(
+        game, params, entries, key=jax.random.key(options.seed), num_games=options.games, system=options.system, progress=print
+    )
+    rating, low, high = (np.asarray(x) for x in standings.ratings)
+    width = max(len(name) for name in standings.names)
+    print(f"\n{'':{width}}  rating      95 %         won   lost  drawn")
+    for i in np.argsort(-rating, kind="stable"):
+        counts = (standings.wins[i].sum(), standings.wins[:, i].sum(), standings.draws[i].sum())
+        interval = f"[{low[i]:5.0f}, {high[i]:5.0f}]"
+        print(f"{standings.names[i]:{width}}  {rating[i]:6.0f}  {interval}  " + " ".join(f"{n:6.0f}" for n in counts))
+    print(draw_payoffs(standings, options.out))
+
+
+def play_run(options: Play) -> None:
+    """`rljax play`: a person against the agent."""
+    from rljax.run.play import play
+    from rljax.run.tournament import game_of, player_of
+
+    run, seed = _load(options)
+    game, params = game_of(run.config)
+    print(f"{game.name} against {run.config.algorithm}{seed} after {run.step:,} steps; you are player {options.seat}")
+    opponent = player_of(run, options.sample, options.simulations)(run.state)
+    play(game, params, opponent, seat=options.seat, key=jax.random.key(options.seed), ask=input)
+
+
 def export_run(options: Export) -> None:
     """`rljax export`: the policy as files that run without rljax."""
     from rljax.run.export import export_policy
@@ -161,20 +344,25 @@ def export_run(options: Export) -> None:
 
 
 def plot_runs(options: Plot) -> None:
-    """`rljax plot`: learning curves, or open-loop predictions."""
+    """`rljax plot`: learning curves, open-loop predictions, or the results of a league."""
     out = options.out or f"{options.kind}.png"
     if options.kind == "curves":
         from rljax.run.plot import plot
 
         plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
     else:
-        from rljax.run.openloop import plot_openloop
-
         if len(options.runs) != 1:
-            raise ConfigError(f"--kind openloop draws one run: expected a single folder, got {len(options.runs)}")
+            raise ConfigError(f"--kind {options.kind} draws one run: expected a single folder, got {len(options.runs)}")
         if options.metric is not None:
             raise ConfigError(f"--metric {options.metric}: belongs to --kind curves")
-        plot_openloop(options.runs[0], out)
+        if options.kind == "openloop":
+            from rljax.run.openloop import plot_openloop
+
+            plot_openloop(options.runs[0], out)
+        else:
+            from rljax.run.tournament import draw_payoffs, league_standings
+
+            draw_payoffs(league_standings(rljax.load_run(options.runs[0], seed_index="best")), out)
     print(out)
 
 
@@ -262,6 +450,7 @@ def list_names(name: str | None) -> None:
         ("presets (rljax train PRESET)", preset_names()),
         ("algorithms (rljax list ALGORITHM shows its fields)", sorted(ALGORITHMS)),
         ("environments", env_ids()),
+        ("games of several players", game_ids()),
         ("environments of gymnax", [name for name in gymnax_env_ids() if name not in env_ids()]),
     ):
         print(title)
@@ -269,13 +458,40 @@ def list_names(name: str | None) -> None:
             print(f"  {entry}")
 
 
-def bench(suite: str, repeats: int) -> None:
-    """`rljax bench`: measure and print a table."""
+def bench(suite: str, repeats: int, json_file: str | None) -> None:
+    """`rljax bench`: measure and print tables in Markdown, and write them as JSON."""
     from rljax.run.bench import SUITES
+    from rljax.run.outputs import output_path, written_aside
+    from rljax.run.timing import printed_tables
 
     if suite not in SUITES:
         raise ConfigError(f"unknown benchmark '{suite}': {did_you_mean(suite, SUITES)}")
-    SUITES[suite](repeats)
+    if repeats < 1:
+        raise ConfigError(f"repeats = {repeats}: expected a whole number > 0")
+    path = None if json_file is None else output_path(json_file, (".json",))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
+        SUITES[suite](repeats)
+    if path is not None:
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
+        print(path)
+
+
+class _Tee(io.TextIOBase):
+    """Writes to several streams."""
+
+    def __init__(self, *streams: Any):
+        self.streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self.streams:
+            stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self.streams:
+            stream.flush()
 
 
 def _beside(run: Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rljax.core.errors import ConfigError
+from rljax.run.space import parse_range
 
 
 class WholeTable(dict[str, Any]):
@@ -26,6 +27,18 @@ def overrides_of(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
         value = _value(text)
         target[leaf] = WholeTable(value) if isinstance(value, dict) else value
     return table
+
+
+def axes_of(fields: Sequence[tuple[str, Sequence[str]]]) -> dict[str, Any]:
+    """`learning-rate 1e-4 1e-3` and `gamma 0.9:0.999` as lists of values and ranges by name; keys of tables stay dotted."""
+    axes: dict[str, Any] = {}
+    for flag, texts in fields:
+        name = flag.replace("-", "_")
+        found = parse_range(texts[0], name) if len(texts) == 1 else None
+        if name in axes:
+            raise ConfigError(f"--{flag}: comes twice; give all of its values at once")
+        axes[name] = found or [_value(text) for text in texts]
+    return axes
 
 
 def merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from typing import Any
 from rljax.core.config import Config
 from rljax.core.environment import check_environment
 from rljax.core.errors import ConfigError
+from rljax.core.game import Game
 from rljax.core.spaces import Dict, as_space
+from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
-from rljax.envs import resolve_env
+from rljax.envs import game_ids, resolve_env
 
 
 def make_evaluation_env(config: Config) -> tuple[Any, Any]:
@@ -18,6 +20,10 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     Raises:
         ConfigError: unknown environment or parameter, or an environment that breaks the contract.
     """
+    if config.of_games:
+        # A run of a game is evaluated against random play; the wrappers below are not for games.
+        game, env_params = make_game(config)
+        return EpisodeStatistics(Versus(game)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     check_environment(env, env_params)
     if config.time_limit is not None:
@@ -36,6 +42,22 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.flatten_observations:
         env = FlattenObservation(env)
     return EpisodeStatistics(env), env_params
+
+
+def make_game(config: Config) -> tuple[Game, Any]:
+    """The game of a configuration, and its parameters.
+
+    Raises:
+        ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
+    """
+    env, env_params = resolve_env(config.env, config.env_params)
+    if not isinstance(env, Game):
+        raise ConfigError(f"env = {env.name!r}: is no game of several players, expected for example {', '.join(game_ids())}")
+    sizes = {env.teams.count(team) for team in env.teams}
+    if len(sizes) > 1 or len(set(env.teams)) < 2:
+        raise ConfigError(f"env = {env.name!r}: has teams {env.teams}, expected at least two, of one size")
+    check_environment(Versus(env), env_params)
+    return env, env_params
 
 
 def make_training_env(config: Config) -> tuple[Any, Any]:

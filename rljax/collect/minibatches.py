@@ -13,6 +13,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rljax.core.agent import Metrics, stack_metrics
+from rljax.core.devices import over_devices
 from rljax.core.environment import tree_where
 from rljax.core.keys import draw
 
@@ -110,10 +111,10 @@ def minibatch_steps(
 
     def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, Any]:
         if order is None:
-            carry, out = minibatch_step(carry, batch)
+            carry, out = minibatch_step(carry, over_devices(batch))
             return carry, jax.tree.map(lambda x: x[None], out)
         shuffled = jax.tree.map(lambda x: x[order].reshape((num_minibatches, -1, *x.shape[1:])), batch)
-        return jax.lax.scan(minibatch_step, carry, shuffled)
+        return jax.lax.scan(minibatch_step, carry, over_devices(shuffled, 1))
 
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(flat_params, opt_state, jnp.zeros((), bool))

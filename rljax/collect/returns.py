@@ -48,6 +48,11 @@ def gae(
     return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
 
 
+def explained_variance(target: jax.Array, prediction: jax.Array) -> jax.Array:
+    """How much of the targets' variance the predictions explain, f32 []: 1 is all, 0 none."""
+    return 1.0 - jnp.var(target - prediction) / (jnp.var(target) + 1e-8)
+
+
 def vtrace(
     reward: jax.Array,
     value: jax.Array,

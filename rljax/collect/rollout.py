@@ -80,6 +80,13 @@ def environment_noise(env: Any, env_params: Any, key: jax.Array, num_steps: int,
     return EnvironmentNoise(step_key, None, fresh)
 
 
+def fresh_episodes(env: Any, env_params: Any, noise: EnvironmentNoise) -> tuple[Any, Any]:
+    """`(obs, state)` `[N, ...]` of the episodes that begin where one ends in a step, `noise` that of the step."""
+    if noise.fresh is not None:
+        return noise.fresh
+    return strong(jax.vmap(env.reset_env, (0, None))(noise.reset_key, env_params))
+
+
 def rollout_scan(
     env: Any,
     env_params: Any,
@@ -119,9 +126,7 @@ def rollout_scan(
     def step(loop: tuple[Any, Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any, Any], Steps]:
         env_state, obs, carry = loop
         noise_t, env_noise_t = random
-        fresh = env_noise_t.fresh
-        if fresh is None:
-            fresh = jax.vmap(env.reset_env, (0, None))(env_noise_t.reset_key, env_params)
+        fresh = fresh_episodes(env, env_params, env_noise_t)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action, carry = act(obs, carry, mask, noise_t)
         stepped = jax.vmap(step_env)(env_noise_t.step_key, fresh, env_state, to_env(action))

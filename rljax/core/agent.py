@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.config import Config
+from rljax.core.devices import laid_out
 from rljax.core.errors import ConfigError
 
 Metrics = dict[str, jax.Array]
@@ -40,10 +41,15 @@ class Act(Protocol):
     ) -> tuple[Any, Any]: ...
 
 
+Judge = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+"""`(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`: what a search asks of positions in a game."""
+
+
 class Agent(NamedTuple):
     """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy.
 
-    `memory` says in a line what a run keeps on the device, where that is much.
+    `memory` says in a line what a run keeps on the device, where that is much. `report(state)` has metrics that every evaluation
+    says besides returns, `eval/...`, where an algorithm knows more of its agent. `judge` is that of agents that play games.
     """
 
     init: Callable[[jax.Array], Any]
@@ -51,6 +57,8 @@ class Agent(NamedTuple):
     act: Act
     config: Any
     memory: str = ""
+    report: Callable[[Any], Metrics] | None = None
+    judge: Judge | None = None
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
@@ -76,4 +84,8 @@ def make_agent(config: Config) -> Agent:
     """
     if type(config) not in _MAKERS:
         raise ConfigError(f"{config!r} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
-    return _MAKERS[type(config)](config)
+    agent = _MAKERS[type(config)](config)
+    if config.num_devices == 1:
+        return agent
+    init, step = (laid_out(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
+    return agent._replace(init=init, step=step)

@@ -103,6 +103,9 @@ class Config:
     privileged_critic: ClassVar[bool] = False
     """Whether the algorithm has a critic that may see the `privileged` part of observations; others never see it."""
 
+    of_games: ClassVar[bool] = False
+    """Whether `env` is a game of several players, which the algorithm plays against itself or others."""
+
     env: Any = static(default="CartPole-v1", doc="environment id, or an Environment object")
     env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
     total_timesteps: int = static(default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0)
@@ -114,6 +117,7 @@ class Config:
     )
     num_envs: int = static(default=4, doc="environments stepped in parallel", gt=0)
     gamma: float = leaf(default=0.99, doc="discount per step", ge=0, le=1)
+    num_devices: int = static(default=1, doc="devices that environments and batches are split over; must divide num_envs", gt=0)
 
     time_limit: int | None = static(default=None, doc="truncate episodes after this many steps", gt=0)
     clip_rewards: float | None = leaf(default=None, doc="clip rewards to [-x, x] for training", gt=0)
@@ -131,6 +135,8 @@ class Config:
         for f in dataclasses.fields(self):
             value = _checked(f.name, getattr(self, f.name), hints[f.name], f.metadata)
             object.__setattr__(self, f.name, value)
+        if self.num_envs % self.num_devices:
+            raise ConfigError(f"num_devices = {self.num_devices}: must divide num_envs = {self.num_envs}")
 
     @property
     def steps_per_iteration(self) -> int:

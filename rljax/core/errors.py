@@ -22,6 +22,10 @@ class TrainingError(RljaxError, RuntimeError):
     """A run cannot go on (NaN in a loss, say): the message names the step, what went wrong and what was kept."""
 
 
+class ProcessLostError(RljaxError, RuntimeError):
+    """Another process of the run has ended before its time; JAX can do nothing more in this one."""
+
+
 class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C, or a signal to terminate, reached `fit`: it finished its chunk and saved it.
 

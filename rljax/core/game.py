@@ -20,6 +20,8 @@ class Game(Environment):
     Attributes:
         num_players: P.
         teams: the team of each player, which share their rewards; each its own by default.
+        turn_gap: how many steps of others may lie between two moves of a player in a game; 0 where all move at every step. Where
+            it is not 0, exactly one player moves at each step. By default all others move once.
     """
 
     num_players: int = 2
@@ -27,6 +29,10 @@ class Game(Environment):
     @property
     def teams(self) -> tuple[int, ...]:
         return tuple(range(self.num_players))
+
+    @property
+    def turn_gap(self) -> int:
+        return 0 if type(self).to_move is Game.to_move else self.num_players - 1
 
     def to_move(self, state: Any) -> jax.Array:
         """Whose actions the next step takes, bool `[P]`; all, where moves are simultaneous."""
@@ -47,3 +53,27 @@ class Game(Environment):
     def observe(self, state: Any, params: Any) -> Any:
         """What the players see of a state, `[P, ...]`."""
         raise NotImplementedError(f"{self.name} must define observe(state, params) -> obs [P, ...]")
+
+    def text(self, state: Any, params: Any, player: int) -> str:
+        """The state in the terminal, as a player sees it; its observation, unless a game draws it."""
+        return str(jax.tree.map(lambda x: x[player], self.observe(state, params)))
+
+    def action_names(self, params: Any) -> tuple[str, ...]:
+        """What a person types for each action; their numbers, unless a game has names."""
+        return tuple(str(i) for i in range(self.action_space(params).n))
+
+
+def batch_players(tree: Any) -> Any:
+    """Players of all games as one batch, for a policy that all share: leaves `[E, P, ...]` become `[E * P, ...]`."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+
+def unbatch_players(tree: Any, num_players: int) -> Any:
+    """The other way round: leaves `[E * P, ...]` become `[E, P, ...]`."""
+    return jax.tree.map(lambda x: x.reshape(-1, num_players, *x.shape[1:]), tree)
+
+
+def team_reward(reward: jax.Array, teams: tuple[int, ...]) -> jax.Array:
+    """Rewards `[..., P]` shared within teams: each player gets the mean of its team's."""
+    together = jnp.asarray(teams)[:, None] == jnp.asarray(teams)
+    return reward @ (together / together.sum(0)).astype(reward.dtype)

@@ -3,9 +3,14 @@
 - `game_tree`: small games written out; exact values, best responses, exploitability, mixtures
 - `matchmaking`: prioritised fictitious self-play (PFSP) and the payoffs that it goes by
 - `pool`: past players in slots on the device
+- `rules`, `league`: AlphaStar's rules and simpler ones; who plays whom, who is kept and who begins anew
+- `config`, `training`: self-play and leagues, trained inside one compiled step
+- `exploit`: agents trained to find another's weaknesses
+- `report`: how good a league is, exactly, in small games
 - `ratings`: Elo, Plackett-Luce, and the equilibrium of a payoff matrix
 """
 
+from rljax.league.exploit import BestResponse, branch, exploited, trained_best_response
 from rljax.league.game_tree import (
     GameTree,
     best_response,
@@ -16,11 +21,24 @@ from rljax.league.game_tree import (
     nash_conv,
     uniform_policies,
 )
+from rljax.league.league import League
 from rljax.league.matchmaking import Payoff, pfsp_probabilities
 from rljax.league.pool import Pool
 from rljax.league.ratings import elo, nash_mixture, plackett_luce
+from rljax.league.report import ExactReport, exact_report
+from rljax.league.rules import Rules
+from rljax.league.training import tree_policies
 
 __all__ = [
+    "BestResponse",
+    "ExactReport",
+    "League",
+    "Rules",
+    "branch",
+    "exact_report",
+    "exploited",
+    "trained_best_response",
+    "tree_policies",
     "GameTree",
     "Payoff",
     "Pool",

@@ -66,6 +66,12 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
     params = game.default_params if params is None else params
+    # Also inside a trace: the tree is the same whatever is traced.
+    with jax.ensure_compile_time_eval():
+        return _written_out(game, params, max_states)
+
+
+def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     actions = game.action_space(params).n
     states, chance = game.initial_states(params)
     states = jax.tree.map(jnp.asarray, states)

@@ -18,7 +18,10 @@ DECAY = 0.99
 
 
 def pfsp_probabilities(
-    win_rate: jax.Array, filled: jax.Array, weighting: str | float = "squared", min_probability: float = 0.0
+    win_rate: jax.Array,
+    filled: jax.Array,
+    weighting: str | float | jax.Array = "squared",
+    min_probability: float | jax.Array = 0.0,
 ) -> jax.Array:
     """How likely each opponent is to be played, f32 `[..., N]`.
 
@@ -78,7 +81,9 @@ class Payoff(struct.PyTreeNode):
         """No games yet."""
         return cls(Record(*(jnp.zeros((players, players)) for _ in range(4))))
 
-    def update(self, home: jax.Array, away: jax.Array, result: jax.Array, ended: jax.Array, decay: float = DECAY) -> Payoff:
+    def update(
+        self, home: jax.Array, away: jax.Array, result: jax.Array, ended: jax.Array, decay: float | jax.Array = DECAY
+    ) -> Payoff:
         """Add games. A pair that had n of them keeps `decay ** n` of what was before.
 
         Args:
@@ -100,7 +105,7 @@ class Payoff(struct.PyTreeNode):
         added = Record(wins + draws + losses, wins, draws, losses)
         mirrored = Record(added.games.T, losses.T, draws.T, wins.T)
         both = jax.tree.map(jnp.add, added, mirrored)
-        kept = jnp.float32(decay) ** both.games
+        kept = jnp.asarray(decay, jnp.float32) ** both.games
         return self.replace(record=jax.tree.map(lambda old, new: old * kept + new, self.record, both))
 
     def win_rate(self) -> jax.Array:

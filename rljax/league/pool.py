@@ -83,11 +83,12 @@ class Pool(struct.PyTreeNode):
         A payoff's row and column of the slot are of somebody else then: clear them (`Payoff.clear`).
         """
         goes = when & (slot >= 0)
-        at = jnp.maximum(slot, 0)
+        at = jnp.where(goes, slot, self.capacity)
 
         def put(old: jax.Array, new: Any) -> jax.Array:
-            # One slot is read and written; a choice between two pools would copy both.
-            return old.at[at].set(jnp.where(goes, jnp.asarray(new, old.dtype), old[at]))
+            # Written to a slot that does not exist where nobody goes in: a choice between what is there and what is new would
+            # read the slot, and XLA then writes to a copy of the whole pool.
+            return old.at[at].set(jnp.asarray(new, old.dtype), mode="drop")
 
         return self.replace(
             params=jax.tree.map(put, self.params, params),

@@ -16,15 +16,15 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.nn.attention import PointerNetwork
-from rljax.nn.encoders import DictEncoder, EntityEncoder
+from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
 from rljax.nn.layers import ACTIVATIONS, FiLM, together
-from rljax.nn.networks import network_table, ravel_observation
+from rljax.nn.networks import CONVOLUTIONS, check_convolutions, network_table, ravel_observation
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
 
 GOAL = "goal"
 """Key of an observation dictionary that holds what the agent is asked to do: z."""
 
-ENCODERS = ("mlp", "dict", "entities")
+ENCODERS = ("mlp", "cnn", "dict", "entities")
 
 
 class ActorCritic(nn.Module):
@@ -231,9 +231,10 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     - `{ type = "mlp", hidden = [64, 64], activation = "tanh", shared = false, goal = "concat" }`
     - `{ type = "gru", size = 64, hidden = [64], head_hidden = [64], activation = "tanh", goal = "concat" }`: also "lstm", and
       "block_gru" with `blocks = 8`.
-    - any type with `encoder = "dict"` (vectors and images; `hidden` and `head_hidden` as for "gru", `depth = 16` channels of the
-      first convolution) or `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and
-      `pointer = true` where the actions are the entities).
+    - any type with an encoder, and `hidden` and `head_hidden` as for "gru": `encoder = "cnn"` (images; `channels = [16],
+      kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
+      `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` where the actions
+      are the entities).
 
     `hidden` and `activation` are those of the layers after an encoder; encoders have their own. `goal = "film"`: the
     observation's `goal` modulates the first dense layer.
@@ -244,7 +245,7 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     if isinstance(spec, nn.Module):
         return spec
     both = ("hidden", "activation", "goal")
-    encoded = ("encoder", "depth", "layers", "heads", "width", "pointer", "head_hidden")
+    encoded = ("encoder", *CONVOLUTIONS, "depth", "layers", "heads", "width", "pointer", "head_hidden")
     memory = (*both, *encoded, "size")
     types = {"mlp": (*both, *encoded, "shared"), "lstm": memory, "gru": memory, "block_gru": (*memory, "blocks")}
     table = network_table(spec, types)
@@ -258,7 +259,12 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     if kind == "mlp" and encoder_name == "mlp":
         return ActorCritic(**common, **table)
     encoder: nn.Module | None = None
-    if encoder_name == "dict":
+    if encoder_name == "cnn":
+        convolutions = {key: table.pop(key) for key in CONVOLUTIONS if key in table}
+        if convolutions:
+            check_convolutions(convolutions)
+        encoder = ConvolutionEncoder(**convolutions)
+    elif encoder_name == "dict":
         encoder = DictEncoder(depth=table.pop("depth", 16))
     elif encoder_name == "entities":
         width, heads = table.pop("width", 64), table.pop("heads", 4)
@@ -288,6 +294,7 @@ def _choice(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
 def _check_belongs(table: dict[str, Any], kind: str, encoder: str) -> None:
     """Refuse keys that this type and this encoder would ignore."""
     owners = {
+        **dict.fromkeys(CONVOLUTIONS, ("cnn",)),
         "depth": ("dict",),
         "layers": ("entities",),
         "heads": ("entities",),

@@ -1,10 +1,11 @@
-"""Encoders of observations that are more than one vector: dictionaries of vectors and images, and sets of entities.
+"""Encoders of observations that are more than one vector: images, dictionaries of vectors and images, and sets of entities.
 
 They see one batch axis, `[B, ...]` in every leaf.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,45 @@ from rljax.core.errors import ConfigError
 from rljax.nn.attention import AttentionPooling, TransformerEncoder
 from rljax.nn.images import ImageEncoder
 from rljax.nn.layers import ACTIVATIONS, MLP, together
-from rljax.nn.networks import ravel_observation
+from rljax.nn.networks import Convolution, ravel_observation
 from rljax.nn.transforms import symlog
+
+
+class ConvolutionEncoder(nn.Module):
+    """Convolutions without padding, for small images and boards: `[B, height, width, channels] -> [B, D]`, raveled.
+
+    uint8 is scaled to [0, 1]; other images are taken as they are. Kernels are orthogonal with gain sqrt(2), biases 0.
+
+    Attributes:
+        channels: of each convolution.
+        kernels: their widths.
+        strides: their strides.
+        activation: a name in `ACTIVATIONS`.
+
+    Raises:
+        ConfigError: the observation is no image, or smaller than a kernel.
+    """
+
+    channels: tuple[int, ...] = (16,)
+    kernels: tuple[int, ...] = (3,)
+    strides: tuple[int, ...] = (1,)
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, image: Any) -> jax.Array:
+        if not hasattr(image, "ndim") or image.ndim != 4:
+            shapes = jax.tree.map(lambda x: x.shape[1:], image)
+            raise ConfigError(f"observation of shape {shapes}: expected an image [height, width, channels] for encoder = 'cnn'")
+        x = image.astype(jnp.float32) / 255.0 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
+        inputs = (x.shape[-1], *self.channels)
+        layers = [(k, k, *inputs[i : i + 2]) for i, k in enumerate(self.kernels)]
+        inits = together(self, {f"conv_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(layers)})
+        for i, (name, init) in enumerate(inits.items()):
+            if self.kernels[i] > min(x.shape[1:3]):
+                raise ConfigError(f"network.kernels = {self.kernels}: number {i + 1} is wider than its image of {x.shape[1:3]}")
+            x = Convolution(self.channels[i], self.kernels[i], self.strides[i], kernel_init=init, name=name)(x)
+            x = ACTIVATIONS[self.activation](x)
+        return x.reshape(x.shape[0], -1)
 
 
 class DictEncoder(nn.Module):

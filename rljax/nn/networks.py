@@ -18,6 +18,9 @@ from rljax.core.wrappers import flatten_observation
 from rljax.nn.initializers import orthogonal_kernels
 from rljax.nn.layers import ACTIVATIONS
 
+CONVOLUTIONS = ("channels", "kernels", "strides")
+"""Keys of a `network` table with convolutions: lists, one number for each."""
+
 
 class Convolution(nn.Module):
     """A square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
@@ -157,12 +160,17 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
     if isinstance(spec, nn.Module):
         return spec
     dense = ("hidden", "activation", "layer_norm")
-    table = network_table(spec, {"mlp": dense, "cnn": (*dense, "channels", "kernels", "strides")})
-    lengths = {key: len(table.get(key, ())) for key in ("channels", "kernels", "strides")}
-    convolutional = spec.get("type") == "cnn"
-    if convolutional and (len(set(lengths.values())) != 1 or not lengths["channels"]):
-        raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
+    table = network_table(spec, {"mlp": dense, "cnn": (*dense, *CONVOLUTIONS)})
+    if spec.get("type") == "cnn":
+        check_convolutions(table)
     return FeedForward(num_outputs=num_outputs, **{**attributes, **table})
+
+
+def check_convolutions(table: Mapping[str, Any]) -> None:
+    """Refuse convolutions that are not described in full."""
+    lengths = {key: len(table.get(key, ())) for key in CONVOLUTIONS}
+    if len(set(lengths.values())) != 1 or not lengths["channels"]:
+        raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
 
 
 def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -180,7 +188,7 @@ def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, 
     for key in table:
         if key not in types[kind]:
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, ['type', *types[kind]])}")
-    for key in ("hidden", "head_hidden", "channels", "kernels", "strides"):
+    for key in ("hidden", "head_hidden", *CONVOLUTIONS):
         sizes = table.get(key, ())
         if isinstance(sizes, list):
             sizes = table[key] = tuple(sizes)

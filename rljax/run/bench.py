@@ -28,7 +28,10 @@ from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
 from rljax.core.config import load_config
 from rljax.envs import resolve_env
+from rljax.run.bench_devices import print_devices
 from rljax.run.bench_dreamer import print_dreamer
+from rljax.run.bench_league import print_league
+from rljax.run.bench_sweep import print_sweep
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 from rljax.run.timing import Program, hardware, time_interleaved
@@ -94,6 +97,9 @@ SUITES: dict[str, Callable[[int], None]] = {
     "recurrent": bench_recurrent,
     "dqn": bench_dqn,
     "dreamer": bench_dreamer,
+    "league": print_league,
+    "sweep": print_sweep,
+    "devices": print_devices,
     "presets": bench_presets,
     "fit": bench_fit,
 }

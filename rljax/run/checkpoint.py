@@ -241,7 +241,13 @@ def _checkpointer() -> Iterator[Any]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        # For itself: where a run has several processes Orbax would have them all wait for each other.
+        this = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"process{this}"
+        )
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
             yield checkpointer
     finally:
         logger.setLevel(level)

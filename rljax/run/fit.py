@@ -20,11 +20,21 @@ from rljax.algos.training import TrainResult, train_iteration
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, make_agent, stack_metrics
 from rljax.core.config import Config, config_table
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
+from rljax.core.devices import everywhere, make_mesh, shardings
+from rljax.core.errors import (
+    ConfigError,
+    ProcessLostError,
+    RljaxError,
+    RljaxWarning,
+    TrainingError,
+    TrainingInterrupted,
+    first_line,
+)
 from rljax.core.keys import as_key
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, link
 from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, check_run, create_run_dir, locked, split_path
 from rljax.run.loggers import Logger, Loggers, RunStart
+from rljax.run.processes import all_of, check_processes, is_first, on_this_process, over_processes
 from rljax.run.progress import Progress, Silent
 from rljax.run.records import JsonLines, Records, cut_after, over_seeds, window_of
 from rljax.run.scores import SCORES, Scores
@@ -113,10 +123,12 @@ def fit(
     keep = _number("keep", keep, whole=True)
     checkpoint_seconds = _number("checkpoint_seconds", checkpoint_seconds, zero=True)
     max_minutes = _number("max_minutes", max_minutes)
-    attached = Loggers(loggers)
+    first = is_first()
+    attached = Loggers(loggers if first else ())
     agent = config_or_agent if config_or_agent is None or isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     if agent is not None:
         _check_single(agent.config)
+        check_processes(agent.config)
     folder = _folder(run_dir, resume)
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
     if resume not in (True, False) and (key is not None or fork is not None):
@@ -128,25 +140,51 @@ def fit(
             raise ConfigError("nothing to train: give a configuration, or resume=RUN")
         if total_timesteps is not None:
             raise ConfigError("total_timesteps is for a run that is resumed: otherwise it is a field of the configuration")
-        if folder is not None:
+        if folder is not None and first:
             check_free(folder)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_noticing_losses(folder if first else None))
         if resumed and folder is not None:
             check_run(folder)  # before a lock is made there
-            stack.enter_context(locked(folder))
+            if first:
+                stack.enter_context(locked(folder))
             start = start_resumed(folder, agent, total_timesteps, seeds)
         elif fork is not None and agent is not None:
             start = start_forked(fork, agent, seeds)
         elif agent is not None:
             start = start_new(agent, None if key is None else _single_key(key), seeds)
+        saves, folder = folder is not None, folder if first else None
         driver = _Driver(
-            start, folder, resumed, attached, progress or Silent(), callback, checkpoint_every, checkpoint_seconds, keep
+            start,
+            folder,
+            saves,
+            resumed,
+            attached,
+            (progress if first else None) or Silent(),
+            callback,
+            checkpoint_every,
+            checkpoint_seconds,
+            keep,
         )
-        if folder is not None and not resumed:
-            create_run_dir(folder, start.agent.config, start.info, start.state, driver.scores.meta(start.iteration))
-            stack.enter_context(locked(folder))
+        if saves and not resumed:
+            state = on_this_process(start.state, driver.layout)
+            if folder is not None:
+                create_run_dir(folder, start.agent.config, start.info, state, driver.scores.meta(start.iteration))
+                stack.enter_context(locked(folder))
         stopping = stack.enter_context(noted_signals())
         return driver.run(stopping, max_minutes)
+
+
+@contextlib.contextmanager
+def _noticing_losses(folder: Path | None) -> Iterator[None]:
+    """One line where another process of the run has died."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        kept = "" if folder is None else f"; start all processes again with {folder} to resume"
+        raise ProcessLostError(f"training stopped: another process of the run is gone ({first_line(error)}){kept}") from error
 
 
 def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | bool) -> Path | None:
@@ -194,6 +232,8 @@ def _single_key(key: jax.Array) -> jax.Array:
 class _Driver:
     """One call of `fit`: compiles the chunk, runs it until the budget is spent, and sees to everything between chunks.
 
+    Of several processes only the first has a folder; `saves` says whether there is one, as saving takes them all.
+
     S is the number of seeds, 1 where the state has no axis for them. Iterations are counted from the run's own beginning.
     """
 
@@ -201,6 +241,7 @@ class _Driver:
         self,
         start: Start,
         folder: Path | None,
+        saves: bool,
         resumed: bool,
         loggers: Loggers,
         progress: Progress,
@@ -209,12 +250,13 @@ class _Driver:
         checkpoint_seconds: float | None,
         keep: int | None,
     ):
-        self.start, self.folder, self.resumed, self.loggers, self.progress, self.callback = (
-            start, folder, resumed, loggers, progress, callback
+        self.start, self.folder, self.saves, self.resumed, self.loggers, self.progress, self.callback = (
+            start, folder, saves, resumed, loggers, progress, callback
         )  # fmt: skip
         self.checkpoint_every, self.checkpoint_seconds, self.keep = checkpoint_every, checkpoint_seconds, keep
         self.config = start.agent.config
         self.num_seeds = start.info.seeds or 1
+        self.layout = self._layout(start.state)
         self.done, self.last = start.iteration, start.last_iteration
         # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
         self.iteration = jax.jit(vectorized_iteration(start.agent, start.info.seeds))
@@ -296,11 +338,14 @@ class _Driver:
 
     def _train(self, state: Any, deadline: float, stopping: Stopping) -> Any:
         """Run chunks until the budget is spent or something asks to stop; returns the final state."""
+        layout = self.layout
+        state = state if layout is None else over_processes(state, layout)
         size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // self.row_bytes))
-        chunk = _compile_chunk(self.iteration, state, (self.num_seeds,) if self.start.info.seeds else (), len(self.names), size)
+        seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
+        chunk = _compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
-        length, saved_at, saved = 1, time.monotonic(), self.done
-        while self.done < self.last and not self.stop and stopping.signum is None:
+        length, saved_at = 1, time.monotonic()
+        while self.done < self.last and not self.stop:
             length = min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
             state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
@@ -316,33 +361,44 @@ class _Driver:
             self._check_finite(new, bad, bool(finite))
             before, self.done = self.done, self.done + length
             self.scores.update(self.names, new)
-            self.stop |= time.monotonic() >= deadline
             self.progress.update(
                 self._step(self.done), self.speed, over_seeds("episode/return", self.scores.returns["episode/return"])
             )
             if self.loggers.want_histograms and self._crossed(before, -(-self._step(self.last) // HISTOGRAMS)):
                 self.loggers.histograms(self._step(self.done), state)
-            if self.writer is not None:
-                best = self._evaluated() and self.scores.improved(self._step(self.done))
-                ends = self.done == self.last or self.stop or stopping.signum is not None
-                every = self.checkpoint_every is not None and self._crossed(before, self.checkpoint_every)
-                late = self.checkpoint_seconds is not None and time.monotonic() - saved_at > self.checkpoint_seconds
-                if best or ends or every or (late and not self.writer.busy):
-                    self.writer.save(self._step(self.done), state, self.scores.meta(self.done), self.records.pending, best)
-                    saved_at, saved = time.monotonic(), self.done
+            late = self.checkpoint_seconds is not None and time.monotonic() - saved_at > self.checkpoint_seconds
+            late = late and self.writer is not None and not self.writer.busy
             # Towards CHUNK_SECONDS, not faster than fourfold: the first chunk is one iteration.
             length = max(1, min(4 * length, round(CHUNK_SECONDS / seconds * length)))
-        if self.writer is not None and saved < self.done:
-            # A signal came after the last chunk was looked at.
-            self.writer.save(self._step(self.done), state, self.scores.meta(self.done), self.records.pending, False)
-        return state
+            self.stop |= time.monotonic() >= deadline or stopping.signum is not None
+            # Clocks and signals of several processes differ: they go by the first one's clock, and stop when one does.
+            stops, lates, lengths = all_of(self.stop, late, length).T
+            self.stop, late, length = bool(stops.any()), bool(lates[0]), int(lengths[0])
+            if self.saves:
+                best = self._evaluated() and self.scores.improved(self._step(self.done))
+                every = self.checkpoint_every is not None and self._crossed(before, self.checkpoint_every)
+                if best or self.done == self.last or self.stop or every or late:
+                    self._save(on_this_process(state, layout), best)
+                    saved_at = time.monotonic()
+        return on_this_process(state, layout)
+
+    def _save(self, state: Any, best: bool) -> None:
+        if self.writer is not None:
+            self.writer.save(self._step(self.done), state, self.scores.meta(self.done), self.records.pending, best)
+
+    def _layout(self, state: Any) -> Any:
+        """Where the state lies on several devices (one that was read from a checkpoint is on none of them); None on one."""
+        if self.config.num_devices == 1:
+            return None
+        mesh = make_mesh(self.config.num_devices)
+        return shardings(mesh, state, self.config.num_envs, 0 if self.start.info.seeds is None else 1)
 
     def _next_stop(self) -> int:
         """The iteration at which the host must look: an evaluation whose weights may be the best, or a checkpoint that is due."""
         stops, steps = [self.last], self.config.steps_per_iteration
-        if self.writer is not None and self.config.eval_every is not None:
+        if self.saves and self.config.eval_every is not None:
             stops.append(_crossing(self.done * steps, steps, self.config.eval_every) + self.done)
-        if self.writer is not None and self.checkpoint_every is not None:
+        if self.saves and self.checkpoint_every is not None:
             stops.append(_crossing(self._step(self.done), steps, self.checkpoint_every) + self.done)
         return min(stops)
 
@@ -416,22 +472,21 @@ Chunk = Callable[..., tuple[Any, jax.Array, jax.Array]]
 
 def vectorized_iteration(agent: Agent, seeds: int | None) -> Callable[..., Any]:
     """`(state, iteration) -> (state, metrics)`, over the states' axis of seeds where there is one."""
-
-    def iteration(state: Any, i: jax.Array) -> Any:
-        return train_iteration(agent, state, i)
-
     if seeds is None:
-        return iteration
+        return lambda state, i: train_iteration(agent, state, i)
+    return lambda states, i: over_runs(lambda _, state, i: train_iteration(agent, state, i), seeds, None, states, i)
 
-    def vectorized(states: Any, i: jax.Array) -> Any:
-        # The count of iterations is not batched, so that an evaluation stays a branch that is skipped; nor are the counters of
-        # replay buffers, which no seed changes: every seed then writes the same rows, one slice instead of a scatter.
-        axes = _with_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
-        states = _with_counters(states, lambda count: count[0])
-        states, metrics = jax.vmap(iteration, in_axes=(axes, None), out_axes=(axes, 0))(states, i)
-        return _with_counters(states, lambda count: jnp.broadcast_to(count, (seeds,))), metrics
 
-    return vectorized
+def over_runs(iteration: Callable[..., Any], runs: int, values: Any, states: Any, i: jax.Array) -> Any:
+    """`iteration(values, state, i) -> (state, metrics)` of many runs; leaves of `values` and `states` are `[runs, ...]`.
+
+    The count of iterations is not batched, so that an evaluation stays a branch that is skipped; nor are the counters of replay
+    buffers, which no run changes: every run then writes the same rows, one slice instead of a scatter.
+    """
+    axes = _with_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
+    states = _with_counters(states, lambda count: count[0])
+    states, metrics = jax.vmap(iteration, in_axes=(0, axes, None), out_axes=(axes, 0))(values, states, i)
+    return _with_counters(states, lambda count: jnp.broadcast_to(count, (runs,))), metrics
 
 
 def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
@@ -444,7 +499,7 @@ def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _compile_chunk(
-    iteration: Callable[..., Any], example: Any, seeds_shape: tuple[int, ...], num_metrics: int, size: int
+    iteration: Callable[..., Any], example: Any, seeds_shape: tuple[int, ...], num_metrics: int, size: int, layout: Any = None
 ) -> Chunk:
     """`chunk(state, first, length) -> (state, metrics f32 [size, *seeds, num_metrics], finite)`, for every length <= size.
 
@@ -453,17 +508,27 @@ def _compile_chunk(
     """
 
     def chunk(state: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        def body(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            state, buffer = carry
-            state, metrics = iteration(state, first + i)
-            return state, buffer.at[i].set(jnp.moveaxis(stack_metrics(metrics), 0, -1))
-
-        buffer = jnp.full((size, *seeds_shape, num_metrics), jnp.nan)
-        state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
+        state, buffer = run_iterations(iteration, state, first, length, (size, *seeds_shape, num_metrics))
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state.params)]))
         return state, buffer, finite
 
-    return jax.jit(chunk, donate_argnums=0).lower(example, _INT32, _INT32).compile()
+    # What comes out goes in again, so it must lie where it lay.
+    results = None if layout is None else (layout, *2 * [everywhere(layout)])
+    return jax.jit(chunk, donate_argnums=0, out_shardings=results).lower(example, _INT32, _INT32).compile()
+
+
+def run_iterations(
+    iteration: Callable[..., Any], state: Any, first: jax.Array, length: jax.Array, shape: tuple[int, ...]
+) -> tuple[Any, jax.Array]:
+    """The state after `length` iterations from `first` on, and their metrics: the first rows of an f32 array of `shape`, metrics
+    last."""
+
+    def body(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, buffer = carry
+        state, metrics = iteration(state, first + i)
+        return state, buffer.at[i].set(jnp.moveaxis(stack_metrics(metrics), 0, -1))
+
+    return jax.lax.fori_loop(0, length, body, (state, jnp.full(shape, jnp.nan)))
 
 
 def _first_bad(rows: np.ndarray, names: list[str]) -> tuple[int, int, int] | None:

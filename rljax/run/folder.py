@@ -175,7 +175,8 @@ def load_run(
     config = read_config(folder, **overrides)
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
-    state = state_of(make_agent(config), info, saved, folder)
+    # What lies on how many devices matters to those who train on: the run may be looked at anywhere.
+    state = state_of(make_agent(config.replace(num_devices=1)), info, saved, folder)
     if isinstance(seed_index, int) and info.seeds is None:
         raise ConfigError(f"seed_index = {seed_index}: run {folder} has a single seed")
     if seed_index is not None and info.seeds is not None:

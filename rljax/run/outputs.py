@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rljax.core.errors import ConfigError
 
@@ -41,3 +44,41 @@ def written_aside(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table, there whole or as it was."""
+    with written_aside(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def make_folder(folder: Path, files: Mapping[str, str], again: str) -> None:
+    """A new folder with some files of text.
+
+    Raises:
+        ConfigError: it exists (`again` says what to do about that), or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"{folder}: exists already; {again}") from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from error
+
+
+def read_table(folder: Path, name: str, what: str) -> dict[str, Any]:
+    """A table of a folder, from TOML.
+
+    Raises:
+        ConfigError: it is not there (`what` should be), or is no TOML.
+    """
+    try:
+        return tomllib.loads((folder / name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{folder}: no {what} there ({name}: {error.strerror or error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{folder / name}: {error}") from None

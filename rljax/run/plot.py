@@ -30,6 +30,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 
 TITLES = {
+    "eval/rating": "Elo rating in the pool",
     "eval/return": "return (greedy evaluation)",
     "eval/length": "episode length (greedy evaluation)",
     "episode/return": "return (training episodes)",

@@ -9,8 +9,10 @@ import numpy as np
 
 from rljax.run.records import last_known
 
-SCORES = ("eval/return", "episode/return")
-"""What seeds are compared by: the first of these that is known."""
+SCORES = ("eval/rating", "eval/return", "episode/return")
+"""What seeds are compared by: the first of these that is known. Ratings are those of games with a pool of past players."""
+
+EVALUATIONS = SCORES[:2]
 
 
 class Scores:
@@ -29,18 +31,19 @@ class Scores:
 
     def update(self, names: list[str], rows: np.ndarray) -> None:
         """Take in rows `[iterations, S, metrics]`."""
-        if "eval/return" in names:
-            evaluations = rows[:, :, names.index("eval/return")]
+        for name in set(EVALUATIONS) & set(names):
+            evaluations = rows[:, :, names.index(name)]
             made = np.isfinite(evaluations).any(1)
             if made.any():
                 # The last evaluation whole: a seed none of whose episodes ended keeps no score of older weights.
-                self.returns["eval/return"] = evaluations[made][-1].astype(np.float64)
+                self.returns[name] = evaluations[made][-1].astype(np.float64)
         values = last_known(rows[:, :, names.index("episode/return")])
         self.returns["episode/return"] = np.where(np.isfinite(values), values, self.returns["episode/return"])
 
     def improved(self, step: int) -> bool:
         """Whether the evaluation just made is the best so far (the mean over seeds, all known); it is then noted as that."""
-        score = float(np.mean(self.returns["eval/return"]))
+        name = next((name for name in EVALUATIONS if np.isfinite(self.returns[name]).any()), "eval/return")
+        score = float(np.mean(self.returns[name]))
         if not score > self.best_score:  # NaN is not
             return False
         self.best_score, self.best_step = score, step

@@ -15,6 +15,7 @@ from rljax.algos.ppo import PPOConfig
 from rljax.algos.value_heads import head_names
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import OBJECT_PREFIX, Config, config_table
+from rljax.core.devices import ENVIRONMENT_FIELDS
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.run.checkpoint import CHECKPOINTS, describe, named_arrays, state_from
@@ -33,9 +34,6 @@ from rljax.run.folder import (
 
 BUDGET = "total_timesteps"
 """The one field of a run's configuration that resuming it may change."""
-
-ENVIRONMENT_FIELDS = ("env_state", "obs", "arrival", "carry")
-"""Fields of a state that hold episodes under way: kept together or started anew together."""
 
 REPLAY_FIELDS = ("replay", "priorities", "queue")
 """Fields of a state that hold steps taken: started anew where the episodes under way are, and together."""

@@ -55,3 +55,29 @@ def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int =
             jax.block_until_ready(run(jax.random.key(seed)))
             timings[name].runs.append(time.perf_counter() - started)
     return timings
+
+
+def printed_tables(text: str) -> dict[str, Any]:
+    """What a benchmark printed, as JSON holds it: `hardware`, `notes` (lines of prose) and `tables` (lists of rows by column)."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found: dict[str, Any] = {"hardware": lines[0] if lines else "", "notes": [], "tables": []}
+    columns: list[str] | None = None
+    for line in lines[1:]:
+        if not line.startswith("|"):
+            columns = None
+            found["notes"].append(line)
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if columns is None:
+            columns = cells
+            found["tables"].append([])
+        elif not set(line) <= set("|- :"):
+            found["tables"][-1].append(dict(zip(columns, map(_number, cells), strict=False)))
+    return found
+
+
+def _number(cell: str) -> float | str:
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return cell

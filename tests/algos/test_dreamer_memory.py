@@ -52,7 +52,6 @@ def test_buffer_and_parameters_are_those_of_the_state(changes: dict[str, Any]) -
         {},
         {"size": "1M", "batch_size": 16, "batch_length": 64, "horizon": 15, "train_ratio": 32},
         {"env": "GridWorldPixels-v0"},
-        {"env": "GridWorldPixels-v0", "representation": "dreamerpro"},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "debug",
 )

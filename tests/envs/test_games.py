@@ -189,9 +189,10 @@ def test_territory_is_painted_as_plain_python_says() -> None:
         place = [[0, 0], [6, 0], [0, 6], [6, 6]]
         paint = {(0, 0): 0, (6, 0): 0, (0, 6): 1, (6, 6): 1}
         for t in range(30):
-            seen = run.obs[t, n, 2, :-1].reshape(5, 7, 7)  # of a player on the right, who sees it mirrored
+            seen = run.obs[t, n, 2]  # of a player on the right, who sees it mirrored
             for (row, column), team in paint.items():
-                assert seen[0 if team == 1 else 1, row, 6 - column] == 1
+                assert seen[row, 6 - column, 0 if team == 1 else 1] == 1
+            assert [seen[place[i][0], 6 - place[i][1], plane] for i, plane in ((2, 2), (3, 3), (0, 4), (1, 4))] == [1] * 4
             before = sum(1 if team == 0 else -1 for team in paint.values())
             for player in range(4):
                 down, right = moves[int(run.action[t, n, player])]
@@ -202,7 +203,7 @@ def test_territory_is_painted_as_plain_python_says() -> None:
                 if len(here) == 1:
                     paint[tuple(place[player])] = player // 2  # type: ignore[index]
             gained = sum(1 if team == 0 else -1 for team in paint.values()) - before
-            np.testing.assert_allclose(run.reward[t, n], np.array([1, 1, -1, -1]) * gained / 49, atol=1e-6)
+            np.testing.assert_allclose(run.reward[t, n], np.array([1, 1, -1, -1]) * gained, atol=1e-6)
     assert run.over[29].all()
     assert not run.over[:29].any()
 

@@ -23,17 +23,17 @@ SEEDS = 10
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def trained(config: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """The batched final states of `SEEDS` seeds, and their metrics `[SEEDS, iterations]`."""
-    result = jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(config.seed), SEEDS))
+def trained(config: Any, seeds: int = SEEDS) -> tuple[Any, dict[str, np.ndarray]]:
+    """The batched final states of some seeds, and their metrics `[seeds, iterations]`."""
+    result = jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(config.seed), SEEDS)[:seeds])
     return result.state, {name: np.asarray(x) for name, x in result.metrics.items()}
 
 
 def scores(config: Any, state: Any, episodes: int = 100, deterministic: bool = True) -> np.ndarray:
-    """Mean returns of the seeds, f32 `[SEEDS]`, in the environment of `config`, which may differ from that of training."""
-    agent = rljax.make_agent(config)
+    """Mean returns of the seeds, f32 `[seeds]`, in the environment of `config`, which may differ from that of training."""
+    agent, seeds = rljax.make_agent(config), len(state.iteration)
     play = jax.jit(jax.vmap(lambda s, k: jnp.mean(rljax.evaluate(agent, s, k, episodes, deterministic=deterministic))))
-    return np.asarray(play(state, jax.random.split(jax.random.key(1), SEEDS)))
+    return np.asarray(play(state, jax.random.split(jax.random.key(1), SEEDS)[:seeds]))
 
 
 def report(figure: Callable[[str], None], arm: str, values: np.ndarray) -> None:
@@ -80,9 +80,9 @@ def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> 
 # Sets
 
 
-def pick_scores(figure: Callable[[str], None], name: str, config: Any) -> tuple[np.ndarray, np.ndarray]:
+def pick_scores(figure: Callable[[str], None], name: str, config: Any, seeds: int) -> tuple[np.ndarray, np.ndarray]:
     """Trained on 2 to 6 targets: how many of 8 picks are right there, and with 8 to 12 targets."""
-    state, _ = trained(config)
+    state, _ = trained(config, seeds)
     seen = scores(config, state)
     unseen = scores(config.replace(env_params={"min_targets": 8, "max_targets": 12}), state)
     report(figure, f"TargetPick, {name}, 2 to 6 targets", seen)
@@ -91,15 +91,16 @@ def pick_scores(figure: Callable[[str], None], name: str, config: Any) -> tuple[
 
 
 def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
-    seen, unseen = pick_scores(figure, "transformer", rljax.load_config("target_pick_ppo", eval_every=None))
-    assert (seen >= 7.2).sum() >= 9, seen
-    assert (unseen >= 7.0).sum() >= 9, unseen
+    """Three seeds, for time; all ten are in the README's table."""
+    seen, unseen = pick_scores(figure, "transformer", rljax.load_config("target_pick_ppo", eval_every=None), 3)
+    assert (seen >= 7.2).all(), seen
+    assert (unseen >= 7.0).all(), unseen
 
 
 def test_an_mlp_cannot_pick_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
     """With three times the steps."""
     config = rljax.load_config("target_pick_ppo", eval_every=None, network={"hidden": [64, 64]})
-    seen, unseen = pick_scores(figure, "mlp", config.replace(total_timesteps=3 * config.total_timesteps))
+    seen, unseen = pick_scores(figure, "mlp", config.replace(total_timesteps=3 * config.total_timesteps), SEEDS)
     # It learned what it was shown, as well as policies that do not compare the targets can (4.03), but no more than that.
     assert np.median(seen) > 4.0, seen
     assert (unseen < 3.0).all(), unseen

@@ -24,6 +24,7 @@ ENTITIES = {
 }
 ENCODERS: dict[str, tuple[dict[str, Any], Any]] = {
     "mlp": ({}, VECTOR),
+    "cnn": ({"encoder": "cnn", "channels": [4, 6], "kernels": [3, 2], "strides": [2, 1]}, IMAGES["picture"]),
     "dict": ({"encoder": "dict", "depth": 4}, IMAGES),
     "entities": ({"encoder": "entities", "width": 8, "layers": 1, "heads": 2}, ENTITIES),
 }
@@ -110,7 +111,8 @@ def test_the_first_policy_is_nearly_uniform_and_heads_begin_apart() -> None:
 
 
 @pytest.mark.slow
-def test_images_in_dictionaries_train() -> None:
+@pytest.mark.parametrize("encoder", [{"encoder": "dict", "depth": 4}, {"encoder": "cnn"}])
+def test_images_train(encoder: dict[str, Any]) -> None:
     config = PPOConfig(
         env="Breakout-MinAtar",
         num_envs=4,
@@ -118,7 +120,7 @@ def test_images_in_dictionaries_train() -> None:
         num_minibatches=1,
         num_epochs=1,
         total_timesteps=64,
-        network={"encoder": "dict", "depth": 4, "hidden": [16]},
+        network={**encoder, "hidden": [16]},
     )
     result = jax.jit(rljax.make_train(config))(jax.random.key(0))
     kernels = [x for x in jax.tree.leaves(result.state.params) if x.ndim == 4]
@@ -131,6 +133,9 @@ def test_images_in_dictionaries_train() -> None:
     [
         ({"encoder": "dict", "shared": True}, "network.shared: with encoder = 'dict' actor and critic always share it"),
         ({"encoder": "dict", "heads": 2}, "network.heads: belongs to encoder = 'entities', and the encoder is 'dict'"),
+        ({"channels": [4]}, "network.channels: belongs to encoder = 'cnn', and the encoder is 'mlp'"),
+        ({"encoder": "cnn", "channels": [4]}, "expected channels, kernels and strides of one length"),
+        ({"encoder": "cnn", "channels": [4], "kernels": [0], "strides": [1]}, "network.kernels = .0,.: expected a list"),
         ({"head_hidden": [4]}, "network.head_hidden: belongs to networks with memory or an encoder"),
         ({"encoder": "entities", "pointer": 1}, "network.pointer = 1: expected true or false"),
         ({"type": "gru", "head_hidden": [0]}, "network.head_hidden = .0,.: expected a list of layer sizes"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax.core.errors import ConfigError
-from rljax.nn.encoders import DictEncoder, EntityEncoder
+from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
 from rljax.nn.images import ImageEncoder
 from rljax.nn.layers import MLP
 from rljax.nn.transforms import symlog
@@ -42,6 +43,32 @@ def observation() -> dict[str, Any]:
         "planes": jnp.asarray(rng.integers(0, 2, size=(BATCH, 2, 2, 2)), bool),
         "speed": 50.0 * normal(BATCH, 4, seed=2),
     }
+
+
+def test_convolutions_of_boards_are_those_of_flax() -> None:
+    encoder, board = ConvolutionEncoder((4, 6), (3, 2), (1, 2)), normal(BATCH, 6, 7, 2)
+    variables = random_variables(encoder, board)
+    x = board
+    for i, (channels, kernel, stride) in enumerate(((4, 3, 1), (6, 2, 2))):
+        layer = nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID")
+        x = nn.relu(apply(layer, {"params": variables["params"][f"conv_{i}"]}, x))
+    np.testing.assert_allclose(apply(encoder, variables, board), x.reshape(BATCH, -1), atol=1e-5)
+    picture = observation()["camera"]
+    variables = random_variables(encoder, picture)
+    np.testing.assert_allclose(apply(encoder, variables, picture), apply(encoder, variables, picture / 255.0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (jnp.zeros((2, 5)), "expected an image .height, width, channels. for encoder = 'cnn'"),
+        ({"a": jnp.zeros((2, 5, 5, 1))}, "expected an image"),
+        (jnp.zeros((2, 3, 9, 1)), "number 1 is wider than its image of .3, 9."),
+    ],
+)
+def test_what_is_no_image_is_one_clear_line(obs: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        jax.eval_shape(ConvolutionEncoder(kernels=(4,)).init, jax.random.key(0), obs)
 
 
 @pytest.mark.parametrize("squash", [False, True])

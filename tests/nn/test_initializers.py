@@ -99,6 +99,8 @@ def test_actor_critic_starts_with_the_gains_of_ppo() -> None:
 def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
     # LAPACK's QR deadlocks here within a few calls; a hang cannot be interrupted from inside, so a process of its own.
     program = (
+        "import os\n"
+        "if hasattr(os, 'sched_setaffinity'): os.sched_setaffinity(0, range(os.cpu_count()))\n"  # all cores, unlike the tests
         "import jax, jax.numpy as jnp\n"
         "from rljax.nn.actor_critic import ActorCritic\n"
         "init = jax.jit(jax.vmap(ActorCritic(num_outputs=2, hidden=(64, 64)).init, (0, None)))\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.run import bench
-from rljax.run.timing import Timing, time_interleaved
+from rljax.cli.main import main
+from rljax.run import bench, bench_devices, bench_sweep
+from rljax.run.timing import Timing, printed_tables, time_interleaved
 from rljax.run.yardstick import make_yardstick
 
 
@@ -59,3 +62,64 @@ def test_the_yardstick_remembers_the_sign_of_the_t_maze(cell: str) -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
     assert np.abs(returns[:5]).max() < 0.5
     assert returns[-5:].mean() > 0.8
+
+
+def test_what_is_printed_is_written_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def suite(repeats: int) -> None:
+        print("a machine")
+        print("\nsteps, of 5\n")
+        print("| agents | run, s | |\n| --- | --- | --- |\n| 1,024 | 0.50 | fast |\n| 2 | - | slow |")
+
+    monkeypatch.setitem(bench.SUITES, "tiny", suite)
+    main(["bench", "tiny", "--repeats", "2", "--json", str(tmp_path / "a.json")])
+    assert "| 1,024 | 0.50 | fast |" in capsys.readouterr().out
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "suite": "tiny",
+        "repeats": 2,
+        "hardware": "a machine",
+        "notes": ["steps, of 5"],
+        "tables": [[{"agents": 1024.0, "run, s": 0.5, "": "fast"}, {"agents": 2.0, "run, s": "-", "": "slow"}]],
+    }
+    with pytest.raises(SystemExit):
+        main(["bench", "tiny", "--json", "a.txt"])
+    assert "expected a file name that ends in .json" in capsys.readouterr().err
+
+
+def test_a_sweep_is_measured_beside_the_bare_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    config = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
+    bench_sweep.print_agents(config, (1, 2), 2)
+    monkeypatch.setattr(bench_sweep, "SEEDS", 2)
+    bench_sweep.print_overhead(config, 1)
+    said = printed_tables("machine\n" + capsys.readouterr().out)
+    assert [row["agents"] for row in said["tables"][0]] == [1.0, 2.0]
+    assert all(row["run, s"] >= 0 and row["environment steps/s"] > 0 for row in said["tables"][0])
+    assert said["notes"][-1].startswith("sweep of 3 learning rates x 2 seeds")
+
+
+@pytest.mark.slow
+def test_devices_are_measured_in_processes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("COUNTS", (1, 2)), ("ENVS", 4), ("ITERATIONS", 2)):
+        monkeypatch.setattr(bench_devices, name, value)
+    monkeypatch.setattr(bench_devices, "_cores", lambda: 1)
+    bench_devices.print_devices(2)
+    said = printed_tables(capsys.readouterr().out)
+    alone, both = said["tables"][0]
+    assert [row["environments"] for row in (alone, both)] == [4.0, 8.0]
+    # One has the core for itself; two share it, and time is work.
+    assert (alone["efficiency"], alone["work, of one alone"], both["efficiency"]) == (1.0, "", "")
+    assert both["work, of one alone"] > 0
+    assert "a CPU with 1 core for this process" in said["notes"][1]
+
+
+def test_work_and_efficiency_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {1: 2.0, 2: 2.5, 4: 4.0, 8: 12.0}
+    monkeypatch.setattr(bench_devices, "_time_simulated", lambda _, n: {k: Timing(1.0, [x] * n) for k, x in seconds.items()})
+    monkeypatch.setattr(bench_devices, "_cores", lambda: 2)
+    bench_devices.print_devices(3)
+    rows = printed_tables(capsys.readouterr().out)["tables"][0]
+    assert [row["efficiency"] for row in rows] == [1.0, 0.8, "", ""]
+    assert [row["work, of one alone"] for row in rows] == ["", "", 1.0, 1.5]

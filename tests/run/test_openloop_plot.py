@@ -22,6 +22,7 @@ from rljax.nn.decoders import Parts
 from rljax.run import openloop
 from rljax.run.folder import RunInfo, create_run_dir
 from rljax.run.openloop import plot_openloop
+from tests.run.tiny_runs import assert_refused
 
 SMALL: dict[str, Any] = {
     "num_envs": 2,
@@ -167,12 +168,7 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_bad_options_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["plot", *arguments])
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refused(["plot", *arguments], message, capsys)
 
 
 def test_matplotlib_is_imported_only_where_something_is_drawn() -> None:

@@ -55,8 +55,11 @@ QUICK = (("ppo", None), ("ppo", 3), ("dqn", None), ("ppo with memory", None))
 """Those that are not slow tests."""
 
 
-LEFT_OUT = (("dreamer with prototypes", 3),)
-"""Programs that take minutes to compile and show nothing that the others do not."""
+LEFT_OUT = (
+    *((name, None) for name in ("dreamer", "impala", "impala with memory", "league", "pqn", "sac", "self_play")),
+    *((name, 3) for name in ("alphazero", "ppo with memory")),
+)
+"""Programs that take long to compile and show nothing that the others do not: of each algorithm one number of seeds is left."""
 
 
 def test_every_algorithm_is_here() -> None:
@@ -150,7 +153,7 @@ def test_killed_at_any_step_of_a_checkpoint_write(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_kill_9_at_twenty_random_moments_of_the_command(tmp_path: Path) -> None:
+def test_kill_9_at_random_moments_of_the_command(tmp_path: Path) -> None:
     config = CONFIG.replace(total_timesteps=64 * 6000, eval_every=None, normalize_rewards=False)
     rljax.fit(config, run_dir=tmp_path / "whole")
     rljax.fit(config, run_dir=tmp_path / "killed", callback=lambda *_: True)
@@ -158,7 +161,7 @@ def test_kill_9_at_twenty_random_moments_of_the_command(tmp_path: Path) -> None:
     moments = random.Random(0)
     steps = [rljax.load_run(tmp_path / "killed").step]
     during_writes = 0
-    for _ in range(20):
+    for _ in range(12):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         newest = steps[-1]
         deadline = time.monotonic() + 120

@@ -92,6 +92,19 @@ def test_a_seed_that_was_not_evaluated_has_no_score_and_no_best() -> None:
     assert (scores.best_score, scores.best_step) == (55.0, 64)
 
 
+def test_a_rating_counts_before_the_return_of_evaluations() -> None:
+    """In a game with a pool: returns against random play say less."""
+    scores, names = Scores(1, {}), ["episode/return", "eval/rating", "eval/return"]
+    scores.update(names, np.array([[[0.0, 1100.0, 0.9]]]))
+    assert scores.improved(64)
+    scores.update(names, np.array([[[0.0, 1200.0, 0.8]]]))
+    assert scores.improved(128)
+    scores.update(names, np.array([[[0.0, 1150.0, 1.0]]]))
+    assert not scores.improved(192)
+    assert scores.meta(3)["score_name"] == "eval/rating"
+    assert (scores.best_score, scores.best_step) == (1200.0, 128)
+
+
 def test_a_seed_index_that_is_not_there_is_one_clear_line(run: tuple[Path, rljax.TrainResult]) -> None:
     for wrong in (3, -1, "worst", True):
         with pytest.raises(rljax.ConfigError, match='expected "best" or a whole number from 0 to 2'):
@@ -123,7 +136,7 @@ def test_metrics_of_2048_seeds_of_half_a_million_steps_stay_under_100_mb(monkeyp
     class Compiled(Exception):
         pass
 
-    def compile_chunk(_: object, state: object, seeds_shape: tuple[int, ...], num_metrics: int, size: int) -> None:
+    def compile_chunk(_: object, state: object, seeds_shape: tuple[int, ...], num_metrics: int, size: int, layout: None) -> None:
         sizes.append((size, *seeds_shape, num_metrics))
         raise Compiled
 

@@ -85,7 +85,7 @@ def test_changed_fields_come_first_beside_their_defaults(tmp_path: Path, capsys:
         "learning_rate 0.001 0.00025",
     ]
     rest = " ".join(lines[start + 6 :])
-    assert "num_envs=4 gamma=0.99 time_limit=none" in rest
+    assert "num_envs=4 gamma=0.99 num_devices=1 time_limit=none" in rest
     assert "learning_rate=" not in rest
 
 

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rljax
+from rljax.cli.main import main
 from rljax.run.checkpoint import named_arrays
 
 TINY = {
@@ -113,6 +116,46 @@ TINY = {
         eval_episodes=3,
         seed=7,
     ),
+    "self_play": rljax.SelfPlayConfig(
+        env="TicTacToe-v0",
+        num_envs=8,
+        num_steps=8,
+        num_minibatches=2,
+        learning_rate=1e-3,
+        total_timesteps=64 * 24,
+        network={"hidden": [8]},
+        eval_every=320,
+        eval_episodes=3,
+        seed=7,
+    ),
+    "league": rljax.LeagueConfig(
+        env="KuhnPoker-v0",
+        num_envs=8,
+        num_steps=8,
+        num_slots=2,
+        pool_size=5,
+        snapshot_every=64,
+        snapshot_timeout=128,
+        num_minibatches=2,
+        learning_rate=1e-3,
+        total_timesteps=64 * 24,
+        network={"hidden": [8]},
+        league_exploiters=0,
+        exploitability_every=320,
+        seed=7,
+    ),
+    "alphazero": rljax.AlphaZeroConfig(
+        env="TicTacToe-v0",
+        num_envs=4,
+        num_steps=16,
+        num_simulations=4,
+        num_minibatches=2,
+        total_timesteps=64 * 24,
+        network={"hidden": [8]},
+        eval_every=320,
+        eval_episodes=3,
+        seed=7,
+    ),
 }
 """A small configuration of every algorithm, one that uses all parts of its state. A new algorithm must be added."""
 
@@ -146,29 +189,31 @@ VARIANTS = {
         eval_episodes=3,
         seed=7,
     ),
-    "dreamer with prototypes": rljax.DreamerConfig(
-        env="Pendulum-v1",
-        num_envs=4,
-        num_steps=16,
-        train_ratio=2,
-        size="debug",
-        representation="dreamerpro",
-        batch_size=2,
-        batch_length=8,
-        horizon=3,
-        buffer_size=400,
-        learning_starts=100,
-        learning_rate=1e-3,
-        warmup=10,
-        total_timesteps=64 * 12,
-        eval_every=320,
-        eval_episodes=3,
-        seed=7,
-    ),
 }
 """Configurations whose states have parts that those of `TINY` do not."""
 
 CONFIG = TINY["ppo"]
+
+TINY_TOML = """\
+algorithm = "ppo"
+num_envs = 4
+num_steps = 16
+num_minibatches = 2
+total_timesteps = 640
+network.hidden = [8]
+"""
+"""A file for commands: ten iterations of PPO."""
+
+
+def assert_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command ends with status 2 and one line, which says so."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error, error
+    assert error.count("\n") == 1, error
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,109 @@
+"""What the docs cannot read off the source as it stands: environments, fields of configurations and of tuples, names in prose."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import griffe
+
+TUPLES = ("NamedTuple", "PyTreeNode", "Module")
+POSITIONAL = griffe.ParameterKind.positional_or_keyword
+
+
+class Rljax(griffe.Extension):
+    """For griffe, which reads the docstrings; nothing of rljax is imported."""
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
+        """Complete the tree of `rljax` once it is read."""
+        if pkg.path != "rljax":
+            return
+        if "envs" not in pkg.members:
+            add_environments(pkg, loader)
+        exported = {str(name) for name in pkg.exports or ()}
+        for thing in objects(pkg):
+            if thing.is_class:
+                add_fields(thing)
+            if thing.docstring is not None:
+                link_names(thing, exported)
+
+
+def objects(tree: griffe.Object) -> Iterator[Any]:
+    """All that is defined below `tree`, what is only imported there left out."""
+    for member in list(tree.members.values()):
+        if not member.is_alias:
+            yield member
+            yield from objects(member)
+
+
+def add_environments(pkg: griffe.Module, loader: griffe.GriffeLoader) -> None:
+    """`rljax.envs` lies beside the package's folder, not in it."""
+
+    def read(name: str, path: Any, parent: griffe.Module) -> griffe.Module:
+        module = griffe.visit(
+            name,
+            filepath=path,
+            code=path.read_text(encoding="utf-8"),
+            extensions=loader.extensions,
+            parent=parent,
+            docstring_parser=loader.docstring_parser,
+            docstring_options=loader.docstring_options,
+            lines_collection=loader.lines_collection,
+            modules_collection=loader.modules_collection,
+        )
+        loader.lines_collection[path] = path.read_text(encoding="utf-8").splitlines()
+        parent.set_member(name, module)
+        return module
+
+    folder = pkg.filepath.parent.parent / "envs"
+    envs = read("envs", folder / "__init__.py", pkg)
+    for path in sorted(folder.glob("*.py")):
+        if path.name != "__init__.py":
+            read(path.stem, path, envs)
+    loader.expand_exports(envs)
+
+
+def add_fields(cls: griffe.Class) -> None:
+    """A table of a configuration's fields, from the texts beside them; the signatures of tuples and environments."""
+    fields = [m for m in cls.members.values() if m.is_attribute and m.annotation is not None and "property" not in m.labels]
+    described = []
+    for field in fields:
+        kind = str(field.value.function) if isinstance(field.value, griffe.ExprCall) else None
+        if kind in ("leaf", "static"):
+            given = {a.name: str(a.value) for a in field.value.arguments}
+            traced = "; may be traced" if kind == "leaf" else ""
+            described.append(f"    {field.name}: {ast.literal_eval(given['doc'])}. Default: `{given['default']}`{traced}.")
+    if described and cls.docstring is not None:
+        cls.docstring.value += "\n\nAttributes:\n" + "\n".join(described)
+    if cls.name.endswith("Config"):
+        add_init(cls, [griffe.Parameter("fields", kind=griffe.ParameterKind.var_keyword)])
+    elif is_tuple(cls):
+        add_init(cls, [griffe.Parameter(f.name, annotation=f.annotation, kind=POSITIONAL, default=f.value) for f in fields])
+    elif cls.path.startswith("rljax.envs.") and "__init__" not in cls.inherited_members:
+        add_init(cls, [])
+
+
+def is_tuple(cls: griffe.Class) -> bool:
+    """Whether the class has an `__init__` made of its fields: a NamedTuple, or flax's dataclasses, trees and modules."""
+    of_base = any(str(base).split(".")[-1] in TUPLES for base in cls.bases)
+    return of_base or any(str(decorator.value) == "struct.dataclass" for decorator in cls.decorators)
+
+
+def add_init(cls: griffe.Class, parameters: list[griffe.Parameter]) -> None:
+    """Say what a class is made of. As its source the page shows that of `__init__`: here the whole class."""
+    if "__init__" not in cls.members:
+        signature = griffe.Parameters(griffe.Parameter("self", kind=POSITIONAL), *parameters)
+        lines = {"lineno": cls.lineno, "endlineno": cls.endlineno}
+        cls.set_member("__init__", griffe.Function("__init__", parameters=signature, parent=cls, **lines))
+
+
+def link_names(thing: griffe.Object, exported: set[str]) -> None:
+    """In a docstring, `name` becomes a link where rljax exports it."""
+
+    def link(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"[`{name}`][rljax.{name}]" if name in exported and name != thing.name else match[0]
+
+    thing.docstring.value = re.sub(r"(?<![\[`])`(\w+)`(?![`\]])", link, thing.docstring.value)

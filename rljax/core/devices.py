@@ -1,0 +1,108 @@
+"""Several devices: environments and batches are split over them, and XLA's partitioner sees to the rest.
+
+The program is that of one device. What says which axis is split are constraints on arrays (`over_devices`), so results differ
+from those of one device only by the rounding of sums in another order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rljax.core.errors import ConfigError
+
+AXIS = "data"
+
+_MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+def make_mesh(num_devices: int) -> Mesh:
+    """The first devices in a row, those of all processes.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    devices = jax.devices()
+    if num_devices > len(devices):
+        raise ConfigError(
+            f"num_devices = {num_devices}: there {'is' if len(devices) == 1 else 'are'} {len(devices)} {devices[0].platform} "
+            f"device{'s' * (len(devices) > 1)} (XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes a CPU seem "
+            "several)"
+        )
+    return jax.make_mesh((num_devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:num_devices])
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh) -> Iterator[None]:
+    """While a program is traced here, `over_devices` splits arrays over the mesh."""
+    token = _MESH.set(mesh)
+    try:
+        yield
+    finally:
+        _MESH.reset(token)
+
+
+def over_devices(tree: Any, axis: int = 0) -> Any:
+    """Arrays split along an axis over the devices of the mesh; as they are where there is none, or where it does not divide the
+    axis."""
+    mesh = _MESH.get()
+    if mesh is None:
+        return tree
+    spec = PartitionSpec(*[None] * axis, AXIS)
+
+    def split(x: jax.Array) -> jax.Array:
+        if x.ndim <= axis or x.shape[axis] % mesh.size:
+            return x
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(split, tree)
+
+
+ENVIRONMENT_FIELDS = ("env_state", "obs", "arrival", "carry")
+"""Fields of a state that hold episodes under way, leaves `[N, ...]`: split together, and kept or started anew together."""
+
+REPLAY_FIELD = "replay"
+"""That whose leaves are `[capacity, N, ...]`."""
+
+
+def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
+    """How the leaves of a state lie on the mesh: environments and their steps in a buffer split, all else on every device.
+
+    `leading` axes (of seeds) come before all others.
+    """
+
+    def of(path: Any, x: Any) -> NamedSharding:
+        field = getattr(path[0], "name", None)
+        axis = {**dict.fromkeys(ENVIRONMENT_FIELDS, leading), REPLAY_FIELD: leading + 1}.get(str(field))
+        if axis is None or len(x.shape) <= axis or x.shape[axis] != num_envs:
+            return NamedSharding(mesh, PartitionSpec())
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+
+    return jax.tree_util.tree_map_with_path(of, state)
+
+
+def laid_out(function: Callable[..., Any], num_devices: int, num_envs: int) -> Callable[..., Any]:
+    """`init` or `step` of an agent on several devices, where the state that it returns is laid out.
+
+    The devices are looked for when it is called: an agent can be made, and play, where there are fewer.
+    """
+
+    def on_devices(argument: Any) -> Any:
+        mesh = make_mesh(num_devices)
+        with on_mesh(mesh):
+            result = function(argument)
+        state, rest = (result[0], result[1:]) if type(result) is tuple else (result, None)
+        state = jax.lax.with_sharding_constraint(state, shardings(mesh, state, num_envs))
+        return state if rest is None else (state, *rest)
+
+    return on_devices
+
+
+def everywhere(layout: Any) -> NamedSharding:
+    """The sharding of what every device of a layout has whole."""
+    return NamedSharding(jax.tree.leaves(layout)[0].mesh, PartitionSpec())

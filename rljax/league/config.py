@@ -1,0 +1,148 @@
+"""Configurations of self-play and of leagues: PPO's, and who plays whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+from rljax.algos.game_policy import check_game_fields
+from rljax.algos.ppo import PPOConfig
+from rljax.core.config import algorithm, leaf, static
+from rljax.core.errors import ConfigError
+from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RULES, Rules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GameConfig(PPOConfig):
+    """What self-play and leagues share. `num_envs` are games played at once, of all learners together; `gamma` and `gae_lambda`
+    are per move of a player, and steps those of the game."""
+
+    of_games: ClassVar[bool] = True
+
+    env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
+    total_timesteps: int = static(
+        default=1_000_000, doc="budget of steps of games, of all learners together, floored to whole iterations", gt=0
+    )
+    num_envs: int = static(default=256, doc="games played at once, of all learners together", gt=0)
+    num_steps: int = static(default=32, doc="steps per game in one rollout", gt=0)
+    upgo_coef: float = leaf(default=0.0, doc="weight of the advantages of upgoing returns (Vinyals et al., 2019)", ge=0)
+    final_ent_coef: float | None = leaf(
+        default=None, doc="move the weight of the entropy bonus linearly to this, at the end; none: it stays", ge=0
+    )
+    num_slots: int = static(default=8, doc="opponents from the pool that each learner plays at once", gt=0)
+    pool_size: int = static(default=64, doc="past players kept", gt=0)
+    eviction: str = static(
+        default="reservoir",
+        doc="whose place a new one takes in a full pool: 'reservoir' (all that ever were stay with the same chance) or 'fifo'",
+        choices=("reservoir", "fifo"),
+    )
+    snapshot_every: int = static(default=50_000, doc="steps of games between two snapshots of a learner at least", gt=0)
+    self_play: float = leaf(default=0.35, doc="share of a main agent's games against itself as it is now", ge=0, le=1)
+    pfsp_power: float = leaf(default=2.0, doc="p of PFSP's weights (1 - x)^p of an opponent beaten with probability x", ge=0)
+    min_probability: float = leaf(default=0.0, doc="of each opponent in the pool, whatever its weight", ge=0, le=1)
+    payoff_decay: float = leaf(default=0.99, doc="what is left of a pair's record after each of its games", gt=0, le=1)
+    exploitability_every: int | None = static(
+        default=None, doc="of small games: compute the exact exploitability each time this many steps have been taken", gt=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_game_fields(self)
+        learners, group = len(self.roles), len(self.roles) * (self.num_slots if self.has_pool else 1)
+        if self.num_envs % group:
+            slots = f" * num_slots = {learners} * {self.num_slots} = {group}" if self.has_pool else f" = {group}"
+            raise ConfigError(f"num_envs = {self.num_envs}: expected a multiple of the number of learners{slots}")
+        if self.has_pool and self.pool_size < learners:
+            raise ConfigError(f"pool_size = {self.pool_size}: expected at least one place for each of {learners} learners")
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        """Of each learner."""
+        return (MAIN,)
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether past players are opponents; else a learner plays all seats and learns from all of them."""
+        return True
+
+    def rules(self) -> Rules:
+        """Who plays whom."""
+        raise NotImplementedError
+
+    def _rules(self, name: str, **changes: Any) -> Rules:
+        every = max(1, math.ceil(self.snapshot_every / self.steps_per_iteration))
+        rules = Rules(
+            name=name,
+            roles=self.roles,
+            self_play=self.self_play,
+            power=self.pfsp_power,
+            min_probability=self.min_probability,
+            snapshot_every=every,
+            snapshot_timeout=every,
+            beats_all=1.0,
+            league_reset=0.0,
+            eviction=self.eviction,
+            decay=self.payoff_decay,
+        )
+        return rules._replace(**changes)
+
+
+@algorithm("self_play")
+class SelfPlayConfig(GameConfig):
+    """One agent learns a game by playing itself, or its past selves, with PPO."""
+
+    opponents: str = static(
+        default="self",
+        doc="'self': as it is now, on all seats; 'uniform' and 'pfsp': past ones too, all alike or the stronger more often",
+        choices=("self", "uniform", "pfsp"),
+    )
+
+    @property
+    def has_pool(self) -> bool:
+        return self.opponents != "self"
+
+    def rules(self) -> Rules:
+        return self._rules("simple", power=0.0 if self.opponents == "uniform" else self.pfsp_power)
+
+
+@algorithm("league")
+class LeagueConfig(GameConfig):
+    """Main agents, exploiters that look for their weaknesses, and a pool of all that were, with PPO (Vinyals et al., 2019)."""
+
+    league_rules: str = static(
+        default="alphastar",
+        doc="'alphastar'; 'simple': mains 35 % themselves and 65 % PFSP over the pool; 'fictitious': all of the pool alike",
+        choices=RULES,
+    )
+    main_agents: int = static(default=1, doc="learners that must beat everybody", gt=0)
+    main_exploiters: int = static(default=1, doc="learners that must beat the main agents", ge=0)
+    league_exploiters: int = static(default=2, doc="learners that must beat the pool", ge=0)
+    snapshot_timeout: int = static(
+        default=200_000, doc="steps of games between two snapshots at most ('alphastar'; the others take one each time)", gt=0
+    )
+    snapshot_win_rate: float = leaf(
+        default=0.7, doc="against each opponent, from which on a snapshot is taken before ('alphastar')", ge=0, le=1
+    )
+    league_reset: float = leaf(default=0.25, doc="how likely a league exploiter begins anew after a snapshot", ge=0, le=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.league_rules == "alphastar" and self.snapshot_timeout < self.snapshot_every:
+            raise ConfigError(
+                f"snapshot_timeout = {self.snapshot_timeout}: expected at least snapshot_every = {self.snapshot_every}"
+            )
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        counts = ((MAIN, self.main_agents), (MAIN_EXPLOITER, self.main_exploiters), (LEAGUE_EXPLOITER, self.league_exploiters))
+        return tuple(role for role, count in counts for _ in range(count))
+
+    def rules(self) -> Rules:
+        timeout = max(1, math.ceil(self.snapshot_timeout / self.steps_per_iteration))
+        return self._rules(
+            self.league_rules,
+            snapshot_timeout=timeout,
+            beats_all=self.snapshot_win_rate,
+            league_reset=self.league_reset,
+        )

@@ -1,0 +1,5 @@
+"""Search in games whose states are seen: Monte Carlo tree search, and training with it."""
+
+from rljax.planning.mcts import Evaluation, Search, SearchResult, make_mcts, random_evaluation, search_player
+
+__all__ = ["Evaluation", "Search", "SearchResult", "make_mcts", "random_evaluation", "search_player"]

@@ -1,0 +1,275 @@
+"""AlphaZero (Silver et al., 2018) inside one compiled step, with the search of Gumbel AlphaZero (Danihelka et al., 2022), which
+improves the policy with few simulations.
+
+One iteration plays `num_steps` moves in every game, each chosen by a search that the network guides, then fits the network to
+what the searches thought of the moves and to what came of the games.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mctx
+import optax
+from flax import struct
+from flax.core import FrozenDict
+
+from rljax.algos.budget import check_batch
+from rljax.algos.game_policy import build_game_policy, check_game_fields, game_act
+from rljax.algos.optimizer import adam, annealed
+from rljax.collect.games import looked_at, seen_advantages
+from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.returns import explained_variance
+from rljax.collect.rollout import environment_noise, episode_means, episode_totals, fresh_episodes, initial_environments
+from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.environment import step_or_restart
+from rljax.core.game import Game
+from rljax.core.keys import as_key, draw
+from rljax.nn.distributions import ActionHead, mask_logits
+from rljax.nn.policy import Policy
+from rljax.planning.mcts import ILLEGAL, check_turns, judged_by, search_functions
+
+
+@algorithm("alphazero")
+class AlphaZeroConfig(Config):
+    """AlphaZero for games in which players take turns and everything is seen."""
+
+    of_games: ClassVar[bool] = True
+    log_std: ClassVar[str] = "parameter"
+    action_heads: ClassVar[str] = "independent"
+
+    env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
+    total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0)
+    gamma: float = leaf(default=1.0, doc="discount per move", ge=0, le=1)
+    num_envs: int = static(default=128, doc="games played at once", gt=0)
+    num_steps: int = static(default=16, doc="moves per game in one iteration", gt=0)
+    num_simulations: int = static(default=32, doc="positions that the search of each move looks at", gt=0)
+    root_exploration: float = leaf(default=0.25, doc="share of the search's prior spread over all legal moves", ge=0, le=1)
+    random_moves: float = leaf(
+        default=0.2, doc="share of moves drawn at random, so that positions off the beaten track are learned too", ge=0, le=1
+    )
+    num_epochs: int = static(default=1, doc="passes over the moves of an iteration", gt=0)
+    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
+    network: Any = static(default=FrozenDict(), doc="as of PPO: { type = 'mlp', hidden = [64, 64], ... }, or a flax.linen Module")
+    learning_rate: float = leaf(default=1e-3, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=1.0, doc="clip the global gradient norm", gt=0)
+    vf_coef: float = leaf(default=1.0, doc="weight of the value loss", ge=0)
+    td_lambda: float = leaf(
+        default=0.8, doc="trace decay of the value targets: 1 is the result of the game, random moves included", ge=0, le=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_batch(self)
+        check_game_fields(self)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+class AlphaZeroParts(NamedTuple):
+    """What a configuration stands for."""
+
+    config: AlphaZeroConfig
+    game: Game
+    game_params: Any
+    policy: Policy
+    head: ActionHead
+
+
+class AlphaZeroState(struct.PyTreeNode):
+    """The whole truth about a run of E games: `env_state`, `obs [E, P, ...]`, `length` i32 `[E]` and `returns` f32 `[E]` of
+    player 0 are those of the games under way."""
+
+    params: Any
+    opt_state: Any
+    env_state: Any
+    obs: Any
+    length: jax.Array
+    returns: jax.Array
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+
+class SearchedMoves(NamedTuple):
+    """T moves of E games, `[T, E, ...]`: what the player to move saw, its legal actions, what the search thought of them
+    (`weights`, they add up to 1), and what came of it."""
+
+    obs: Any
+    mask: jax.Array
+    weights: jax.Array
+    moves: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    length: jax.Array
+    returns: jax.Array
+
+
+class _Batch(NamedTuple):
+    obs: Any
+    mask: jax.Array
+    weights: jax.Array
+    target: jax.Array
+
+
+def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
+    """Build game and network.
+
+    Raises:
+        ConfigError: `env` is no game in which players take turns, or the network does not fit.
+    """
+    game, env_params, _, policy, head = build_game_policy(config)
+    check_turns(game)
+    return AlphaZeroParts(config, game, env_params, policy, head)
+
+
+def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
+    """The state before the first iteration."""
+    config = parts.config
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_state, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
+    params = parts.policy.init(params_key, jax.tree.map(lambda x: x[0, 0], obs))
+    zeros = jnp.zeros(config.num_envs)
+    opt_state = init_optimizer(adam(config), params)
+    return AlphaZeroState(
+        params, opt_state, env_state, obs, zeros.astype(jnp.int32), zeros, key, eval_key, jnp.zeros((), jnp.int32)
+    )
+
+
+def _judged(parts: AlphaZeroParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+    """`(logits [..., A], value [...])` of observations."""
+    policy: Any = parts.policy
+    logits, value, _ = policy.apply(params, obs)
+    return logits, value
+
+
+def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[AlphaZeroState, SearchedMoves]:
+    """Play `num_steps` moves in every game, each after a search."""
+    config, game, game_params = parts.config, parts.game, parts.game_params
+    key, search_key, env_key = jax.random.split(state.key, 3)
+    root, recurrent = search_functions(game, game_params, judged_by(partial(_judged, parts, state.params)))
+
+    def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
+        env_state, obs, length, returns = loop
+        key, chance, noise = inputs
+        root_key, tree_key = jax.random.split(key)
+        seen, mask, _, moves = looked_at(game, env_state, obs, game_params)
+        seen, mask = jax.tree.map(lambda x: x[:, 0], (seen, mask))
+        found = mctx.gumbel_muzero_policy(
+            params=None,
+            rng_key=tree_key,
+            root=_explored(root(root_key, env_state), mask, config.root_exploration),
+            recurrent_fn=recurrent,
+            num_simulations=config.num_simulations,
+            invalid_actions=~mask,
+        )
+        taken = jnp.where(
+            chance[..., 0] < config.random_moves, jnp.argmax(jnp.where(mask, chance[..., 1:], -1.0), -1), found.action
+        )
+        joint = jnp.repeat(taken[:, None], game.num_players, axis=1)
+        obs, env_state, reward, terminated, truncated, _ = jax.vmap(
+            lambda k, f, s, a: step_or_restart(game, k, f, s, a, game_params)
+        )(noise.step_key, fresh_episodes(game, game_params, noise), env_state, joint)
+        done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
+        happened = SearchedMoves(seen, mask, found.action_weights, moves, reward, done, length, returns)
+        return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
+
+    noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs)
+    chance_key, search_key = jax.random.split(search_key)
+    actions = game.action_space(game_params).n
+    chance = draw(jax.random.uniform, chance_key, (config.num_steps, config.num_envs, 1 + actions))
+    keys = jax.random.split(search_key, config.num_steps)
+    start = (state.env_state, state.obs, state.length, state.returns)
+    (env_state, obs, length, returns), moves = jax.lax.scan(step, start, (keys, chance, noise))
+    return state.replace(key=key, env_state=env_state, obs=obs, length=length, returns=returns), moves
+
+
+def _explored(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
+    """The root with a share of its prior spread over all legal moves: else a prior that is sure too early is never corrected,
+    since nobody sees what the other moves are worth."""
+    legal = mask / jnp.sum(mask, axis=-1, keepdims=True)
+    prior = (1.0 - share) * jax.nn.softmax(root.prior_logits) + share * legal
+    return root.replace(prior_logits=jnp.where(mask, jnp.log(jnp.maximum(prior, 1e-30)), ILLEGAL))
+
+
+def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: SearchedMoves) -> tuple[AlphaZeroState, Metrics]:
+    """Fit the network to the searches and to the results."""
+    config, game = parts.config, parts.game
+    key, shuffle_key = jax.random.split(state.key)
+    _, value = _judged(parts, state.params, moves.obs)
+    last_obs, _, _, last_moves = looked_at(game, state.env_state, state.obs, parts.game_params)
+    _, last_value = _judged(parts, state.params, last_obs)
+    advantages = seen_advantages(
+        moves.reward,
+        value[..., None],
+        moves.moves,
+        moves.done,
+        last_value,
+        last_moves,
+        config.gamma,
+        config.td_lambda,
+        game.turn_gap,
+    )
+    # Moves whose results are not known have an advantage of 0: their target is the value as it is.
+    target = advantages.gae[..., 0] + value
+    batch = _Batch(moves.obs, moves.mask, moves.weights, target)
+    batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+    def loss(params: Any, minibatch: _Batch) -> tuple[jax.Array, Metrics]:
+        logits, value = _judged(parts, params, minibatch.obs)
+        cross_entropy = jnp.mean(optax.softmax_cross_entropy(mask_logits(logits, minibatch.mask), minibatch.weights))
+        value_loss = 0.5 * jnp.mean(jnp.square(value - minibatch.target))
+        target_entropy = -jnp.mean(jnp.sum(jax.scipy.special.xlogy(minibatch.weights, minibatch.weights), axis=-1))
+        return cross_entropy + config.vf_coef * value_loss, {
+            "train/policy_loss": cross_entropy - target_entropy,
+            "train/search_entropy": target_entropy,
+            "train/value_loss": value_loss,
+        }
+
+    rate = annealed(config, state.iteration)
+    params, opt_state, metrics = minibatch_steps(
+        loss,
+        adam(config),
+        state.params,
+        state.opt_state,
+        batch,
+        shuffle_key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=rate,
+    )
+    metrics |= {
+        "train/value": jnp.mean(value),
+        "train/explained_variance": explained_variance(target, value),
+        "train/learning_rate": rate,
+    }
+    return state.replace(params=params, opt_state=opt_state, key=key, iteration=state.iteration + 1), metrics
+
+
+def make_alphazero(config: AlphaZeroConfig) -> Agent:
+    """The agent of a configuration. `act` is the network alone; `search_player` of rljax.planning has it search."""
+    parts = alphazero_parts(config)
+
+    def init(key: jax.Array) -> AlphaZeroState:
+        return alphazero_init(parts, key)
+
+    def step(state: AlphaZeroState) -> tuple[AlphaZeroState, Metrics]:
+        state, moves = alphazero_collect(parts, state)
+        state, metrics = alphazero_update(parts, state, moves)
+        return state, episode_means(episode_totals(moves.done, moves.returns, moves.length)) | metrics
+
+    def judge(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
+        return _judged(parts, state.params, obs)
+
+    return Agent(init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, judge=judge)
+
+
+register_agent(AlphaZeroConfig, make_alphazero)

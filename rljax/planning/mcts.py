@@ -1,0 +1,224 @@
+"""Monte Carlo tree search over any `Game` in which players take turns, with mctx (Babuschkin et al., 2020).
+
+The state itself is searched: a game with hidden cards would be played with open ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from rljax.collect.environments import make_game
+from rljax.core.agent import Agent
+from rljax.core.environment import tree_where
+from rljax.core.errors import ConfigError
+from rljax.core.game import Game
+from rljax.core.versus import Player, random_player
+
+ILLEGAL = -1e9
+"""Logit of an illegal action."""
+
+MAX_ROLLOUT = 1_000
+"""Steps after which random play is given up; what it brought up to there counts."""
+
+Evaluation = Callable[[jax.Array, Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
+"""`(key, state, obs [...], mask bool [A]) -> (logits f32 [A], value f32 [])` of one state that is not over: what the player to
+move sees, its legal actions; which of them look good, and what it may expect of the rest of the game."""
+
+
+class Node(NamedTuple):
+    """A position in the tree: whether the game was over before it, and the player to move."""
+
+    state: Any
+    over: jax.Array
+    player: jax.Array
+
+
+class SearchResult(NamedTuple):
+    """Of B states: the action to take i32 `[B]`, what the search thinks of all of them f32 `[B, A]` (they add up to 1), and the
+    value of the state to the player to move, f32 `[B]`."""
+
+    action: jax.Array
+    weights: jax.Array
+    value: jax.Array
+
+
+class Search(Protocol):
+    """`(key, state [B, ...]) -> SearchResult`; some player must be to move in each of the states."""
+
+    def __call__(self, key: jax.Array, state: Any) -> SearchResult: ...
+
+
+def random_evaluation(game: Game, params: Any) -> Evaluation:
+    """The result of playing on at random, as in UCT (Kocsis and Szepesvari, 2006); all actions look alike."""
+
+    def evaluate(key: jax.Array, state: Any, _obs: Any, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def going(loop: tuple[Any, ...]) -> jax.Array:
+            return ~loop[2] & (loop[4] < MAX_ROLLOUT)
+
+        def step(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+            key, state, _, total, time = loop
+            key, act_key, step_key = jax.random.split(key, 3)
+            action = random_player(act_key, state, None, game.action_mask(state, params))
+            _, state, reward, over, _ = game.step_env(step_key, state, action, params)
+            return key, state, over | game.is_truncated(state, params), total + reward, time + 1
+
+        player = jnp.argmax(game.to_move(state))
+        start = (key, state, jnp.zeros((), bool), jnp.zeros(game.num_players), jnp.zeros((), jnp.int32))
+        total = jax.lax.while_loop(going, step, start)[3]
+        return jnp.zeros(mask.shape), total[player]
+
+    return evaluate
+
+
+def judged_by(judge: Callable[[Any], tuple[jax.Array, jax.Array]]) -> Evaluation:
+    """The evaluation of a network, `obs -> (logits, value)`."""
+
+    def evaluate(_key: jax.Array, _state: Any, obs: Any, _mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return judge(obs)
+
+    return evaluate
+
+
+def search_functions(
+    game: Game, params: Any, evaluate: Evaluation
+) -> tuple[Callable[[jax.Array, Any], mctx.RootFnOutput], Callable[..., Any]]:
+    """What mctx searches with: `root(key, state [B, ...])`, and its recurrent function.
+
+    A value is that of the player to move. It counts against the player before, unless that one (or its team) moves again: the
+    sign follows who is to move, since not all games alternate. Nothing follows the end of a game.
+    """
+    teams = jnp.asarray(game.teams)
+
+    def judged(key: jax.Array, state: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        moves = game.to_move(state)
+        player = jnp.argmax(moves)
+        mask = game.action_mask(state, params)[player]
+        obs = jax.tree.map(lambda x: x[player], game.observe(state, params))
+        logits, value = evaluate(key, state, obs, mask)
+        return jnp.where(mask, logits, ILLEGAL), value, player
+
+    def root(key: jax.Array, state: Any) -> mctx.RootFnOutput:
+        batch = jax.tree.leaves(state)[0].shape[0]
+        logits, value, player = jax.vmap(judged)(jax.random.split(key, batch), state)
+        node = Node(state, jnp.zeros(batch, bool), player)
+        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=node)
+
+    def follow(key: jax.Array, action: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
+        step_key, judge_key = jax.random.split(key)
+        joint = jnp.full(game.num_players, action)
+        _, state, reward, ends, _ = game.step_env(step_key, node.state, joint, params)
+        over = node.over | ends | game.is_truncated(state, params)
+        # At an end the state of before stands in, since some player must be to move to judge it; it counts for nothing.
+        state = tree_where(over, node.state, state)
+        logits, value, player = judged(judge_key, state)
+        same = teams[player] == teams[node.player]
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.where(node.over, 0.0, reward[node.player]),
+            discount=jnp.where(over, 0.0, jnp.where(same, 1.0, -1.0)),
+            prior_logits=logits,
+            value=jnp.where(over, 0.0, value),
+        )
+        return output, Node(state, over, player)
+
+    def recurrent(_: Any, key: jax.Array, action: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
+        return jax.vmap(follow)(jax.random.split(key, action.shape[0]), action, node)
+
+    return root, recurrent
+
+
+def make_mcts(
+    game: Game,
+    params: Any = None,
+    *,
+    evaluate: Evaluation | None = None,
+    num_simulations: int = 100,
+    exploration: float = 1.4,
+) -> Search:
+    """A search that takes the action it visited most.
+
+    In the tree the action with the largest q + c p sqrt(N) / (1 + n) is followed (Silver et al., 2017), illegal ones never; one
+    that was not visited yet counts as much as its state.
+
+    Args:
+        game: two sides must take turns, and what one wins the other must lose.
+        params: of the game; its default ones.
+        evaluate: of new states; `random_evaluation` by default, which with equal priors makes this a UCT.
+        num_simulations: states that are added to the tree.
+        exploration: c, in units of returns.
+
+    Raises:
+        ConfigError: players move at once, there are more than two sides, or a number is not allowed.
+    """
+    check_turns(game)
+    if num_simulations < 1:
+        raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0")
+    params = game.default_params if params is None else params
+    root, recurrent = search_functions(game, params, evaluate or random_evaluation(game, params))
+
+    def select(_key: jax.Array, tree: Any, node: jax.Array, _depth: jax.Array | None = None) -> jax.Array:
+        visits = tree.children_visits[node]
+        q = jnp.where(visits > 0, tree.qvalues(node), tree.node_values[node])
+        logits = tree.children_prior_logits[node]
+        bonus = exploration * jax.nn.softmax(logits) * jnp.sqrt(jnp.sum(visits)) / (1.0 + visits)
+        # Before the first visit of all the prior alone tells actions apart.
+        score = q + jnp.where(jnp.sum(visits) > 0, bonus, jax.nn.softmax(logits))
+        return jnp.argmax(jnp.where(logits > 0.5 * ILLEGAL, score, -jnp.inf)).astype(jnp.int32)
+
+    def search(key: jax.Array, state: Any) -> SearchResult:
+        root_key, search_key = jax.random.split(key)
+        found = root(root_key, state)
+        tree = mctx.search(
+            params=None,
+            rng_key=search_key,
+            root=found,
+            recurrent_fn=recurrent,
+            root_action_selection_fn=select,
+            interior_action_selection_fn=select,
+            num_simulations=num_simulations,
+            invalid_actions=found.prior_logits < 0.5 * ILLEGAL,
+        )
+        summary = tree.summary()
+        return SearchResult(jnp.argmax(summary.visit_counts, axis=-1).astype(jnp.int32), summary.visit_probs, summary.value)
+
+    return search
+
+
+def searching(search: Search, game: Game) -> Player:
+    """A search as a player of matches."""
+
+    def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
+        return jnp.repeat(search(key, jax.tree.map(lambda x: x[None], state)).action, game.num_players)
+
+    return play
+
+
+def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
+    """A trained agent that searches before each move, guided by its policy and its value.
+
+    Args:
+        agent: of self-play, a league or AlphaZero.
+        state: a trained one.
+        num_simulations: positions that it looks at before a move.
+
+    Raises:
+        ConfigError: the agent plays no game, or one that cannot be searched.
+    """
+    if agent.judge is None:
+        raise ConfigError(f"{agent.config.algorithm} on {agent.config.env}: is no agent of a game, so it cannot search")
+    game, params = make_game(agent.config)
+    evaluate = judged_by(partial(agent.judge, state))
+    return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
+
+
+def check_turns(game: Game) -> None:
+    """Refuse games in which players move at once, or with more than two sides: one's loss is then not the other's gain."""
+    if len(set(game.teams)) != 2:
+        raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a game of two, what one wins the other loses")
+    if game.turn_gap == 0:
+        raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")

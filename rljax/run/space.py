@@ -1,0 +1,184 @@
+"""Values to try: what sweeps and tuning change of a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.core.config import Config
+from rljax.core.errors import ConfigError, did_you_mean
+
+SEARCHES = ("grid", "random", "sobol")
+
+Cell = dict[str, Any]
+"""A field's value by its name; keys of tables by dotted names (`network.hidden`)."""
+
+
+class Range(NamedTuple):
+    """Numbers from `low` to `high`, written `low:high`; `log` (`low:high:log`): equally likely in every order of magnitude."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __str__(self) -> str:
+        return f"{float(self.low)!r}:{float(self.high)!r}" + (":log" if self.log else "")
+
+    def at(self, share: float) -> float:
+        """The number at a share of the way, in [0, 1]."""
+        if self.log:
+            return float(math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))))
+        return float(self.low + share * (self.high - self.low))
+
+
+def parse_range(text: str, name: str) -> Range | None:
+    """`1e-5:1e-2:log` or `0:1`; None where the text is no range.
+
+    Raises:
+        ConfigError: it looks like one, and is none.
+    """
+    parts = text.split(":")
+    try:
+        low, high = float(parts[0]), float(parts[1])
+    except (IndexError, ValueError):
+        return None
+    if len(parts) > 3 or (len(parts) == 3 and parts[2] != "log"):
+        raise ConfigError(f"{name} = {text}: expected low:high or low:high:log")
+    found = Range(low, high, len(parts) == 3)
+    _check_range(name, found)
+    return found
+
+
+def _check_range(name: str, found: Range) -> None:
+    if not (math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high):
+        raise ConfigError(f"{name} = {found}: expected low < high")
+    if found.log and found.low <= 0:
+        raise ConfigError(f"{name} = {found}: expected low > 0 for a log range")
+
+
+def changed(config: Config, cell: Mapping[str, Any]) -> Config:
+    """The configuration with a cell's values.
+
+    Raises:
+        ConfigError: an unknown field, or a value that is not allowed.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in cell.items():
+        table, dot, key = name.partition(".")
+        if not dot:
+            changes[name] = value
+            continue
+        base = changes.get(table, getattr(config, table, None))
+        if not isinstance(base, Mapping):
+            raise ConfigError(f"{name}: {table} is no table of {config.algorithm}")
+        changes[table] = {**base, key: value}
+    return config.replace(**changes)
+
+
+def is_leaf(config: Config, name: str) -> bool:
+    """Whether a field is a number that may differ between runs of one program."""
+    return any(f.name == name and f.metadata.get("leaf") for f in dataclasses.fields(config))
+
+
+def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") -> dict[str, tuple[Any, ...] | Range]:
+    """The space with values that are allowed: tuples, or ranges.
+
+    Raises:
+        ConfigError: an unknown field, one that is not swept, a value twice, a range where values are wanted, or a bad value.
+    """
+    if search not in SEARCHES:
+        raise ConfigError(f"search = {search!r}: {did_you_mean(search, SEARCHES)}")
+    known = [f.name for f in dataclasses.fields(config)]
+    checked: dict[str, tuple[Any, ...] | Range] = {}
+    for name, values in space.items():
+        field = name.partition(".")[0]
+        if field not in known:
+            raise ConfigError(f"unknown field '{field}' of {type(config).__name__}: {did_you_mean(field, known)}")
+        if field == "seed":
+            raise ConfigError("seed: is not swept; seeds = N trains seed, seed + 1, ... of every cell")
+        if field == "num_devices":
+            raise ConfigError("num_devices: is not swept; the runs of a batch are split over all devices that there are")
+        if isinstance(values, Range):
+            _check_range(name, values)
+            if search == "grid":
+                raise ConfigError(f"{name} = {values}: a range is for a random or sobol search; a grid needs values")
+            if not is_leaf(config, name):
+                raise ConfigError(
+                    f"{name} = {values}: fixes the structure of the program, expected a list of values and no range"
+                )
+            ends: tuple[Any, ...] = (values.low, values.high)
+        else:
+            if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)) or not len(values):
+                raise ConfigError(f"{name} = {values!r}: expected a list of values")
+            ends = tuple(x.item() if isinstance(x, np.generic) else x for x in values)
+            if len({repr(value) for value in ends}) < len(ends):
+                raise ConfigError(f"{name} = {', '.join(map(str, ends))}: a value comes twice")
+        for value in ends if is_leaf(config, name) else ():
+            changed(config, {name: value})  # others may be allowed together only, which is checked of each cell
+        checked[name] = values if isinstance(values, Range) else ends
+    return checked
+
+
+def space_table(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
+    """A space as TOML holds it."""
+
+    def plain(value: Any) -> Any:
+        return "none" if value is None else list(value) if isinstance(value, tuple) else value
+
+    return {name: str(x) if isinstance(x, Range) else [plain(value) for value in x] for name, x in space.items()}
+
+
+def space_from(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What `space_table` wrote."""
+    return {name: parse_range(x, name) if isinstance(x, str) else x for name, x in table.items()}
+
+
+def check_counts(**counts: Any) -> None:
+    """Refuse numbers that count nothing: `check_counts(seeds=0)`.
+
+    Raises:
+        ConfigError: one is no whole number above 0.
+    """
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"{name} = {count!r}: expected a whole number > 0")
+
+
+def cells_of(
+    space: Mapping[str, tuple[Any, ...] | Range], search: str = "grid", samples: int | None = None, seed: int = 0
+) -> list[Cell]:
+    """The points of a space to try: all of a grid, or `samples` of a search.
+
+    A Sobol sequence covers the space more evenly than random points do (Bergstra and Bengio, 2012).
+    """
+    if search == "grid":
+        if samples is not None:
+            raise ConfigError(f"samples = {samples}: is for a random or sobol search; a grid has all of its cells")
+        lists = [values for values in space.values() if not isinstance(values, Range)]
+        return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ConfigError(f"samples = {samples!r}: a {search} search needs a whole number > 0")
+    if not space:
+        raise ConfigError(f"search = {search!r}: needs at least one field")
+    shares = _points(search, len(space), samples, seed)
+
+    def value(values: tuple[Any, ...] | Range, share: float) -> Any:
+        return values.at(share) if isinstance(values, Range) else values[min(int(share * len(values)), len(values) - 1)]
+
+    return [{name: value(values, share) for (name, values), share in zip(space.items(), row, strict=True)} for row in shares]
+
+
+def _points(search: str, dimensions: int, samples: int, seed: int) -> np.ndarray:
+    if dimensions == 0:
+        return np.zeros((samples, 0))
+    if search == "random":
+        return np.random.default_rng(seed).random((samples, dimensions))
+    from scipy.stats import qmc
+
+    # Powers of two are balanced; SciPy warns of other numbers, of which we take the first ones.
+    return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2(math.ceil(math.log2(samples)))[:samples]

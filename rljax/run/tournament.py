@@ -1,0 +1,278 @@
+"""Tournaments: trained agents, and players that need no training, against each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.collect.environments import make_game
+from rljax.collect.matches import Match, play_match, policy_player
+from rljax.core.agent import make_agent
+from rljax.core.config import Config, config_table
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.game import Game
+from rljax.core.versus import Player, random_player
+from rljax.league.league import League
+from rljax.league.ratings import Ratings, elo
+from rljax.league.rules import ROLES
+from rljax.planning.mcts import check_turns, make_mcts, search_player, searching
+from rljax.run.folder import Run
+from rljax.run.outputs import output_path, written_aside
+from rljax.run.plot import METADATA, STYLE, SUFFIXES
+
+UNTRAINED = ("random", "mcts")
+"""Names of players that need no training: random legal moves, and UCT with 100 simulations."""
+
+MCTS_SIMULATIONS = 100
+MANY = 20
+"""Players above which a heat map has no numbers."""
+
+ROUND_ROBIN = 50
+"""Pairings up to which everybody plays everybody; with more, Swiss rounds."""
+
+
+class Entry(NamedTuple):
+    """Who takes part: `make(state)` is the player. Entries of one `kind` are compiled once."""
+
+    name: str
+    kind: str
+    make: Callable[[Any], Player]
+    state: Any
+
+
+class Standings(NamedTuple):
+    """What came of a tournament of K players.
+
+    Attributes:
+        names: of the players.
+        wins: how often i beat j, f32 `[K, K]`.
+        draws: `[K, K]`, symmetric.
+        games: `[K, K]`, symmetric.
+        ratings: Elo with 95 % intervals; `random` has 1000, or the first player where it does not take part.
+    """
+
+    names: tuple[str, ...]
+    wins: np.ndarray
+    draws: np.ndarray
+    games: np.ndarray
+    ratings: Ratings
+
+    def score(self) -> np.ndarray:
+        """The share of points of i against j, a draw as half a win, `[K, K]`; NaN where they did not play."""
+        with np.errstate(invalid="ignore"):
+            return np.where(self.games > 0, (self.wins + 0.5 * self.draws) / self.games, np.nan)
+
+
+def game_of(config: Config) -> tuple[Game, Any]:
+    """The game of a configuration, and its parameters.
+
+    Raises:
+        ConfigError: it is of an environment of one agent.
+    """
+    if not config.of_games:
+        raise ConfigError(
+            f"{config.algorithm} on {config.env}: is no agent of a game, expected a run of self_play, league or alphazero"
+        )
+    return make_game(config)
+
+
+def entries_of(
+    runs: Sequence[tuple[str, Run]], include: Sequence[str] = (), sample: bool = False, simulations: int = 0
+) -> tuple[Game, Any, list[Entry]]:
+    """The game that all runs are of, its parameters, and who takes part.
+
+    Args:
+        runs: names and runs.
+        include: of `UNTRAINED`.
+        sample: draw actions of policies, also where the best policy of the game is not random.
+        simulations: positions that the runs' agents look at before each move; 0: they take what their policies say.
+
+    Raises:
+        ConfigError: no run, runs of different games, an unknown name, or a game that cannot be searched.
+    """
+    if not runs:
+        raise ConfigError("a tournament needs at least one run")
+    tables = [config_table(run.config) for _, run in runs]
+    for (name, _), table in zip(runs, tables, strict=True):
+        if (table["env"], table["env_params"]) != (tables[0]["env"], tables[0]["env_params"]):
+            raise ConfigError(f"{name}: plays {table['env']}, but {runs[0][0]} plays {tables[0]['env']}: expected one game")
+    game, params = game_of(runs[0][1].config)
+    entries = []
+    for (name, run), table in zip(runs, tables, strict=True):
+        kind = str([table[field] for field in ("algorithm", "env", "env_params", "network")])
+        entries.append(Entry(name, kind, player_of(run, sample, simulations), run.state))
+    for name in include:
+        if name not in UNTRAINED:
+            raise ConfigError(f"include: '{name}': {did_you_mean(name, UNTRAINED)}")
+        search = None if name == "random" else make_mcts(game, params, num_simulations=MCTS_SIMULATIONS)
+        entries.append(Entry(name, name, partial(_always, random_player if search is None else searching(search, game)), None))
+    names = [entry.name for entry in entries]
+    if len(entries) < 2 or len(set(names)) < len(names):
+        raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")
+    return game, params, entries
+
+
+def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
+    """What makes a player of a run's state: its greedy policy, its sampled one, or one that searches.
+
+    Raises:
+        ConfigError: `simulations` is not allowed, or with `sample`.
+    """
+    if simulations < 0 or (simulations and sample):
+        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone), or more, without sampling")
+    agent = make_agent(run.config)
+    if simulations:
+        check_turns(game_of(run.config)[0])
+        return partial(search_player, agent, num_simulations=simulations)
+    return partial(policy_player, agent, deterministic=not (sample or game_of(run.config)[0].best_is_random))
+
+
+def _always(player: Player, _state: Any) -> Player:
+    return player
+
+
+def tournament(
+    game: Game,
+    params: Any,
+    entries: Sequence[Entry],
+    *,
+    key: jax.Array,
+    num_games: int = 100,
+    system: str = "auto",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Standings:
+    """Everybody against everybody, or Swiss rounds: those of like scores meet.
+
+    Args:
+        game: the game.
+        params: of it.
+        entries: who takes part.
+        key: random key.
+        num_games: of each pairing, seats taken in turn.
+        system: "round-robin", "swiss", or "auto": Swiss from more than 50 pairings on.
+        progress: is told of every pairing.
+    """
+    count = len(entries)
+    pairings = count * (count - 1) // 2
+    if system not in ("auto", "round-robin", "swiss"):
+        raise ConfigError(f"system = {system!r}: expected auto, round-robin or swiss")
+    swiss = system == "swiss" or (system == "auto" and pairings > ROUND_ROBIN)
+    programs: dict[tuple[str, str], Any] = {}
+    wins, draws, games = np.zeros((3, count, count))
+
+    def meet(i: int, j: int) -> None:
+        nonlocal key
+        key, match_key = jax.random.split(key)
+        first, second = entries[i], entries[j]
+        kinds = (first.kind, second.kind)
+        if kinds not in programs:
+
+            def match(a: Any, b: Any, key: jax.Array) -> Match:
+                return play_match(game, params, first.make(a), second.make(b), key, num_games)
+
+            programs[kinds] = jax.jit(match)
+        result = np.asarray(programs[kinds](first.state, second.state, match_key).result)
+        wins[i, j] += (result > 0).sum()
+        wins[j, i] += (result < 0).sum()
+        for table, number in ((draws, (result == 0).sum()), (games, np.isfinite(result).sum())):
+            table[i, j] += number
+            table[j, i] += number
+        progress(f"{first.name} - {second.name}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn")
+
+    if swiss:
+        for _ in range(min(count - 1, 2 * math.ceil(math.log2(count)))):
+            played = games.sum(1)
+            share = np.where(played > 0, (wins + 0.5 * draws).sum(1) / np.maximum(played, 1), 0.5)
+            for i, j in swiss_pairs(share, played, games > 0):
+                meet(i, j)
+    else:
+        for i, j in itertools.combinations(range(count), 2):
+            meet(i, j)
+    names = tuple(entry.name for entry in entries)
+    anchor = names.index("random") if "random" in names else 0
+    return Standings(names, wins, draws, games, elo(jnp.asarray(wins + 0.5 * draws, jnp.float32), anchor))
+
+
+def swiss_pairs(share: np.ndarray, played: np.ndarray, met: np.ndarray) -> list[tuple[int, int]]:
+    """Who meets in the next round: from the top, each the next one it did not meet yet, or the next one. Of an odd number the
+    last of those who played most sits out.
+
+    Args:
+        share: of points won, `[K]`.
+        played: games of each so far, `[K]`.
+        met: who has met whom, bool `[K, K]`.
+    """
+    left = [int(i) for i in np.argsort(-share, kind="stable")]
+    if len(left) % 2:
+        left.remove([i for i in left if played[i] == played.max()][-1])
+    pairs = []
+    while len(left) > 1:
+        first = left.pop(0)
+        second = next((other for other in left if not met[first, other]), left[0])
+        left.remove(second)
+        pairs.append((first, second))
+    return pairs
+
+
+def league_standings(run: Run) -> Standings:
+    """What a league's learners and its pool have got against each other, by its own record, in which old games count less.
+
+    Raises:
+        ConfigError: the run has no pool.
+    """
+    league: League | None = getattr(run.state, "league", None)
+    if league is None:
+        raise ConfigError(f"{run.config.algorithm} on {run.config.env}: has no pool of past players, so no record of results")
+    record, pool = jax.tree.map(np.asarray, (league.payoff.record, league.pool))
+    learners = len(run.config.roles)
+    there = [i for i in range(pool.capacity) if pool.filled[i]]
+    # Past players from the first to the last, as the learners' snapshots at what step of the run.
+    there.sort(key=lambda i: (pool.age[i], pool.parent[i]))
+    who = [ROLES[role].replace("_", " ") for role in run.config.roles]
+    who = [f"{name} {who[: i + 1].count(name)}" if who.count(name) > 1 else name for i, name in enumerate(who)]
+    steps = run.config.steps_per_iteration
+    names = [*who, *(f"{who[pool.parent[i]]} @ {pool.age[i] * steps:,}" for i in there)]
+    players = [*range(learners), *(learners + i for i in there)]
+    order = np.ix_(players, players)
+    wins, draws, games = record.wins[order], record.draws[order], record.games[order]
+    return Standings(tuple(names), wins, draws, games, elo(jnp.asarray(wins + 0.5 * draws), anchor=learners))
+
+
+def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
+    """A heat map of the shares of points, the strongest player first: `.png`, `.svg` or `.pdf`. Grey where two never met."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    path = output_path(out, SUFFIXES)
+    order = np.argsort(-np.asarray(standings.ratings.rating), kind="stable")
+    score = 100.0 * standings.score()[np.ix_(order, order)]
+    names = [standings.names[i] for i in order]
+    many = len(names) > MANY
+    side = max(3.2, (0.2 if many else 0.6) * len(names) + 1.6)
+    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+        figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+        ax = figure.subplots()
+        ax.set_facecolor("0.8")  # where two never met; white is even
+        image = ax.imshow(score, vmin=0, vmax=100, cmap="RdBu")
+        for i, j in itertools.product(range(len(names)), repeat=2):
+            if np.isfinite(score[i, j]) and not many:
+                dark = abs(score[i, j] - 50) > 30
+                ax.text(j, i, f"{score[i, j]:.0f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        small: Any = {"fontsize": 6} if many else {}
+        ax.set_xticks(range(len(names)), names, rotation=90 if many else 45, ha="center" if many else "right", **small)
+        ax.set_yticks(range(len(names)), names, **small)
+        ax.set_xlabel("against")
+        ax.spines[:].set_visible(False)
+        figure.colorbar(image, label="points won, %", shrink=0.8)
+        suffix = path.suffix.lower()
+        figure.savefig(aside, format=suffix[1:], dpi=150, metadata=METADATA[suffix])
+    return path

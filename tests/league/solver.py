@@ -1,0 +1,57 @@
+"""Connect Four positions with the value of every move, by the perfect solver bitbully (AGPL: for tests only)."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+PHASES = {"opening": (0, 8), "middle": (8, 22), "end": (22, 42)}
+"""Moves made before."""
+
+
+class Positions(NamedTuple):
+    """N positions in which a mistake is possible.
+
+    Attributes:
+        board: i32 `[N, 6, 7]`, as in `ConnectFourState`.
+        time: moves made, i32 `[N]`.
+        value: of each move to the player to move, i32 `[N, 7]`: 1 wins, 0 draws, -1 loses; -2 is illegal.
+    """
+
+    board: np.ndarray
+    time: np.ndarray
+    value: np.ndarray
+
+
+@functools.cache
+def solved_positions(count: int, seed: int = 0) -> Positions:
+    """From games in which half of the moves are perfect and half random, so that they are neither wild nor all alike."""
+    from bitbully import BitBully, Board
+
+    solver, rng = BitBully(opening_book="default"), np.random.default_rng(seed)
+    found: list[tuple[np.ndarray, int, np.ndarray]] = []
+    while len(found) < count:
+        game, board, time = Board(), np.zeros((6, 7), np.int32), 0
+        while not game.is_game_over():
+            scores = solver.score_all_moves(game)
+            value = np.full(7, -2)
+            for column, score in scores.items():
+                value[column] = np.sign(score)
+            if len(set(value[value > -2])) > 1:
+                found.append((board.copy(), time, value))
+            best = [column for column, score in scores.items() if score == max(scores.values())]
+            column = int(rng.choice(best if rng.random() < 0.5 else list(scores)))
+            game.play(column)
+            board[int((board[:, column] > 0).sum()), column] = 1 + time % 2
+            time += 1
+    boards, times, values = zip(*found[:count], strict=True)
+    return Positions(np.stack(boards), np.array(times, np.int32), np.stack(values))
+
+
+def value_losing_rates(positions: Positions, moves: np.ndarray) -> dict[str, float]:
+    """The share of moves i32 `[N]` that lose value (a win turned into a draw or worse, a draw into a loss), by phase and in all."""
+    lost = positions.value[np.arange(len(moves)), moves] < positions.value.max(1)
+    rates = {name: lost[(low <= positions.time) & (positions.time < high)].mean() for name, (low, high) in PHASES.items()}
+    return {name: round(float(rate), 3) for name, rate in {**rates, "all": lost.mean()}.items()}

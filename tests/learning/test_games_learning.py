@@ -1,0 +1,121 @@
+"""What self-play and leagues learn, against exact values and controls; several seeds each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.collect.matches import play_match, policy_player
+from rljax.league import exact_report, exploitability, exploited, tree_policies
+from tests.league.perfect import perfect_player
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def trained(config: Any, seeds: int, key: int = 0) -> Any:
+    return jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(key), seeds))
+
+
+def last_exploitability(config: Any, state: Any) -> np.ndarray:
+    parts = rljax.game_parts(config)
+    assert parts.tree is not None
+
+    def of(state: Any) -> jax.Array:
+        return exploitability(parts.tree, tree_policies(parts, jax.tree.map(lambda x: x[0], state.params)))
+
+    return np.asarray(jax.jit(jax.vmap(of))(state))
+
+
+def rounded(x: Any) -> list[float]:
+    return np.round(np.asarray(x, np.float64), 3).tolist()
+
+
+def test_a_league_comes_to_the_equilibrium_of_unequal_stakes(figure: Any) -> None:
+    """Biased rock, paper, scissors over 50: last iterate, pool average, meta-Nash; self-play and a uniform pool beside them."""
+    config = rljax.load_config("biased_rps_league", exploitability_every=1_000_000)
+    result = trained(config, 5)
+    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
+    found = {name: rounded(getattr(report, name)) for name in ("last", "average", "meta_nash")}
+    figure(f"biased RPS, exploitability of the league: {found}")
+    shared = {
+        name: getattr(config, name)
+        for name in (
+            "env", "total_timesteps", "num_envs", "num_steps", "num_epochs", "num_minibatches", "network", "learning_rate",
+            "normalize_advantages", "vf_clip_eps", "max_grad_norm", "num_slots", "snapshot_every", "exploitability_every",
+        )
+    }  # fmt: skip
+    controls = {
+        "self-play without entropy": {"ent_coef": 0.0},
+        "self-play with entropy": {"ent_coef": config.ent_coef},
+        "uniform pool": {"ent_coef": 0.0, "opponents": "uniform"},
+    }
+    controlled = {}
+    for name, changes in controls.items():
+        control = rljax.SelfPlayConfig(**{**shared, **changes})
+        controlled[name] = last_exploitability(control, trained(control, 5).state)
+        figure(f"biased RPS, {name}: last {rounded(controlled[name])}")
+    assert report.last.max() <= 0.05
+    assert report.meta_nash.max() <= 0.02
+    for name in ("self-play without entropy", "uniform pool"):
+        assert report.last.mean() < 0.6 * controlled[name].mean()
+
+
+def test_kuhn_poker(figure: Any) -> None:
+    config = rljax.load_config("kuhn_league")
+    result = trained(config, 5)
+    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
+    figure(
+        f"Kuhn poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
+        f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.056)"
+    )
+    assert (2 * report.average).mean() <= 0.07
+    assert np.abs(np.asarray(report.average_value) + 1 / 18).max() <= 0.02
+
+
+def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
+    config = rljax.load_config("tictactoe_selfplay", eval_every=None)
+    result = trained(config, 5)
+    game, params = rljax.make_env(config.env)
+    agent = rljax.make_agent(config)
+
+    def lost(state: Any) -> jax.Array:
+        match = play_match(game, params, policy_player(agent, state, True), perfect_player(), jax.random.key(5), 200)
+        return jnp.stack([jnp.sum((match.result < 0) & (match.seat == seat)) for seat in (0, 1)])
+
+    losses = np.asarray(jax.jit(jax.vmap(lost))(result.state))
+    figure(f"tic-tac-toe: of 100 games in each seat against a perfect player lost {losses.tolist()}")
+    assert losses.sum() == 0
+
+
+def test_exploiters_gain_less_from_a_league(figure: Any) -> None:
+    """Number Duel: what a fresh PPO wins from the main agent, and from plain self-play of as many steps; 5 is all there is."""
+    config = rljax.load_config("number_duel_league", total_timesteps=600_000, eval_every=None)
+    control = rljax.SelfPlayConfig(
+        **{name: getattr(config, name) for name in (
+            "env", "total_timesteps", "num_envs", "num_steps", "num_epochs", "num_minibatches", "network", "learning_rate",
+            "gamma",
+        )},
+        ent_coef=0.0,
+    )  # fmt: skip
+    gains = {}
+    for name, arm in {"league": config, "self-play": control}.items():
+        agent, state = rljax.make_agent(arm), trained(arm, 3).state
+
+        def gain(state: Any, key: jax.Array, agent: Any = agent) -> jax.Array:
+            budget: dict[str, Any] = {
+                "total_timesteps": 200_000,
+                "num_envs": 64,
+                "num_steps": 16,
+                "learning_rate": 1e-3,
+                "gamma": 1.0,
+            }
+            return exploited(agent, state, key, network={"hidden": [64, 64]}, **budget).value
+
+        gains[name] = np.asarray(jax.jit(jax.vmap(gain))(state, jax.random.split(jax.random.key(9), 3)))
+        figure(f"Number Duel: a fresh exploiter wins {rounded(gains[name])} a game from {name}")
+    assert gains["league"].mean() < 0.6 * gains["self-play"].mean()

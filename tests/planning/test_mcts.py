@@ -1,0 +1,158 @@
+"""Search against brute force: drafts whose turns do not alternate, and tic-tac-toe."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.envs import Draft, make_env
+from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy_completion, random_draft
+from rljax.envs.tic_tac_toe import TicTacToeState
+from rljax.planning import make_mcts
+from tests.league.perfect import optimal_moves
+
+GAME = Draft()
+
+
+def minimax(params: DraftParams) -> np.ndarray:
+    """What player 0 gets after each first pick when both go on as well as they can, `[8]`."""
+    synergy, counter = np.asarray(params.synergy, np.float64), np.asarray(params.counter, np.float64)
+
+    def value(owner: tuple[int, ...], time: int) -> float:
+        if time == len(ORDER):
+            first, second = (np.array(owner) == 1) * 1.0, (np.array(owner) == 2) * 1.0
+            return 0.5 * (first @ synergy @ first - second @ synergy @ second) + first @ counter @ second
+        side = ORDER[time]
+        after = [value((*owner[:i], side + 1, *owner[i + 1 :]), time + 1) for i in range(8) if owner[i] == 0]
+        return max(after) if side == 0 else min(after)
+
+    empty = (0,) * 8
+    return np.array([value((*empty[:i], 1, *empty[i + 1 :]), 1) for i in range(8)])
+
+
+def drafts(count: int) -> tuple[DraftParams, np.ndarray]:
+    params = jax.vmap(random_draft)(jax.random.split(jax.random.key(7), count))
+    return params, np.stack([minimax(jax.tree.map(lambda x, i=i: x[i], params)) for i in range(count)])
+
+
+def searched(params: DraftParams, count: int, simulations: int) -> np.ndarray:
+    def first_pick(key: jax.Array, params: DraftParams) -> jax.Array:
+        state = jax.tree.map(lambda x: x[None], GAME.reset_env(key, params)[1])
+        search = make_mcts(GAME, params, evaluate=greedy_completion(params), num_simulations=simulations, exploration=1.6)
+        return search(key, state).action[0]
+
+    return np.asarray(jax.jit(jax.vmap(first_pick))(jax.random.split(jax.random.key(1), count), params))
+
+
+@pytest.mark.slow
+def test_search_agrees_with_minimax_on_drafts_the_more_the_longer_it_searches(figure: Any) -> None:
+    count = 200
+    params, values = drafts(count)
+    best = values.max(1)
+    agree, regret = [], []
+    for simulations in (25, 200, 800):
+        picked = values[np.arange(count), searched(params, count, simulations)]
+        agree.append(float(np.mean(picked >= best - 1e-5)))
+        regret.append(float(np.mean(best - picked)))
+    greedy = np.asarray(jax.jit(jax.vmap(greedy_pick))(params))
+    greedy_regret = float(np.mean(best - values[np.arange(count), greedy]))
+    figure(
+        f"drafts: agreement with minimax {agree} at 25, 200, 800 simulations, value lost {np.round(regret, 4).tolist()}; "
+        f"greedy loses {greedy_regret:.3f}"
+    )
+    assert agree[0] < agree[1] < agree[2]
+    assert agree[2] >= 0.95
+    assert regret[2] < 0.1 * greedy_regret
+
+
+def greedy_pick(params: DraftParams) -> jax.Array:
+    """The first pick that looks best if all later ones are greedy."""
+    evaluate = greedy_completion(params)
+
+    def after(hero: jax.Array) -> jax.Array:
+        state = DraftState(jnp.where(jnp.arange(8) == hero, 1, 0), jnp.int32(1))
+        return -evaluate(jax.random.key(0), state, None, jnp.ones(8, bool))[1]
+
+    return jnp.argmax(jax.vmap(after)(jnp.arange(8)))
+
+
+def test_a_draft_is_scored_by_its_formula_and_nobody_moves_out_of_turn() -> None:
+    params = GAME.default_params
+    synergy, counter = np.asarray(params.synergy), np.asarray(params.counter)
+    np.testing.assert_array_equal(synergy, synergy.T)
+    np.testing.assert_array_equal(counter, -counter.T)
+    for picks in itertools.islice(itertools.permutations(range(8), 4), 0, 1680, 97):
+        _, state = GAME.reset_env(jax.random.key(0), params)
+        for side, hero in zip(ORDER, picks, strict=True):
+            assert GAME.to_move(state).tolist() == [side == 0, side == 1]
+            _, state, reward, over, _ = GAME.step_env(jax.random.key(0), state, jnp.full(2, hero), params)
+        a, b, c, d = picks
+        expected = synergy[a, d] - synergy[b, c] + sum(counter[i, j] for i in (a, d) for j in (b, c))
+        assert bool(over)
+        np.testing.assert_allclose(reward, [expected, -expected], atol=1e-5)
+        np.testing.assert_allclose(draft_score(state.owner, params), expected, atol=1e-5)
+
+
+def test_signs_follow_the_side_to_move_and_not_the_ply() -> None:
+    """After A, the two picks of B in a row: a search that changed sign at every ply would let B choose against itself."""
+    params, _ = drafts(12)
+    tree_values = []
+    for i in range(12):
+        one = jax.tree.map(lambda x, i=i: x[i], params)
+        state = DraftState(jnp.zeros((1, 8), jnp.int32).at[0, 0].set(1), jnp.ones(1, jnp.int32))
+        search = make_mcts(GAME, one, evaluate=greedy_completion(one), num_simulations=400, exploration=0.6)
+        tree_values.append((float(search(jax.random.key(0), state).value[0]), -minimax(one)[0]))
+    found, exact = np.array(tree_values).T
+    assert np.corrcoef(found, exact)[0, 1] > 0.95
+    assert np.abs(found - exact).mean() < 0.1
+
+
+def test_blocks_wins_and_never_plays_an_illegal_move() -> None:
+    game, params = make_env("TicTacToe-v0")
+    search = jax.jit(make_mcts(game, params, num_simulations=200))
+    state = game.reset_env(jax.random.key(0), params)[1]
+
+    def after(*cells: int) -> Any:
+        now = state
+        for cell in cells:
+            now = game.step_env(jax.random.key(0), now, jnp.full(2, cell), params)[1]
+        return jax.tree.map(lambda x: x[None], now)
+
+    block = search(jax.random.key(0), after(0, 4, 1))
+    assert int(block.action[0]) == 2
+    win = search(jax.random.key(1), after(0, 4, 1, 3))
+    assert int(win.action[0]) == 2
+    assert float(win.value[0]) > 0.8
+    lost = search(jax.random.key(2), after(0, 1, 4, 2))  # two threats: the one to move wins
+    assert float(lost.value[0]) > 0.8
+    assert not np.asarray(block.weights)[0, [0, 1, 4]].any()
+    np.testing.assert_allclose(block.weights.sum(), 1.0, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_moves_of_tic_tac_toe_are_best_the_more_often_the_longer_it_searches(figure: Any) -> None:
+    game, _ = make_env("TicTacToe-v0")
+    best = optimal_moves()
+    codes = np.random.default_rng(0).choice(np.flatnonzero(best.any(1)), 500, replace=False)
+    boards = jnp.asarray(codes[:, None] // 3 ** np.arange(9) % 3, jnp.int32)
+    states = TicTacToeState(boards, jnp.sum(boards > 0, axis=1))
+    share = []
+    for simulations in (10, 50, 200):
+        found = jax.jit(make_mcts(game, num_simulations=simulations))(jax.random.key(0), states)
+        share.append(float(best[codes, np.asarray(found.action)].mean()))
+    figure(f"tic-tac-toe: best moves in {share} of 500 positions at 10, 50, 200 simulations")
+    assert share[0] < share[1] < share[2]
+    assert share[2] >= 0.97
+
+
+def test_players_who_move_at_once_are_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match="players move at the same time"):
+        make_mcts(make_env("NumberDuel-v0")[0])
+    with pytest.raises(rljax.ConfigError, match="num_simulations = 0"):
+        make_mcts(GAME, num_simulations=0)

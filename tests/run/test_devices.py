@@ -1,0 +1,176 @@
+"""Several devices: eight simulated ones, and two processes on this machine, come to what one device does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+
+import rljax
+from rljax.core.config import dump_config
+from rljax.run.processes import join_processes
+from tests.run.devices_script import CONFIGS, apart
+from tests.run.tiny_runs import TINY_TOML
+
+SCRIPT = Path(__file__).with_name("devices_script.py")
+
+ROUNDING = 2e-5
+"""How far apart parameters may come out; they move by 100 times that and more. Sums are made in another order."""
+
+
+def simulated(name: str, folder: Path) -> dict[str, list[str]]:
+    """What the script prints with eight devices, by the first word of each line."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), name],
+        env={**os.environ, "XLA_FLAGS": flags},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "name",
+    ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "self_play", "dreamer"))],
+)
+def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:
+    said = simulated(name, tmp_path)
+    devices, apart, moved, layouts, split = said[name]
+    assert devices == "8"
+    assert float(apart) < min(ROUNDING, 0.01 * float(moved))
+    assert (layouts, split) == ("1", "True"), "all that belongs to environments is split"
+    if name == "ppo":
+        assert float(said["fit"][0]) == 0.0
+        assert float(said["resumed"][0]) == 0.0
+        assert float(said["pmap"][0]) < ROUNDING
+        assert said["split"] == ["True", "True"], "runs of a sweep are split over the devices"
+        assert float(said["sweep"][0]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_devices": 3}, "num_devices = 3: must divide num_envs = 4"),
+        ({"num_devices": 0}, "num_devices = 0: expected a whole number > 0"),
+        ({"num_devices": 4}, "num_devices = 4: there is 1 cpu device"),
+    ],
+)
+def test_devices_that_are_not_there_or_do_not_divide_are_refused(changes: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(rljax.ConfigError) as error:
+        rljax.fit(rljax.PPOConfig(**changes), run_dir=tmp_path / "a")
+    assert message in str(error.value)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", 2, 0), "coordinator = 'nowhere': expected address:port"),
+        (("a:1", 0, 0), "num_processes = 0"),
+        (("a:1", 2, 2), "process_id = 2: expected a whole number from 0 to 1"),
+    ],
+)
+def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int, int], message: str) -> None:
+    with pytest.raises(rljax.ConfigError) as error:
+        join_processes(*arguments)
+    assert message in str(error.value)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return int(s.getsockname()[1])
+
+
+def started(arguments: list[str], folder: Path) -> list[subprocess.Popen[str]]:
+    """Two processes of `rljax train`."""
+    port = free_port()
+    return [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rljax.cli.main", "train", *arguments),
+                *("--coordinator", f"localhost:{port}", "--num-processes", "2", "--process-id", str(i)),
+            ],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+    try:
+        results = []
+        for process in processes:
+            out, error = process.communicate(timeout=seconds)
+            results.append((process.returncode, out, error))
+        return results
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["ppo", "dqn", "dreamer"])
+def test_two_processes_train_one_run_and_come_to_what_one_does(name: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
+    config = CONFIGS[name]
+    if name == "dreamer":  # two updates: each has hundreds of collectives, and processes that share a core take turns for each
+        config = config.replace(total_timesteps=160, train_ratio=2, learning_rate=1e-3, warmup=1)
+    (tmp_path / "tiny.toml").write_text(dump_config(config))
+    (first, said, error), (second, silence, other_error) = ended(
+        started(["tiny.toml", "--num-devices", "2", "--run-dir", "both"], tmp_path), 250
+    )
+    assert (first, second) == (0, 0), error + other_error
+    assert f"trained to step {config.num_iterations * config.steps_per_iteration:,}" in said
+    assert "train" not in silence  # the library of collectives says a word of its own
+    alone, both = rljax.fit(config).state.params, rljax.load_run(tmp_path / "both").state.params
+    before = rljax.make_agent(config).init(jax.random.key(config.seed)).params
+    differ, moved = apart(alone, both), apart(alone, before)
+    figure(f"two processes, {name}: parameters differ from those of one by {differ:.1e} at most, and have moved by {moved:.1e}")
+    assert differ < min(ROUNDING, 0.01 * moved)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_death_of_one_process_ends_the_other_and_the_run_resumes(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_TOML)
+    processes = started(
+        ["tiny.toml", "--num-devices", "2", "--run-dir", "killed", "--total-timesteps", "100000000", "--checkpoint-seconds", "1"],
+        tmp_path,
+    )
+    saved = tmp_path / "killed/checkpoints"
+    until = time.monotonic() + 200
+    while time.monotonic() < until and len(list(saved.glob("step_*"))) < 3:
+        time.sleep(0.5)
+    processes[1].send_signal(signal.SIGKILL)
+    (status, _, error), _ = ended(processes, 60)
+    assert status == 1
+    line = error.strip().splitlines()[-1]
+    assert line.startswith("rljax: training stopped: another process of the run is gone")
+    assert "to resume" in line
+    # The run goes on: on one device of one process as a fork, and as it was.
+    run = rljax.load_run(tmp_path / "killed")
+    assert run.step > 0
+    config = run.config.replace(num_devices=1, total_timesteps=run.step + 640)
+    assert rljax.fit(config, fork=tmp_path / "killed").metrics["episode/return"].shape == (10,)
+    more = ["--resume", "killed", "--total-timesteps", str(run.step + 640)]
+    (first, said, error), (second, _, other_error) = ended(started(more, tmp_path), 150)
+    assert (first, second) == (0, 0), error + other_error
+    assert f"trained to step {run.step + 640:,}" in said
