@@ -51,7 +51,7 @@ def solved_positions(count: int, seed: int = 0) -> Positions:
 
 
 def value_losing_rates(positions: Positions, moves: np.ndarray) -> dict[str, float]:
-    """The share of moves i32 `[N]` that lose value (a win turned into a draw or worse, a draw into a loss), by phase and in all."""
+    """Share of moves i32 `[N]` that lose value (a win turned into a draw or worse, a draw into a loss), by phase and overall."""
     lost = positions.value[np.arange(len(moves)), moves] < positions.value.max(1)
     rates = {name: lost[(low <= positions.time) & (positions.time < high)].mean() for name, (low, high) in PHASES.items()}
     return {name: round(float(rate), 3) for name, rate in {**rates, "all": lost.mean()}.items()}
