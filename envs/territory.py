@@ -16,7 +16,6 @@ from rljax.envs import drawing
 SIZE = 7
 MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]])
 """Of the actions: stay, up, right, down, left."""
-STARTS = np.array([[0, 0], [SIZE - 1, 0], [0, SIZE - 1], [SIZE - 1, SIZE - 1]])
 
 
 @struct.dataclass
@@ -34,14 +33,13 @@ class TerritoryParams:
 
 
 class Territory(Game):
-    """Players 0 and 1 against 2 and 3 on 7 x 7 cells. All move at once; a player paints the cell it comes to, and where both
-    teams are on one cell it stays as it was. Each team begins on its side.
+    """Players 0 and 1 against 2 and 3 on 7 x 7 cells without borders: who leaves on one side comes in on the other. All move at
+    once; a player paints the cell it comes to, and where both teams are on one cell it stays as it was. All begin anywhere.
 
-    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left; against a wall a player stays. Observation of each player, f32 `[7, 7, 6]`:
-    the own team's cells, the others' cells, the player, its mate, the opponents, and everywhere the share of steps that are left.
-    Teams on the right see the grid mirrored, so one policy can play both sides.
+    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[7, 7, 5]`, with itself in the middle: the
+    own team's cells, the others' cells, its mate, the opponents, and everywhere the share of steps that are left.
     Reward, the same for both of a team: the cells that it gained on the other team in the step. An episode is `max_steps` steps,
-    and its return the lead at the end, in cells, less that at the beginning (0).
+    and its return the lead at the end, in cells, less that at the beginning.
     """
 
     num_players = 4
@@ -59,37 +57,33 @@ class Territory(Game):
         return (0, 0, 1, 1)
 
     def observation_space(self, params: TerritoryParams) -> Box:
-        return Box(0.0, 1.0, (SIZE, SIZE, 6))
+        return Box(0.0, 1.0, (SIZE, SIZE, 5))
 
     def action_space(self, params: TerritoryParams) -> Discrete:
         return Discrete(len(MOVES))
 
     def observe(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:
-        teams = jnp.array(self.teams)
-        cells = jnp.arange(SIZE)
-        rows, columns = state.place[:, :1] == cells, state.place[:, 1:] == cells
-        at = (rows[:, :, None] & columns[:, None, :]).astype(jnp.float32)
-        own = (state.paint == 1 + teams[:, None, None]).astype(jnp.float32)
-        others = (state.paint == 2 - teams[:, None, None]).astype(jnp.float32)
-        opponents = jnp.maximum(at[jnp.array([2, 2, 0, 0])], at[jnp.array([3, 3, 1, 1])])
-        left = jnp.full(own.shape, 1.0 - state.time / params.max_steps)
-        planes = jnp.stack([own, others, at, at[jnp.array([1, 0, 3, 2])], opponents, left], axis=-1)
-        return jnp.where(teams[:, None, None, None] == 1, planes[:, :, ::-1], planes)
-
-    def initial_states(self, params: TerritoryParams) -> tuple[TerritoryState, jax.Array]:
-        return jax.tree.map(lambda x: x[None], _start()), jnp.ones(1)
+        teams, cells = jnp.array(self.teams), jnp.arange(SIZE)
+        # The cell that lies at each place of a player's view, and the places of all players in it, [P, P, 2].
+        rows, columns = ((state.place[:, i, None] + cells - SIZE // 2) % SIZE for i in range(2))
+        paint = state.paint.reshape(-1)[rows[:, :, None] * SIZE + columns[:, None, :]]
+        seen = (state.place - state.place[:, None] + SIZE // 2) % SIZE
+        at = (seen[..., :1] == cells)[..., :, None] & (seen[..., 1:] == cells)[..., None, :]
+        is_mate = (teams == teams[:, None]) & ~jnp.eye(self.num_players, dtype=bool)
+        mate, opponents = (jnp.any(at & who[..., None, None], axis=1) for who in (is_mate, teams != teams[:, None]))
+        left = jnp.full(paint.shape, 1.0 - state.time / params.max_steps)
+        of_team = teams[:, None, None]
+        return jnp.stack([paint == 1 + of_team, paint == 2 - of_team, mate, opponents, left], axis=-1)
 
     def reset_env(self, key: jax.Array, params: TerritoryParams) -> tuple[jax.Array, TerritoryState]:
-        state = _start()
+        place = jax.random.randint(key, (self.num_players, 2), 0, SIZE)
+        state = TerritoryState(_painted(jnp.zeros((SIZE, SIZE), jnp.int32), place), place, jnp.zeros((), jnp.int32))
         return self.observe(state, params), state
 
     def step_env(
         self, key: jax.Array, state: TerritoryState, action: jax.Array, params: TerritoryParams
     ) -> tuple[jax.Array, TerritoryState, jax.Array, jax.Array, dict[str, Any]]:
-        moves = jnp.asarray(MOVES)[action]
-        # Right and left change places for the team that sees the grid mirrored.
-        moves = moves * jnp.where(jnp.array(self.teams)[:, None] == 1, jnp.array([1, -1]), 1)
-        place = jnp.clip(state.place + moves, 0, SIZE - 1)
+        place = (state.place + jnp.asarray(MOVES)[action]) % SIZE
         paint = _painted(state.paint, place)
         gained = _lead(paint) - _lead(state.paint)
         state = TerritoryState(paint, place, state.time + 1)
@@ -107,11 +101,6 @@ class Territory(Game):
             x, y = state.place[player, 1] + 0.5, SIZE - state.place[player, 0] - 0.5
             picture = drawing.circle(drawing.circle(picture, x, y, 0.32, drawing.INK), x, y, 0.28, color)
         return drawing.finish(picture)
-
-
-def _start() -> TerritoryState:
-    place = jnp.asarray(STARTS, jnp.int32)
-    return TerritoryState(_painted(jnp.zeros((SIZE, SIZE), jnp.int32), place), place, jnp.zeros((), jnp.int32))
 
 
 def _painted(paint: jax.Array, place: jax.Array) -> jax.Array:

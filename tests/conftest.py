@@ -57,15 +57,15 @@ def _with_simple_fusions(*args: Any, env_options_overrides: dict[str, Any] | Non
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Most tests compile far longer than they compute: XLA optimises for those that train or search (two thirds of all time).
 
-    Tests of runs keep its code for fusions, whose results are the same bits in whatever program they are; the older generator's
-    are not. All before any fixture, so that those of a module are compiled as its tests are.
+    The default generator's code for fusions gives the same bits in whatever program they are, the older one's does not: tests
+    that are `same_bits` need the former. All before any fixture, so that those of a module are compiled as its tests are.
     """
     folder = item.path.parent.name
     fast = folder not in ("learning", "planning")
     jax.config.update("jax_disable_most_optimizations", fast)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(fast))  # for processes that a test starts
     if _fusions_may_be_simple():
-        simple = fast and folder != "run"
+        simple = fast and item.get_closest_marker("same_bits") is None
         compiler.get_compile_options = _with_simple_fusions if simple else COMPILE_OPTIONS
         flags = [f"--{name}={value}".lower() for name, value in SIMPLE_FUSIONS.items()]
         os.environ["XLA_FLAGS"] = " ".join([XLA_FLAGS, *(flags if simple else ())])

@@ -340,7 +340,8 @@ class _Driver:
         """Run chunks until the budget is spent or something asks to stop; returns the final state."""
         layout = self.layout
         state = state if layout is None else over_processes(state, layout)
-        size = max(1, min(MAX_CHUNK, self.last - self.done, MAX_CHUNK_BYTES // self.row_bytes))
+        # Not of what is left: a run that goes on is the same program as before, which need not be compiled again.
+        size = max(1, min(MAX_CHUNK, self.last, MAX_CHUNK_BYTES // self.row_bytes))
         seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
         chunk = _compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()

@@ -181,31 +181,43 @@ def test_number_duel_pays_as_plain_python_says() -> None:
     assert not run.over[:4].any()
 
 
+def painted_by(place: list[list[int]], paint: dict[tuple[int, int], int]) -> None:
+    """Territory's rule: a cell gets the color of a team that is on it alone."""
+    for cell in place:
+        here = {player // 2 for player in range(4) if place[player] == cell}
+        if len(here) == 1:
+            paint[cell[0], cell[1]] = here.pop()
+
+
 def test_territory_is_painted_as_plain_python_says() -> None:
     game = Territory()
     run = playouts(game, 30, 20)
     moves = {0: (0, 0), 1: (-1, 0), 2: (0, 1), 3: (1, 0), 4: (0, -1)}
     for n in range(20):
-        place = [[0, 0], [6, 0], [0, 6], [6, 6]]
-        paint = {(0, 0): 0, (6, 0): 0, (0, 6): 1, (6, 6): 1}
+        place = np.asarray(run.start.place)[n].tolist()
+        paint: dict[tuple[int, int], int] = {}
+        painted_by(place, paint)
         for t in range(30):
-            seen = run.obs[t, n, 2]  # of a player on the right, who sees it mirrored
-            for (row, column), team in paint.items():
-                assert seen[row, 6 - column, 0 if team == 1 else 1] == 1
-            assert [seen[place[i][0], 6 - place[i][1], plane] for i, plane in ((2, 2), (3, 3), (0, 4), (1, 4))] == [1] * 4
+            for player in range(4):
+                row, column = place[player]
+                view = np.zeros((7, 7, 5), np.float32)
+                view[..., 4] = 1 - t / 30
+                for (r, c), team in paint.items():
+                    view[(r - row + 3) % 7, (c - column + 3) % 7, int(team != player // 2)] = 1
+                for other, (r, c) in enumerate(place):
+                    if other != player:
+                        view[(r - row + 3) % 7, (c - column + 3) % 7, 2 + int(other // 2 != player // 2)] = 1
+                np.testing.assert_allclose(run.obs[t, n, player], view, atol=1e-6)
             before = sum(1 if team == 0 else -1 for team in paint.values())
             for player in range(4):
                 down, right = moves[int(run.action[t, n, player])]
-                place[player][0] = min(max(place[player][0] + down, 0), 6)
-                place[player][1] = min(max(place[player][1] + (right if player < 2 else -right), 0), 6)
-            for player in range(4):
-                here = {i // 2 for i in range(4) if place[i] == place[player]}
-                if len(here) == 1:
-                    paint[tuple(place[player])] = player // 2  # type: ignore[index]
+                place[player] = [(place[player][0] + down) % 7, (place[player][1] + right) % 7]
+            painted_by(place, paint)
             gained = sum(1 if team == 0 else -1 for team in paint.values()) - before
             np.testing.assert_allclose(run.reward[t, n], np.array([1, 1, -1, -1]) * gained, atol=1e-6)
     assert run.over[29].all()
     assert not run.over[:29].any()
+    assert len({str(place) for place in np.asarray(run.start.place).tolist()}) > 10
 
 
 def test_games_are_made_by_id_and_drawn() -> None:

@@ -45,7 +45,11 @@ def simulated(name: str, folder: Path) -> dict[str, list[str]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
-    ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "self_play", "dreamer"))],
+    [
+        "dqn",
+        pytest.param("ppo", marks=(pytest.mark.slow, pytest.mark.same_bits)),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("self_play", "dreamer")),
+    ],
 )
 def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:
     said = simulated(name, tmp_path)

@@ -16,6 +16,8 @@ from rljax.run import fit as fit_module
 from rljax.run.progress import Silent
 from tests.run import tiny_runs
 
+pytestmark = pytest.mark.same_bits
+
 CONFIG = tiny_runs.CONFIG.replace(total_timesteps=64 * 23, eval_every=500)
 
 

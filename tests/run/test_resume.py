@@ -530,6 +530,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     assert set(range(0, 1537, 128)) <= set(checkpoint_steps(tmp_path / "b" / "checkpoints"))
 
 
+@pytest.mark.same_bits
 def test_best_holds_the_weights_that_scored(tmp_path: Path) -> None:
     config = CONFIG.replace(total_timesteps=64 * 60, learning_rate=3e-3, eval_every=200)
     rljax.fit(config, run_dir=tmp_path / "a")
