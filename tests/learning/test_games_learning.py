@@ -79,6 +79,19 @@ def test_kuhn_poker(figure: Any) -> None:
     assert np.abs(np.asarray(report.average_value) + 1 / 18).max() <= 0.02
 
 
+def test_leduc_poker(figure: Any) -> None:
+    """Half of the preset's budget. Uniform play has a NashConv of 4.75; published policy gradients end between .60 and 1.05."""
+    config = rljax.load_config("leduc_league", total_timesteps=3_000_000, snapshot_every=30_000)
+    result = trained(config, 2)
+    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
+    figure(
+        f"Leduc poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
+        f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.086)"
+    )
+    assert (2 * report.average).max() <= 0.85
+    assert np.abs(np.asarray(report.average_value) + 0.0856).max() <= 0.08
+
+
 def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
     config = rljax.load_config("tictactoe_selfplay", eval_every=None)
     result = trained(config, 5)
