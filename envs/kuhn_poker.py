@@ -41,6 +41,7 @@ class KuhnPoker(Game):
     """
 
     best_is_random = True
+    hides_state = True
 
     @property
     def name(self) -> str:

@@ -61,6 +61,7 @@ class LeducPoker(Game):
     """
 
     best_is_random = True
+    hides_state = True
 
     @property
     def name(self) -> str:

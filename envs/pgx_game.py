@@ -16,6 +16,9 @@ from rljax.core.spaces import Box, Discrete
 TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
 """Games of pgx in which one side may move several times in a row: how often."""
 
+HIDDEN = ("kuhn_poker", "leduc_holdem")
+"""Those of two players in which a player does not see all."""
+
 
 @struct.dataclass
 class PgxParams:
@@ -46,6 +49,7 @@ class PgxGame(Game):
         if self.game.num_players != 2:
             raise ConfigError(f"env = 'pgx:{game_id}': has {self.game.num_players} players, expected a game of 2")
         self.game_id = game_id
+        self.hides_state = game_id in HIDDEN
 
     @property
     def name(self) -> str:

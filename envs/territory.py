@@ -71,7 +71,7 @@ class Territory(Game):
         at = (seen[..., :1] == cells)[..., :, None] & (seen[..., 1:] == cells)[..., None, :]
         is_mate = (teams == teams[:, None]) & ~jnp.eye(self.num_players, dtype=bool)
         mate, opponents = (jnp.any(at & who[..., None, None], axis=1) for who in (is_mate, teams != teams[:, None]))
-        left = jnp.full(paint.shape, 1.0 - state.time / params.max_steps)
+        left = jnp.full(paint.shape, 1.0 - state.time / jnp.maximum(params.max_steps, 1))
         of_team = teams[:, None, None]
         return jnp.stack([paint == 1 + of_team, paint == 2 - of_team, mate, opponents, left], axis=-1)
 

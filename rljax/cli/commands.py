@@ -297,12 +297,15 @@ def tournament_of(options: Tournament) -> None:
     output_path(options.out, SUFFIXES)
     if options.games < 1:
         raise ConfigError(f"games = {options.games}: expected a whole number > 0")
+    parts = [split_path(path) for path in options.runs]
+    # Runs of one preset in different folders have the same name.
+    short = len({folder.name for folder, _ in parts}) == len({folder for folder, _ in parts})
     runs = []
-    for path in options.runs:
-        folder, checkpoint = split_path(path)
-        name = folder.name if checkpoint == "latest" else f"{folder.name}/{checkpoint}"
-        runs.append((name, rljax.load_run(path, seed_index="best")))
-    include = [name for name in options.include.split(",") if name]
+    for path, (folder, checkpoint) in zip(options.runs, parts, strict=True):
+        name = folder.name if short else str(folder)
+        run = rljax.load_run(path, seed_index="best")
+        runs.append((name if checkpoint == "latest" else f"{name}/{checkpoint}", run))
+    include = [name.strip() for name in options.include.split(",") if name.strip()]
     game, params, entries = entries_of(runs, include, options.sample, options.simulations)
     standings = tournament(
         game, params, entries, key=jax.random.key(options.seed), num_games=options.games, system=options.system, progress=print
@@ -319,11 +322,12 @@ def tournament_of(options: Tournament) -> None:
 
 def play_run(options: Play) -> None:
     """`rljax play`: a person against the agent."""
-    from rljax.run.play import play
+    from rljax.run.play import check_seat, play
     from rljax.run.tournament import game_of, player_of
 
     run, seed = _load(options)
     game, params = game_of(run.config)
+    check_seat(game, options.seat)
     print(f"{game.name} against {run.config.algorithm}{seed} after {run.step:,} steps; you are player {options.seat}")
     opponent = player_of(run, options.sample, options.simulations)(run.state)
     play(game, params, opponent, seat=options.seat, key=jax.random.key(options.seed), ask=input)

@@ -22,9 +22,11 @@ class Game(Environment):
         teams: the team of each player, which share their rewards; each its own by default.
         turn_gap: how many steps of others may lie between two moves of a player in a game; 0 where all move at every step. Where
             it is not 0, exactly one player moves at each step. By default all others move once.
+        hides_state: whether a player does not see all of the state, such as another's cards. Searches, which do, refuse it.
     """
 
     num_players: int = 2
+    hides_state: bool = False
 
     @property
     def teams(self) -> tuple[int, ...]:

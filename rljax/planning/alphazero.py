@@ -44,7 +44,7 @@ class AlphaZeroConfig(Config):
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
     total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0)
-    gamma: float = leaf(default=1.0, doc="discount per move", ge=0, le=1)
+    gamma: float = leaf(default=1.0, doc="discount per move of the targets; a search does not discount", ge=0, le=1)
     num_envs: int = static(default=128, doc="games played at once", gt=0)
     num_steps: int = static(default=16, doc="moves per game in one iteration", gt=0)
     num_simulations: int = static(default=32, doc="positions that the search of each move looks at", gt=0)

@@ -1,6 +1,6 @@
 """Monte Carlo tree search over any `Game` in which players take turns, with mctx (Babuschkin et al., 2020).
 
-The state itself is searched: a game with hidden cards would be played with open ones.
+The state itself is searched, so games with hidden cards are refused: they would be played with open ones.
 """
 
 from __future__ import annotations
@@ -217,8 +217,11 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
 
 
 def check_turns(game: Game) -> None:
-    """Refuse games in which players move at once, or with more than two sides: one's loss is then not the other's gain."""
+    """Refuse games in which players move at once, with more than two sides (one's loss is then not the other's gain), and those
+    in which a search would see what a player does not."""
     if len(set(game.teams)) != 2:
         raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a game of two, what one wins the other loses")
     if game.turn_gap == 0:
         raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")
+    if game.hides_state:
+        raise ConfigError(f"{game.name}: hides a part of its state, which a search would look at; all must be seen")

@@ -38,10 +38,7 @@ def play(
     Returns:
         The person's return; None where it quit.
     """
-    if game.num_players != 2:
-        raise ConfigError(f"{game.name}: has {game.num_players} players, expected a game of two to play in the terminal")
-    if seat not in (0, 1):
-        raise ConfigError(f"seat = {seat}: expected 0 or 1")
+    check_seat(game, seat)
     names = game.action_names(params)
     reset_key, key = jax.random.split(key)
     obs, state = jax.jit(game.reset_env)(reset_key, params)
@@ -69,6 +66,14 @@ def play(
     result = "you win" if total > 0 else "you lose" if total < 0 else "a draw"
     say(f"{result}: {total:+g}")
     return total
+
+
+def check_seat(game: Game, seat: int) -> None:
+    """Refuse games that are not of two, and seats that are not there."""
+    if game.num_players != 2:
+        raise ConfigError(f"{game.name}: has {game.num_players} players, expected a game of two to play in the terminal")
+    if seat not in (0, 1):
+        raise ConfigError(f"seat = {seat}: expected 0 or 1")
 
 
 def _asked(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], say: Callable[[str], None]) -> int | None:

@@ -127,8 +127,10 @@ def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[
     Raises:
         ConfigError: `simulations` is not allowed, or with `sample`.
     """
-    if simulations < 0 or (simulations and sample):
-        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone), or more, without sampling")
+    if simulations < 0:
+        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone), or more")
+    if simulations and sample:
+        raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
     agent = make_agent(run.config)
     if simulations:
         check_turns(game_of(run.config)[0])

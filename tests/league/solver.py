@@ -27,11 +27,11 @@ class Positions(NamedTuple):
 
 @functools.cache
 def solved_positions(count: int, seed: int = 0) -> Positions:
-    """From games in which half of the moves are perfect and half random, so that they are neither wild nor all alike."""
+    """Different ones, from games in which half of the moves are perfect and half random, so that they are not wild."""
     from bitbully import BitBully, Board
 
     solver, rng = BitBully(opening_book="default"), np.random.default_rng(seed)
-    found: list[tuple[np.ndarray, int, np.ndarray]] = []
+    found: dict[bytes, tuple[np.ndarray, int, np.ndarray]] = {}
     while len(found) < count:
         game, board, time = Board(), np.zeros((6, 7), np.int32), 0
         while not game.is_game_over():
@@ -40,13 +40,13 @@ def solved_positions(count: int, seed: int = 0) -> Positions:
             for column, score in scores.items():
                 value[column] = np.sign(score)
             if len(set(value[value > -2])) > 1:
-                found.append((board.copy(), time, value))
+                found[board.tobytes()] = (board.copy(), time, value)
             best = [column for column, score in scores.items() if score == max(scores.values())]
             column = int(rng.choice(best if rng.random() < 0.5 else list(scores)))
             game.play(column)
             board[int((board[:, column] > 0).sum()), column] = 1 + time % 2
             time += 1
-    boards, times, values = zip(*found[:count], strict=True)
+    boards, times, values = zip(*list(found.values())[:count], strict=True)
     return Positions(np.stack(boards), np.array(times, np.int32), np.stack(values))
 
 

@@ -75,8 +75,8 @@ def test_kuhn_poker(figure: Any) -> None:
         f"Kuhn poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
         f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.056)"
     )
-    assert (2 * report.average).mean() <= 0.07
-    assert np.abs(np.asarray(report.average_value) + 1 / 18).max() <= 0.02
+    assert (2 * report.average).mean() <= 0.05
+    assert abs(float(report.average_value.mean()) + 1 / 18) <= 0.01
 
 
 def test_leduc_poker(figure: Any) -> None:
@@ -88,8 +88,8 @@ def test_leduc_poker(figure: Any) -> None:
         f"Leduc poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
         f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.086)"
     )
-    assert (2 * report.average).max() <= 0.85
-    assert np.abs(np.asarray(report.average_value) + 0.0856).max() <= 0.08
+    assert (2 * report.average).max() <= 0.8
+    assert np.abs(np.asarray(report.average_value) + 0.0856).max() <= 0.07
 
 
 def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
@@ -108,7 +108,10 @@ def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
 
 
 def test_exploiters_gain_less_from_a_league(figure: Any) -> None:
-    """Number Duel: what a fresh PPO wins from the main agent, and from plain self-play of as many steps; 5 is all there is."""
+    """Number Duel: what a fresh PPO wins from the main agent, and from plain self-play of as many steps; 5 is all there is.
+
+    Much of it is the entropy bonus, so self-play with the same one is shown as well.
+    """
     config = rljax.load_config("number_duel_league", total_timesteps=600_000, eval_every=None)
     control = rljax.SelfPlayConfig(
         **{name: getattr(config, name) for name in (
@@ -118,7 +121,8 @@ def test_exploiters_gain_less_from_a_league(figure: Any) -> None:
         ent_coef=0.0,
     )  # fmt: skip
     gains = {}
-    for name, arm in {"league": config, "self-play": control}.items():
+    arms = {"league": config, "self-play": control, "self-play with its entropy bonus": control.replace(ent_coef=config.ent_coef)}
+    for name, arm in arms.items():
         agent, state = rljax.make_agent(arm), trained(arm, 3).state
 
         def gain(state: Any, key: jax.Array, agent: Any = agent) -> jax.Array:

@@ -151,8 +151,13 @@ def test_moves_of_tic_tac_toe_are_best_the_more_often_the_longer_it_searches(fig
     assert share[2] >= 0.97
 
 
-def test_players_who_move_at_once_are_refused() -> None:
+def test_games_that_cannot_be_searched_are_refused() -> None:
     with pytest.raises(rljax.ConfigError, match="players move at the same time"):
         make_mcts(make_env("NumberDuel-v0")[0])
+    for name in ("KuhnPoker-v0", "LeducPoker-v0", "pgx:leduc_holdem"):
+        with pytest.raises(rljax.ConfigError, match="hides a part of its state"):
+            make_mcts(make_env(name)[0])
+    with pytest.raises(rljax.ConfigError, match="hides a part of its state"):
+        rljax.make_agent(rljax.AlphaZeroConfig(env="KuhnPoker-v0"))
     with pytest.raises(rljax.ConfigError, match="num_simulations = 0"):
         make_mcts(GAME, num_simulations=0)

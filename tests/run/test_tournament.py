@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,11 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for name in ("a ", "a/256 ", "random "):
         assert sum(line.startswith(name) and "[" in line for line in table.splitlines()) == 1
     assert Path("tournament.png").exists()
+    shutil.copytree("runs/a", "elsewhere/a", symlinks=True)
+    main(["tournament", "runs/a", "elsewhere/a", "--include", " random", "--games", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("runs/a ", "elsewhere/a ", "random "):
+        assert sum(line.startswith(name) and "[" in line for line in lines) == 1
     league = rljax.LeagueConfig(**tiny, num_slots=1, pool_size=8, snapshot_every=64, snapshot_timeout=64, league_reset=0.0)
     rljax.fit(league, run_dir="runs/d")
     main(["plot", "--kind", "payoffs", "runs/d", "--out", "payoffs.png"])
@@ -167,6 +173,9 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["tournament", "runs/a", "--include", "random", "--out", "x.txt"], "expected a file name that ends in"),
         (["tournament", "runs/a", "--include", "random", "--games", "0"], "games = 0"),
         (["tournament", "runs/c", "--include", "random"], "is no agent of a game"),
+        (["tournament", "runs/b", "--include", "random,mcts"], "hides a part of its state"),
+        (["play", "runs/b", "--simulations", "4"], "hides a part of its state"),
+        (["play", "runs/a", "--simulations", "-1"], "simulations = -1: expected 0"),
         (["play", "runs/c"], "is no agent of a game"),
         (["plot", "--kind", "payoffs", "runs/a"], "has no pool of past players"),
         (["plot", "--kind", "payoffs", "runs/c"], "has no pool of past players"),
