@@ -53,7 +53,7 @@ def test_alphazero_beats_a_search_and_loses_value_less_and_less_often(figure: An
 
     against_random, against_uct = score(random_player, 400), score(uct, 200)
     figure(f"Connect Four with {SIMULATIONS} simulations won, lost: random {against_random}, UCT of 100 {against_uct}")
-    # A third of the preset's budget, which comes to 100 %, 96 % and .28 of the first rate.
+    # A third of the preset's budget, which comes to 100 %, 96 % and a third of the first rate.
     assert against_random[0] >= 0.97
     assert against_uct[0] >= 0.65
     assert rates[-1]["all"] < 0.7 * rates[0]["all"]
