@@ -75,7 +75,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "rljax" not in capsys.readouterr().err
     for arguments, message in (
         (["tournament", "runs/a", "--include", "random", "--simulations", "-1"], "simulations = -1"),
-        (["play", "runs/a", "--simulations", "8", "--sample"], "simulations = 8: expected 0"),
+        (["play", "runs/a", "--simulations", "8", "--sample"], "simulations = 8: a search does not sample"),
         (["play", "runs/b", "--simulations", "8"], "players move at the same time"),
     ):
         with pytest.raises(SystemExit) as stop:

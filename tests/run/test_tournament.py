@@ -60,8 +60,9 @@ def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
 
 
 def test_searches_play_games_that_go_on_after_their_end_too() -> None:
-    """Kuhn poker's rules say nothing of a state that is over; games end at different times."""
+    """Kuhn poker's rules say nothing of a state that is over; games end at different times. Here its cards lie open."""
     game, params = make_env("KuhnPoker-v0")
+    game.hides_state = False
     search = searching(make_mcts(game, params, num_simulations=4), game)
     match = jax.jit(lambda key: play_match(game, params, search, random_player, key, 16))(jax.random.key(0))
     assert bool(jnp.isfinite(match.result).all())
