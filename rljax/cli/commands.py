@@ -161,7 +161,7 @@ def sweep_of(options: Sweep, axes: dict[str, Any]) -> None:
     if options.parquet:
         sweeps.write_parquet(result, folder / "results.parquet")
     best = shlex.quote(str(folder / sweeps.BEST_FILE))
-    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
+    _print_files(folder)
     print(f"next: rljax train {best}")
 
 
@@ -197,8 +197,12 @@ def tune_of(options: Tune, axes: dict[str, Any]) -> None:
     weights = tuning.importances(result.study)
     if weights:
         print("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
-    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+    _print_files(folder)
     print(f"next: rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
+
+
+def _print_files(folder: Path) -> None:
+    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
 
 
 def _say(line: str) -> None:

@@ -31,7 +31,7 @@ from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.nn.distributions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
-from rljax.planning.mcts import ILLEGAL, check_turns, judged_by, search_functions
+from rljax.planning.mcts import ILLEGAL, check_searchable, judged_by, search_functions
 
 
 @algorithm("alphazero")
@@ -127,7 +127,7 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
         ConfigError: `env` is no game in which players take turns, or the network does not fit.
     """
     game, env_params, _, policy, head = build_game_policy(config)
-    check_turns(game)
+    check_searchable(game)
     return AlphaZeroParts(config, game, env_params, policy, head)
 
 

@@ -155,7 +155,7 @@ def make_mcts(
     Raises:
         ConfigError: players move at once, there are more than two sides, or a number is not allowed.
     """
-    check_turns(game)
+    check_searchable(game)
     if num_simulations < 1:
         raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0")
     params = game.default_params if params is None else params
@@ -216,7 +216,7 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
 
 
-def check_turns(game: Game) -> None:
+def check_searchable(game: Game) -> None:
     """Refuse games in which players move at once, with more than two sides (one's loss is then not the other's gain), and those
     in which a search would see what a player does not."""
     if len(set(game.teams)) != 2:

@@ -24,7 +24,7 @@ from rljax.core.versus import Player, random_player
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo
 from rljax.league.rules import ROLES
-from rljax.planning.mcts import check_turns, make_mcts, search_player, searching
+from rljax.planning.mcts import check_searchable, make_mcts, search_player, searching
 from rljax.run.folder import Run
 from rljax.run.outputs import output_path, written_aside
 from rljax.run.plot import METADATA, STYLE, SUFFIXES
@@ -133,7 +133,7 @@ def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
     agent = make_agent(run.config)
     if simulations:
-        check_turns(game_of(run.config)[0])
+        check_searchable(game_of(run.config)[0])
         return partial(search_player, agent, num_simulations=simulations)
     return partial(policy_player, agent, deterministic=not (sample or game_of(run.config)[0].best_is_random))
 

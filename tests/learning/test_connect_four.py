@@ -12,6 +12,7 @@ import pytest
 import rljax
 from rljax.collect.matches import play_match
 from rljax.core.versus import Player, random_player
+from rljax.envs.connect_four import ConnectFour, ConnectFourState
 from rljax.planning import search_player
 from rljax.planning.mcts import searching
 from tests.league.solver import Positions, solved_positions, value_losing_rates
@@ -23,8 +24,9 @@ SIMULATIONS = 32
 
 def seen(positions: Positions) -> jax.Array:
     """What the player to move sees, `[N, 6, 7, 2]`."""
-    mover = positions.time[:, None, None] % 2
-    return jnp.stack([positions.board == mover + 1, positions.board == 2 - mover], axis=-1).astype(jnp.float32)
+    game, states = ConnectFour(), ConnectFourState(jnp.asarray(positions.board), jnp.asarray(positions.time))
+    of_both = jax.vmap(lambda state: game.observe(state, game.default_params))(states)
+    return of_both[jnp.arange(len(of_both)), states.time % 2]
 
 
 def test_alphazero_beats_a_search_and_loses_value_less_and_less_often(figure: Any) -> None:

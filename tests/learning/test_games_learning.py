@@ -33,6 +33,11 @@ def last_exploitability(config: Any, state: Any) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(of))(state))
 
 
+def exact_reports(config: Any, state: Any) -> Any:
+    """`exact_report` of every seed."""
+    return jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(state)
+
+
 def rounded(x: Any) -> list[float]:
     return np.round(np.asarray(x, np.float64), 3).tolist()
 
@@ -41,7 +46,7 @@ def test_a_league_comes_to_the_equilibrium_of_unequal_stakes(figure: Any) -> Non
     """Biased rock, paper, scissors over 50: last iterate, pool average, meta-Nash; self-play and a uniform pool beside them."""
     config = rljax.load_config("biased_rps_league", exploitability_every=1_000_000)
     result = trained(config, 5)
-    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
+    report = exact_reports(config, result.state)
     found = {name: rounded(getattr(report, name)) for name in ("last", "average", "meta_nash")}
     figure(f"biased RPS, exploitability of the league: {found}")
     shared = {
@@ -67,14 +72,17 @@ def test_a_league_comes_to_the_equilibrium_of_unequal_stakes(figure: Any) -> Non
         assert report.last.mean() < 0.6 * controlled[name].mean()
 
 
+def nash_conv(report: Any, value: float) -> str:
+    """A line of what `exact_reports` found in poker, and the game's own value."""
+    found = {name: rounded(2 * getattr(report, name)) for name in ("last", "average", "meta_nash")}
+    return f"NashConv: {found}; value {rounded(report.average_value)} ({value:.3f})"
+
+
 def test_kuhn_poker(figure: Any) -> None:
     config = rljax.load_config("kuhn_league")
     result = trained(config, 5)
-    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
-    figure(
-        f"Kuhn poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
-        f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.056)"
-    )
+    report = exact_reports(config, result.state)
+    figure(f"Kuhn poker, {nash_conv(report, -1 / 18)}")
     assert (2 * report.average).mean() <= 0.05
     assert abs(float(report.average_value.mean()) + 1 / 18) <= 0.01
 
@@ -83,11 +91,8 @@ def test_leduc_poker(figure: Any) -> None:
     """Half of the preset's budget. Uniform play has a NashConv of 4.75; published policy gradients end between .60 and 1.05."""
     config = rljax.load_config("leduc_league", total_timesteps=3_000_000, snapshot_every=30_000)
     result = trained(config, 2)
-    report = jax.jit(jax.vmap(lambda s: exact_report(rljax.game_parts(config), s)))(result.state)
-    figure(
-        f"Leduc poker, NashConv: last {rounded(2 * report.last)}, average {rounded(2 * report.average)}, "
-        f"meta-Nash {rounded(2 * report.meta_nash)}; value {rounded(report.average_value)} (-0.086)"
-    )
+    report = exact_reports(config, result.state)
+    figure(f"Leduc poker, {nash_conv(report, -0.0856)}")
     assert (2 * report.average).max() <= 0.8
     assert np.abs(np.asarray(report.average_value) + 0.0856).max() <= 0.07
 
