@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from rljax.core.environment import Environment, EnvParams
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
@@ -45,7 +45,7 @@ class Command(Environment):
     def __init__(self, num_units: int = 4, num_builds: int = 16):
         for label, value, least in (("num_units", num_units, 2), ("num_builds", num_builds, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"Command-v0: {label} = {value!r}, expected an integer of at least {least}")
+                raise ConfigError(f"Command-v0: {label} = {shown(value)}, expected an integer of at least {least}")
         self.num_units = num_units
         self.num_builds = num_builds
         self._commands = all_commands(num_units, num_builds)

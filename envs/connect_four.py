@@ -1,4 +1,4 @@
-"""ConnectFour-v0."""
+"""ConnectFour-v0: four in a row on 6 x 7 cells, discs fall."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class ConnectFour(Game):
     The first player wins by the middle column; the best results of the seven openings are loss, loss, draw, win, draw, loss,
     loss (Allis, 1988).
     """
+
+    opening_moves = 4
 
     @property
     def name(self) -> str:
@@ -93,19 +95,40 @@ class ConnectFour(Game):
         picture = drawing.canvas(232, 264, (COLUMNS / 2, ROWS / 2), COLUMNS + 0.4)
         picture = drawing.rectangle(picture, COLUMNS / 2, ROWS / 2, COLUMNS + 0.2, ROWS + 0.2, drawing.BLUE)
         colors = jnp.array([drawing.PAPER, drawing.RED, drawing.GOLD], jnp.float32)
+        winning = cells_of_four(state.board == 1) | cells_of_four(state.board == 2)
         for row in range(ROWS):
             for column in range(COLUMNS):
                 picture = drawing.circle(picture, column + 0.5, row + 0.5, 0.4, colors[state.board[row, column]])
+                picture = drawing.circle(
+                    picture, column + 0.5, row + 0.5, jnp.where(winning[row, column], 0.14, -1.0), drawing.INK
+                )
         return drawing.finish(picture)
 
 
 def four_in_a_row(discs: jax.Array) -> jax.Array:
     """Whether there are four next to each other in a row, a column or a diagonal of bool `[H, W]`, bool []."""
-    height, width = discs.shape
     found = jnp.zeros((), bool)
+    for places in _fours(*discs.shape):
+        found |= jnp.any(discs[places[0]] & discs[places[1]] & discs[places[2]] & discs[places[3]])
+    return found
+
+
+def cells_of_four(discs: jax.Array) -> jax.Array:
+    """The cells of all that `four_in_a_row` finds, bool `[H, W]`."""
+    cells = jnp.zeros(discs.shape, bool)
+    for places in _fours(*discs.shape):
+        four = discs[places[0]] & discs[places[1]] & discs[places[2]] & discs[places[3]]
+        for place in places:
+            cells = cells.at[place].max(four)
+    return cells
+
+
+def _fours(height: int, width: int) -> list[list[tuple[slice, slice]]]:
+    """Return, for each direction, slices of the board: the first, second, third and fourth cells of every four in a row."""
+    found = []
     for up, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         rows, columns = height - 3 * up, width - 3 * abs(right)
         first = 3 if right < 0 else 0
-        four = [discs[i * up : i * up + rows, first + i * right : first + i * right + columns] for i in range(4)]
-        found |= jnp.any(four[0] & four[1] & four[2] & four[3])
+        starts = [(i * up, first + i * right) for i in range(4)]
+        found.append([(slice(row, row + rows), slice(column, column + columns)) for row, column in starts])
     return found

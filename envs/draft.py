@@ -51,6 +51,8 @@ class Draft(Game):
         seed: of the matrices in `default_params`.
     """
 
+    opening_moves = 1
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
 
@@ -43,7 +43,7 @@ class GridWorld(Environment):
 
     def __init__(self, size: int = 7):
         if isinstance(size, bool) or not isinstance(size, int) or size < 2:
-            raise ConfigError(f"{self.name}: size = {size!r}, expected an integer of at least 2")
+            raise ConfigError(f"{self.name}: size = {shown(size)}, expected an integer of at least 2")
         self.size = size
 
     @property
@@ -105,7 +105,7 @@ class GridWorldPixels(GridWorld):
     def __init__(self, size: int = 7, pixels: int = 64):
         super().__init__(size)
         if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 1:
-            raise ConfigError(f"{self.name}: pixels = {pixels!r}, expected an integer of at least 1")
+            raise ConfigError(f"{self.name}: pixels = {shown(pixels)}, expected an integer of at least 1")
         self.pixels = pixels
 
     @property

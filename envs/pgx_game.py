@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, how_to_install
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 
@@ -17,7 +17,10 @@ TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
 """Games of pgx in which one side may move several times in a row: how often."""
 
 HIDDEN = ("kuhn_poker", "leduc_holdem")
-"""Those of two players in which a player does not see all."""
+"""Those of two players in which a player does not see all, and plays best at random."""
+
+RANDOM = ("backgammon",)
+"""Those of two players whose steps draw: dice."""
 
 
 @struct.dataclass
@@ -41,7 +44,7 @@ class PgxGame(Game):
         try:
             import pgx
         except ImportError as error:
-            raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: pip install pgx") from error
+            raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: {how_to_install('games')}") from error
         known = tuple(pgx.available_envs())
         if game_id not in known:
             raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
@@ -49,7 +52,9 @@ class PgxGame(Game):
         if self.game.num_players != 2:
             raise ConfigError(f"env = 'pgx:{game_id}': has {self.game.num_players} players, expected a game of 2")
         self.game_id = game_id
-        self.hides_state = game_id in HIDDEN
+        self.hides_state = self.best_is_random = game_id in HIDDEN
+        self.step_is_random = game_id in RANDOM
+        self.opening_moves = 2 if game_id == "tic_tac_toe" else 4
 
     @property
     def name(self) -> str:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.contract import attribute, name_of
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
 from rljax.envs.acrobot import Acrobot
@@ -30,6 +31,7 @@ from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
+from rljax.envs.own import given_as_object, how_to_name, import_env, is_path, path_of
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.pgx_game import PgxGame
 from rljax.envs.probes import (
@@ -90,6 +92,10 @@ _games: dict[str, EnvFactory] = {
 }
 
 
+_SHIPPED = frozenset((*_factories, *_games))
+"""Ids that every process knows."""
+
+
 def env_ids() -> list[str]:
     """The ids of rljax's environments and of those registered with `register_env`, in the order they were added."""
     return list(_factories)
@@ -119,20 +125,28 @@ def register_env(env_id: str, factory: EnvFactory) -> None:
         ConfigError: the id is taken or not an id, or the factory cannot be called.
     """
     if not isinstance(env_id, str) or not env_id or env_id.startswith(GYMNAX_PREFIX):
-        raise ConfigError(f"register_env: the id {env_id!r} is not a non-empty string that does not start with 'gymnax:'")
+        raise ConfigError(f"register_env: the id {shown(env_id)} is not a non-empty string that does not start with 'gymnax:'")
     if not callable(factory):
-        raise ConfigError(f"register_env('{env_id}'): the factory {factory!r} is not a callable that returns an environment")
+        raise ConfigError(f"register_env('{env_id}'): the factory {shown(factory)} is not a callable that returns an environment")
     taken = _factories.get(env_id) or _games.get(env_id)
     if taken is not None:
         raise ConfigError(f"register_env('{env_id}'): this id is taken by {_label(taken)}; choose another id")
     _factories[env_id] = factory
 
 
+def unknown_to_commands(env: Any) -> str | None:
+    """How to name an environment for commands to find it, where it is an object or was registered in this process; else None."""
+    if not isinstance(env, str):
+        return how_to_name(path_of(type(env)))
+    return None if env in _SHIPPED or env not in _factories else how_to_name(path_of(_factories[env]))
+
+
 def make_env(env_id: str, /, **params: Any) -> tuple[Any, Any]:
     """Build an environment by id: `(env, env_params)`, like `gymnax.make`.
 
     Args:
-        env_id: one of `env_ids()`, or of `gymnax_env_ids()`. Where both have it rljax's is built; "gymnax:ID" forces gymnax's.
+        env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", or "package.module:Class", a class of your own.
+            Where both have it rljax's is built; "gymnax:ID" forces gymnax's.
         params: changes to fields of `env.default_params`, and arguments of the constructor where what they set fixes
             shapes (`size` of GridWorld).
 
@@ -154,10 +168,11 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
         env, params, constructor = _construct(env, params)
     elif isinstance(env, type):
         raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
-    missing = [name for name in _REQUIRED if not hasattr(env, name)]
+    # Of the class too: a property that raises is there all the same.
+    missing = [name for name in _REQUIRED if not hasattr(type(env), name) and not hasattr(env, name)]
     if missing:
-        raise ConfigError(f"env: {env!r} is neither an environment id nor an environment: it has no {', '.join(missing)}")
-    env_params = _replace_fields(env.name, env.default_params, params, also=constructor)
+        raise ConfigError(f"env: {shown(env)} is neither an environment id nor an environment: it has no {', '.join(missing)}")
+    env_params = _replace_fields(name_of(env), attribute(env, "default_params"), params, also=constructor)
     return _with_float_reward(env, env_params), env_params
 
 
@@ -183,41 +198,50 @@ def _with_float_reward(env: Any, params: Any) -> Any:
 
 def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The environment, built with those of `params` that its constructor takes, the rest of `params`, and all it takes."""
-    factory = _factories.get(env_id) or _games.get(env_id)
-    if factory is None and env_id.startswith(PGX_PREFIX):
-        factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
-    factory = factory or _gymnax_factory(env_id)
+    factory = factory_of(env_id)
     arguments: dict[str, Any] = {}
     try:
-        takes = _named_arguments(factory) if params else {}
+        takes = named_arguments(factory) if params else {}
         arguments = {name: _cast(env_id, name, params.pop(name), takes[name]) for name in takes.keys() & params.keys()}
         # Also inside a trace: a constructor may look at the arrays it makes (gymnax's FourRooms does).
         with jax.ensure_compile_time_eval():
             return factory(**arguments), params, takes
     except ConfigError:
         raise
-    except (AssertionError, TypeError, ValueError) as error:
-        if not arguments:
-            raise
-        given = ", ".join(f"{name}={value!r}" for name, value in sorted(arguments.items()))
-        raise ConfigError(f"environment {env_id} cannot be built with {given}: {error or type(error).__name__}") from error
     except OSError as error:
         raise ConfigError(f"environment {env_id} cannot be built, it needs data that could not be loaded: {error}") from error
+    except Exception as error:
+        given = ", ".join(f"{name}={shown(value)}" for name, value in sorted(arguments.items()))
+        how = f" with {given}" if given else ""
+        raise ConfigError(f"environment {env_id} cannot be built{how}: {error or type(error).__name__}") from error
+
+
+def factory_of(env_id: str) -> EnvFactory:
+    """Return the function that builds the environment of this id.
+
+    Raises:
+        ConfigError: no such id; the closest match is named.
+    """
+    factory = _factories.get(env_id) or _games.get(env_id)
+    if factory is None and env_id.startswith(PGX_PREFIX):
+        factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
+    return factory or _gymnax_factory(env_id)
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:
     """What builds gymnax's environment of this id, with or without the prefix."""
     if env_id.startswith(OBJECT_PREFIX):
-        name = env_id.removeprefix(OBJECT_PREFIX)
-        again = "give it again, load_run(path, env=...) or fit(config, resume=...)"
-        raise ConfigError(f"the environment was given as an object of class {name}: {again}")
+        raise given_as_object(env_id)
+    if is_path(env_id) and not env_id.startswith(GYMNAX_PREFIX):
+        return import_env(env_id)
     import gymnax
 
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)
     if gymnax_id not in gymnax.registered_envs:
         forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
         known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *_games, *gymnax.registered_envs}
-        raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}")
+        own = "" if env_id.startswith(GYMNAX_PREFIX) else '; your own is found by env = "module:Class"'
+        raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}{own}")
     return functools.partial(_make_gymnax, gymnax_id)
 
 
@@ -227,7 +251,7 @@ def _make_gymnax(gymnax_id: str, **arguments: Any) -> Any:
     return gymnax.make(gymnax_id, **arguments)[0]
 
 
-def _named_arguments(factory: EnvFactory) -> dict[str, Any]:
+def named_arguments(factory: EnvFactory) -> dict[str, Any]:
     """The arguments that can be given by name, and their defaults (`inspect.Parameter.empty` where there is none)."""
     if isinstance(factory, functools.partial) and factory.func is _make_gymnax:
         with jax.ensure_compile_time_eval():
@@ -277,11 +301,24 @@ def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
         )
         if fits and array.shape == np.shape(default):
             if name == "max_steps_in_episode" and not isinstance(value, jax.core.Tracer) and array < 1:
-                raise ConfigError(f"environment {env_name}: parameter {name} = {value!r}, expected at least 1")
+                raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected at least 1")
+            if isinstance(array, np.ndarray) and _overflows(array, wanted):
+                raise ConfigError(
+                    f"environment {env_name}: parameter {name} = {shown(value)}, expected a number of {wanted.name}"
+                )
             return _like(value, default)
     elif default is None or default is inspect.Parameter.empty or isinstance(value, type(default)):
         return value
-    raise ConfigError(f"environment {env_name}: parameter {name} = {value!r}, expected {expected}")
+    raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected {expected}")
+
+
+def _overflows(array: np.ndarray, dtype: Any) -> bool:
+    """Return whether a finite number of `array` is outside the range of a dtype."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        bounds = jnp.iinfo(dtype)
+        return bool(np.any((array < bounds.min) | (array > bounds.max)))
+    with np.errstate(over="ignore"):
+        return bool(np.any(np.isfinite(array) & ~np.isfinite(array.astype(dtype))))
 
 
 def _like(value: Any, default: Any) -> Any:

@@ -1,4 +1,4 @@
-"""TicTacToe-v0."""
+"""TicTacToe-v0: three in a row on 3 x 3 cells."""
 
 from __future__ import annotations
 
@@ -97,4 +97,10 @@ class TicTacToe(Game):
             ring = drawing.circle(drawing.circle(picture, x, y, 0.34, drawing.RED), x, y, 0.22, drawing.PAPER)
             mark = state.board[cell]
             picture = picture._replace(rgb=jnp.where(mark == 1, cross.rgb, jnp.where(mark == 2, ring.rgb, picture.rgb)))
+        for line in LINES:
+            ends = [(float(cell % 3 + 0.5), float(2.5 - cell // 3)) for cell in (line[0], line[2])]
+            struck = drawing.capsule(picture, *ends[0], *ends[1], 0.04, drawing.INK)
+            marks = state.board[line]
+            full = (marks[0] > 0) & jnp.all(marks == marks[0])
+            picture = picture._replace(rgb=jnp.where(full, struck.rgb, picture.rgb))
         return drawing.finish(picture)

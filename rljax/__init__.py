@@ -4,6 +4,9 @@ config = rljax.PPOConfig(env="CartPole-v1")
 result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from rljax.algos.dqn import (
     DQNConfig,
     DQNParts,
@@ -89,8 +92,9 @@ from rljax.collect.evaluation import evaluate
 from rljax.collect.normalizers import ReturnNormalizer
 from rljax.collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
 from rljax.core.agent import Agent, make_agent
+from rljax.core.check import check_environment
 from rljax.core.config import Config, load_config, preset_names
-from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
+from rljax.core.environment import Environment, EnvParams, EnvState
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.game import Game, batch_players, team_reward, unbatch_players
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -115,11 +119,32 @@ from rljax.run.export import export_policy, load_policy
 from rljax.run.fit import fit
 from rljax.run.folder import Run, load_run
 from rljax.run.loggers import Logger, RunStart
+from rljax.run.saved import load, save
 from rljax.run.space import Range
 from rljax.run.sweep import SweepResult, resume_sweep, sweep
 from rljax.run.tune import TuneResult, resume_tune, tune
 
+if TYPE_CHECKING:
+    from rljax.run.contests import play, tournament
+    from rljax.run.plot import plot
+    from rljax.run.record import record
+
 __version__ = "0.1.0"
+
+_LATER = {"plot": "plot", "record": "record", "play": "contests", "tournament": "contests"}
+"""Functions whose modules are imported when they are first asked for: training does without what they need."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'rljax' has no attribute {name!r}")
+    globals()[name] = getattr(importlib.import_module(f"rljax.run.{_LATER[name]}"), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 __all__ = [
     # train
@@ -134,7 +159,13 @@ __all__ = [
     "resume_tune",
     "TuneResult",
     "evaluate",
+    "save",
+    "load",
     "load_run",
+    "plot",
+    "record",
+    "tournament",
+    "play",
     "export_policy",
     "load_policy",
     "Run",

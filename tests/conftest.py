@@ -11,7 +11,11 @@ import jax
 import pytest
 from jax._src import compiler
 
+from rljax.collect import environments
+
 SIMPLE_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
+# What tests define is not tried before each training: most of it is small, and some of it wrong on purpose.
+environments.KNOWN = (*environments.KNOWN, "test_", "tests.")
 COMPILE_OPTIONS = compiler.get_compile_options
 XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
 

@@ -18,6 +18,7 @@ ROWS = {
     "draft": ["at random", "10 simulations", "800 simulations"],
     "entities": ["transformer", "perceptron"],
     "exploration": ["counts", "RND", "no bonus"],
+    "gymnasium_play": ["trained", "at random"],
     "memory": ["GRU", "LSTM", "no memory"],
     "own_network": ["minimal gated unit", "without memory"],
     "privileged": ["sees the bit", "does not"],

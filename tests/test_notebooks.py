@@ -6,6 +6,9 @@ import base64
 import io
 import os
 import re
+import textwrap
+import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from PIL import Image
+
+from notebooks.addresses import badge, install_cell, project
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = [
@@ -25,6 +30,8 @@ NAMES = [
     "07_memory_and_masks",
     "08_own_the_loop",
 ]
+EXTRAS = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+DISTRIBUTION, REPOSITORY = project()
 SCALE = "0.05"
 SMALL = 300_000
 
@@ -74,15 +81,35 @@ def test_notebook_begins_with_its_badge_and_installs_the_library(name: str) -> N
     notebook = read(name)
     title = notebook.cells[0].source
     assert title.startswith("# ")
-    badge = f"](https://colab.research.google.com/github/rljax/rljax/blob/main/notebooks/{name}.ipynb)"
-    assert badge in title
+    assert badge(REPOSITORY, name) in title.splitlines()
     assert re.findall(r"notebooks/(\w+)\.ipynb", title) == [name]
-    install = code_cells(notebook)[0].source
-    assert '%pip install -q "rljax @ git+https://github.com/rljax/rljax"' in install
-    assert "except ModuleNotFoundError:" in install
+    assert code_cells(notebook)[0].source == install_cell(DISTRIBUTION, REPOSITORY)
     links = re.findall(r"\]\((\w+)\.ipynb\)", notebook.cells[-1].source)
     assert links, "ends with links to others"
     assert set(links) <= set(NAMES) - {name}
+
+
+@pytest.mark.parametrize(
+    ("installed", "requirement"),
+    [
+        (["jax"], "rljax-jit @ git+"),
+        (["jax", "jax-cuda12-plugin"], "rljax-jit[cuda12] @ git+"),
+        (["libtpu", "jax-cuda13-plugin"], "rljax-jit[cuda13] @ git+"),
+        (["libtpu"], "rljax-jit[tpu] @ git+"),
+    ],
+)
+def test_installing_keeps_the_accelerator_that_a_machine_has(
+    installed: list[str], requirement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch of a machine without rljax, up to pip: the extra of the plug-in that is there keeps its version."""
+    branch = textwrap.dedent(
+        install_cell(DISTRIBUTION, REPOSITORY).partition("except ModuleNotFoundError:\n")[2].partition("%pip")[0]
+    )
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: [types.SimpleNamespace(name=name) for name in installed])
+    found: dict[str, Any] = {}
+    exec(branch, found)
+    assert found["requirement"].startswith(requirement)
+    assert set(found["plugins"].values()) <= {f"[{extra}]" for extra in EXTRAS}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from rljax.core.errors import DISTRIBUTION
 
 REPO = Path(__file__).parent.parent
 
@@ -64,4 +67,24 @@ def test_requirements_have_lower_bounds() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     extras = [r for group in project["optional-dependencies"].values() for r in group]
     for requirement in project["dependencies"] + extras:
-        assert ">=" in requirement or requirement.startswith("rljax["), requirement  # its own extras
+        assert ">=" in requirement or requirement.startswith(f"{DISTRIBUTION}["), requirement  # its own extras
+
+
+def test_oldest_pins_every_requirement_to_its_lower_bound() -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPO / ".ci" / "oldest.py"), "tune"], capture_output=True, text=True, timeout=60, check=True
+    )
+    pins = done.stdout.split()
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+", pin) for pin in pins)
+    assert {"jax", "numpy", "optuna"} <= {pin.partition("==")[0] for pin in pins}
+
+
+def test_one_name_to_install_by_and_plug_ins_of_the_same_jax() -> None:
+    import tomllib
+
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION
+    (bound,) = (r.removeprefix("jax") for r in project["dependencies"] if r.startswith("jax>="))
+    for extra in ("cuda12", "cuda13", "tpu"):
+        assert project["optional-dependencies"][extra] == [f"jax[{extra}]{bound}"]
+    assert set(re.findall(rf"{DISTRIBUTION}\[(\w+)\]", (REPO / "README.md").read_text())) <= set(project["optional-dependencies"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rljax.core.config import MAX_COUNT
 from rljax.core.errors import ConfigError
 
 
@@ -49,9 +50,11 @@ def check_budget(config: BudgetFields) -> None:
         ConfigError: names the field, its value and what is allowed.
     """
     batch = config.num_envs * config.num_steps
+    if batch > MAX_COUNT:
+        raise ConfigError(f"num_steps = {config.num_steps}: expected at most 2**31 - 1 = num_envs * num_steps, got {batch}")
     if config.total_timesteps < batch:
         raise ConfigError(
             f"total_timesteps = {config.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
         )
-    if config.num_iterations >= 2**31:
+    if config.num_iterations > MAX_COUNT:
         raise ConfigError(f"total_timesteps = {config.total_timesteps}: expected fewer than 2**31 iterations of {batch} steps")

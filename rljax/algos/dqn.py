@@ -207,7 +207,7 @@ def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNS
 
 
 def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNState, Metrics]:
-    """`updates_per_step` gradient steps on samples of the buffer, then the target network's move.
+    """`updates_per_step` gradient steps on samples of the buffer, each followed by the target network's move.
 
     While the buffer holds fewer than `learning_starts` transitions nothing changes.
 
@@ -216,7 +216,6 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rate = annealed(config, state.iteration)
-    target_params = ravel(state.target_params)
     count = jnp.where(learning(config, replay), config.updates_per_step, 0)
 
     def sampled(places: Places) -> NStep:
@@ -229,7 +228,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
 
     def update(i: jax.Array, carry: Any) -> Any:
-        params, opt_state, priorities, sums = carry
+        params, target_params, opt_state, priorities, sums = carry
         if priorities is None:
             batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
             weight = None
@@ -249,12 +248,12 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
         error = metrics.pop("error")
         if priorities is not None:
             priorities = update_priorities(priorities, places, (jnp.abs(error) + 1e-6) ** config.priority_alpha)
-        return params, opt_state, priorities, sums + stack_metrics(metrics)
+        target_params = moved_target(config, target_params, params, state.updates + i + 1)
+        return params, target_params, opt_state, priorities, sums + stack_metrics(metrics)
 
-    carry = (ravel(state.params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
-    params, opt_state, priorities, sums = jax.lax.fori_loop(0, count, update, carry)
+    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
+    params, target_params, opt_state, priorities, sums = jax.lax.fori_loop(0, count, update, carry)
     updates = state.updates + count
-    target_params = moved_target(config, target_params, params, updates, count)
     metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel(target_params)

@@ -42,12 +42,21 @@ from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
 from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
-from rljax.collect.rollout import EnvironmentNoise, environment_noise, episode_totals, fresh_episodes
+from rljax.collect.rollout import (
+    EnvironmentNoise,
+    EpisodeSums,
+    environment_noise,
+    episode_totals,
+    fresh_episodes,
+    metrics_of,
+    steps_without_action,
+)
 from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
 from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
+from rljax.core.spaces import as_space, head_sizes
 from rljax.nn.rssm import Latent
 
 
@@ -212,18 +221,19 @@ def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_fir
     return jax.tree.map(lambda x: x[0].astype(jnp.float32), latents)
 
 
-def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, jax.Array]:
+def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, EpisodeSums]:
     """Step the environments K times and add the rows to the buffer.
 
     An episode's last observation has a row of its own: the step after it is its environment's reset, which takes the place of a
     step (and counts as one).
 
     Returns:
-        The state, and of the episodes that ended the sums of returns and lengths and their count, f32 `[3]`.
+        The state, and sums over the episodes that ended.
     """
     env, env_params, params = parts.env, parts.env_params, state.params
+    nvec = head_sizes(as_space(env.action_space(env_params))) or ()
 
-    def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, jax.Array]]:
+    def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, EpisodeSums]]:
         env_state, obs, arrival, carry = loop
         latent = infer(parts, params, carry, seen(state, obs), arrival.is_first, noise.latent)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
@@ -240,7 +250,9 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
         stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
         arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)
-        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"])
+        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"], metrics_of(info))
+        if mask is not None:
+            sums = sums.replace(without_action=steps_without_action(mask, nvec=nvec, relevant=~resets))
         return (env_state, obs, arrival, PolicyCarry(latent, action)), (row, sums)
 
     (env_state, obs, arrival, carry), (rows, sums) = jax.lax.scan(
@@ -259,7 +271,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         queue=queue,
         obs_statistics=statistics,
     )
-    return state, jnp.sum(sums, axis=0)
+    return state, jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
 
 
 def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:

@@ -8,7 +8,7 @@ import warnings
 from rljax.algos.budget import check_budget
 from rljax.algos.dreamer_networks import REPRESENTATIONS, SIZES
 from rljax.core.config import Config, algorithm, leaf, static
-from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 
 
 @algorithm("dreamer")
@@ -52,7 +52,7 @@ class DreamerConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size not in SIZES:
-            raise ConfigError(f"size = {self.size!r}: {did_you_mean(self.size, SIZES)}")
+            raise ConfigError(f"size = {shown(self.size)}: {did_you_mean(self.size, SIZES)}")
         if self.normalize_rewards:
             raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
         check_budget(self)

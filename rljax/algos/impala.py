@@ -45,6 +45,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
+from rljax.core.spaces import as_space, head_sizes
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
 
@@ -293,19 +294,20 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
     return loss, metrics
 
 
-def make_impala(config: ImpalaConfig) -> Agent:
-    """The IMPALA agent of a configuration."""
+def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:
+    """The IMPALA agent of a configuration, with a loss in place of `impala_loss` where one is given."""
     parts = impala_parts(config)
+    nvec = head_sizes(as_space(parts.env.action_space(parts.env_params))) or ()
 
     def init(key: jax.Array) -> ImpalaState:
         return impala_init(parts, key)
 
     def step(state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         state, rollout = impala_collect(parts, state)
-        state, metrics = impala_update(parts, state, rollout)
-        return state, episode_metrics(rollout.steps) | metrics
+        state, metrics = impala_update(parts, state, rollout, loss_fn)
+        return state, episode_metrics(rollout.steps, nvec) | metrics
 
     return Agent(init, step, policy_act(parts), config)
 
 
-register_agent(ImpalaConfig, make_impala)
+register_agent(ImpalaConfig, make_impala, takes_loss=True)

@@ -1,8 +1,8 @@
 """What the learners from replay share: the schedule of steps and updates, the buffer, and how it is filled.
 
 An iteration is `num_steps` steps of every environment, in turns: `train_every` steps, then `updates_per_step` gradient steps,
-then the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it: before
-`learning_starts` steps are in the buffer the loop over gradient steps, which only reads the buffer, has no turns.
+each followed by the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it:
+before `learning_starts` steps are in the buffer the loop over gradient steps, which only reads the buffer, has no turns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rljax.algos.state import seen
 from rljax.collect.minibatches import ravel
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
-from rljax.collect.rollout import EnvironmentNoise, Steps, episode_means, episode_sums, rollout_scan
+from rljax.collect.rollout import EnvironmentNoise, EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
-from rljax.core.config import Config, leaf, static
+from rljax.core.config import MAX_COUNT, Config, leaf, static
 from rljax.core.environment import action_mask_of, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
@@ -44,15 +44,20 @@ class OffPolicyConfig(Config):
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=None, doc="clip the global gradient norm", gt=0)
     tau: float = leaf(
-        default=0.005, doc="how far the target network moves towards the parameters after a turn; 1: a hard copy", gt=0, le=1
+        default=0.005, doc="share of the way to the parameters that the target network moves; 1: a copy", gt=0, le=1
     )
-    target_update_every: int = static(default=1, doc="turns between the target network's moves", gt=0)
+    target_update_every: int = static(default=1, doc="gradient steps between the target network's moves", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_steps % self.train_every:
             raise ConfigError(f"train_every = {self.train_every}: must divide num_steps = {self.num_steps}")
         check_budget(self)
+        if self.target_update_every * self.updates_per_step > MAX_COUNT:
+            raise ConfigError(
+                f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
+                f"of updates_per_step = {self.updates_per_step}"
+            )
         rows = max(self.train_every, self.window)
         if self.buffer_rows < rows:
             raise ConfigError(
@@ -79,6 +84,11 @@ class OffPolicyConfig(Config):
     def window(self) -> int:
         """Rows that follow each other in one sample."""
         return 1
+
+    @property
+    def rows_before_learning(self) -> int:
+        """Rows in the buffer before the first update: `learning_starts` steps, and at least those of one sample."""
+        return max(-(-max(self.learning_starts, 1) // self.num_envs), self.window)
 
     @property
     def buffer_rows(self) -> int:
@@ -147,8 +157,7 @@ def seen_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> 
 
 def learning(config: OffPolicyConfig, replay: Replay) -> jax.Array:
     """Whether the buffer holds enough to learn from, bool []."""
-    needed = -(-max(config.learning_starts, 1) // config.num_envs)
-    return replay.size >= max(needed, config.window)
+    return replay.size >= config.rows_before_learning
 
 
 def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
@@ -157,16 +166,16 @@ def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
     return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
 
 
-def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array, count: jax.Array) -> T:
-    """The target network after a turn of `count` gradient steps, `updates` in all: moved in every `target_update_every`-th turn,
-    and not in one without gradient steps."""
-    every = config.target_update_every * config.updates_per_step
-    # A crossing and not a remainder of 0: a fork may have taken a number of steps that its schedule never meets.
-    moves = updates // every > (updates - count) // every
-    return tree_where(moves, polyak_update(target, params, config.tau), target)
+def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
+    """The target network after gradient step number `updates`, i32 [] counted from 1, which led to `params`: every
+    `target_update_every`-th step moves it."""
+    moved = polyak_update(target, params, config.tau)
+    if config.target_update_every == 1:
+        return moved
+    return tree_where(updates % config.target_update_every == 0, moved, target)
 
 
-def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, jax.Array]:
+def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, EpisodeSums]:
     """What `run_turns` needs of a state and the steps that led there."""
     return state, episode_sums(steps)
 
@@ -174,7 +183,7 @@ def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, jax.Array]:
 def run_turns(
     state: Any,
     noise: Any,
-    collect: Callable[[Any, Any], tuple[Any, jax.Array]],
+    collect: Callable[[Any, Any], tuple[Any, EpisodeSums]],
     update: Callable[[Any, Any], tuple[Any, Metrics]],
     unravel: Mapping[str, Callable[[jax.Array], Any]],
 ) -> tuple[Any, Metrics]:
@@ -186,7 +195,7 @@ def run_turns(
     """
     names: list[str] = []
 
-    def turn(state: Any, noise: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+    def turn(state: Any, noise: Any) -> tuple[Any, tuple[EpisodeSums, jax.Array]]:
         state, episodes = collect(state, noise)
         state, metrics = update(state, noise)
         names[:] = sorted(metrics)
@@ -195,12 +204,15 @@ def run_turns(
     raveled = state.replace(**{name: ravel(getattr(state, name)) for name in unravel})
     raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
     state = raveled.replace(**{name: tree_of(getattr(raveled, name)) for name, tree_of in unravel.items()})
-    metrics = episode_means(jnp.sum(episodes, 0)) | means_over_updates(names, stacked)
+    metrics = episode_means(jax.tree.map(lambda x: jnp.sum(x, 0), episodes)) | means_over_updates(names, stacked)
     return state.replace(iteration=state.iteration + 1), metrics
 
 
 def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:
-    """Metrics of turns f32 `[turns, metrics]` as one: `train/updates` added up, the others means over the gradient steps."""
+    """Metrics of turns f32 `[turns, metrics]` as one: `train/updates` added up, the others means over the gradient steps,
+    NaN where there was none."""
     updates = stacked[:, names.index("train/updates")]
-    means = jnp.sum(stacked * updates[:, None], 0) / jnp.maximum(jnp.sum(updates), 1.0)
+    # Turns without gradient steps have none of what is averaged here; nothing is known without any.
+    total = jnp.where(jnp.any(updates > 0), jnp.sum(updates), jnp.nan)
+    means = jnp.sum(stacked * updates[:, None], 0) / total
     return dict(zip(names, means, strict=True)) | {"train/updates": jnp.sum(updates)}

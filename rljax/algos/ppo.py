@@ -51,6 +51,7 @@ from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
+from rljax.core.spaces import as_space, head_sizes
 from rljax.core.wrappers import split_privileged
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
@@ -286,7 +287,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
         learning_rate=learning_rate,
-        stop=None if target_kl is None else lambda metrics: metrics["train/approx_kl"] > target_kl,
+        stop=None if target_kl is None else lambda metrics: _approx_kl(metrics) > target_kl,
     )
     total_target, total_value = combined(heads, target), combined(heads, rollout.value)
     metrics |= bonus_metrics | {
@@ -295,6 +296,14 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         "train/learning_rate": learning_rate,
     }
     return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+
+
+def _approx_kl(metrics: Metrics) -> jax.Array:
+    if "train/approx_kl" not in metrics:
+        raise ConfigError(
+            "target_kl: needs the metric 'train/approx_kl' from the loss, as ppo_loss returns it; or target_kl = none"
+        )
+    return metrics["train/approx_kl"]
 
 
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
@@ -340,19 +349,20 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     }
 
 
-def make_ppo(config: PPOConfig) -> Agent:
-    """The PPO agent of a configuration."""
+def make_ppo(config: PPOConfig, loss_fn: LossFn | None = None) -> Agent:
+    """The PPO agent of a configuration, with a loss in place of `ppo_loss` where one is given."""
     parts = ppo_parts(config)
+    nvec = head_sizes(as_space(parts.env.action_space(parts.env_params))) or ()
 
     def init(key: jax.Array) -> PPOState:
         return ppo_init(parts, key)
 
     def step(state: PPOState) -> tuple[PPOState, Metrics]:
         state, rollout = ppo_collect(parts, state)
-        state, metrics = ppo_update(parts, state, rollout)
-        return state, episode_metrics(rollout.steps) | metrics
+        state, metrics = ppo_update(parts, state, rollout, loss_fn)
+        return state, episode_metrics(rollout.steps, nvec) | metrics
 
     return Agent(init, step, policy_act(parts), config)
 
 
-register_agent(PPOConfig, make_ppo)
+register_agent(PPOConfig, make_ppo, takes_loss=True)

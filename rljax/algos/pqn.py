@@ -18,6 +18,7 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 from flax.core import FrozenDict
 
@@ -53,6 +54,9 @@ class PQNConfig(Config):
     anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=10.0, doc="clip the global gradient norm", gt=0)
+    huber_delta: float | None = leaf(
+        default=None, doc="errors beyond this count linearly, so that rare falls upset little; none: squared loss", gt=0
+    )
     q_lambda: float = leaf(default=0.65, doc="trace decay of the returns; 0 is one-step Q-learning", ge=0, le=1)
     epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
     epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
@@ -200,19 +204,23 @@ def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: L
 
 
 def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Array, Metrics]:
-    """Half the mean squared error of the values of the actions taken (Gallici et al., 2024, algorithm 1).
+    """Half the mean squared error of the values of the actions taken (Gallici et al., 2024, algorithm 1), or their Huber loss.
+
+    After long success errors are tiny, and so is Adam's scale. One failure, an error as large as a return, then moves the weights
+    far, in few steps and at any learning rate; `huber_delta` bounds its gradient.
 
     Returns:
         The loss f32 [], and metrics.
     """
     q = chosen(q_values(parts, params, batch.obs), batch.action)
     error = q - batch.target
-    loss = 0.5 * jnp.mean(jnp.square(error))
+    delta = parts.config.huber_delta
+    loss = jnp.mean(0.5 * jnp.square(error) if delta is None else optax.huber_loss(q, batch.target, delta=delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}
 
 
-def make_pqn(config: PQNConfig) -> Agent:
-    """The PQN agent of a configuration."""
+def make_pqn(config: PQNConfig, loss_fn: LossFn | None = None) -> Agent:
+    """The PQN agent of a configuration, with a loss in place of `pqn_loss` where one is given."""
     parts = pqn_parts(config)
 
     def init(key: jax.Array) -> PQNState:
@@ -220,10 +228,10 @@ def make_pqn(config: PQNConfig) -> Agent:
 
     def step(state: PQNState) -> tuple[PQNState, Metrics]:
         state, rollout = pqn_collect(parts, state)
-        state, metrics = pqn_update(parts, state, rollout)
+        state, metrics = pqn_update(parts, state, rollout, loss_fn)
         return state, episode_metrics(rollout.steps) | metrics
 
     return Agent(init, step, q_act(parts, config.epsilon_end), config)
 
 
-register_agent(PQNConfig, make_pqn)
+register_agent(PQNConfig, make_pqn, takes_loss=True)

@@ -98,7 +98,7 @@ def chosen(q: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """The highest Q of a legal action, f32 `[...]`: of action 0 where none is legal, and so finite at the end of a game."""
+    """The highest Q of a legal action, f32 `[...]`; of any where none is legal, and so finite at the end of a game."""
     return jnp.max(q, axis=-1) if mask is None else chosen(q, jnp.argmax(mask_logits(q, mask), axis=-1))
 
 
@@ -123,8 +123,8 @@ def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Ar
     if mask is None:
         random = bits[..., 1] % num_actions
     else:
-        legal = jnp.cumsum(mask, axis=-1)
-        random = jnp.argmax(legal > (bits[..., 1:] % jnp.maximum(legal[..., -1:], 1).astype(jnp.uint32)), axis=-1)
+        legal = jnp.cumsum(mask | ~jnp.any(mask, axis=-1, keepdims=True), axis=-1)
+        random = jnp.argmax(legal > (bits[..., 1:] % legal[..., -1:].astype(jnp.uint32)), axis=-1)
     greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
     return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
 

@@ -245,7 +245,7 @@ def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACS
 
 
 def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACState, Metrics]:
-    """`updates_per_step` gradient steps on samples of the buffer, then the target critics' move.
+    """`updates_per_step` gradient steps on samples of the buffer, each followed by the target critics' move.
 
     A step is one of Adam on the sum of the three losses, all at the parameters before it, as in the authors' code; gradients
     of each reach its own part only. While the buffer holds fewer than `learning_starts` transitions nothing changes.
@@ -255,7 +255,6 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rates = learning_rates(parts, state.iteration)
-    target_params = ravel(state.target_params)
     count = jnp.where(learning(config, replay), config.updates_per_step, 0)
 
     def sampled(bits: jax.Array) -> NStep:
@@ -265,7 +264,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     samples = read_apart(sampled, noise.sample, count > 0)
 
     def update(i: jax.Array, carry: Any) -> Any:
-        params, opt_state, sums = carry
+        params, target_params, opt_state, sums = carry
         batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
         batch = over_devices(batch)
         here, there = (None, None) if noise.policy is None else noise.policy[i]
@@ -275,12 +274,12 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
             return sac_loss(parts, params, batch, target, here)
 
         params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rates)
-        return params, opt_state, sums + stack_metrics(metrics)
+        target_params = moved_target(config, target_params, params[parts.critics], state.updates + i + 1)
+        return params, target_params, opt_state, sums + stack_metrics(metrics)
 
-    carry = (ravel(state.params), state.opt_state, jnp.zeros(len(METRICS)))
-    params, opt_state, sums = jax.lax.fori_loop(0, count, update, carry)
+    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, jnp.zeros(len(METRICS)))
+    params, target_params, opt_state, sums = jax.lax.fori_loop(0, count, update, carry)
     updates = state.updates + count
-    target_params = moved_target(config, target_params, params[parts.critics], updates, count)
     metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel_critics(target_params)

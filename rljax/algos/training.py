@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.collect.environments import try_environment
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, Metrics, make_agent, stack_metrics
 from rljax.core.config import Config
@@ -23,17 +24,20 @@ class TrainResult(NamedTuple):
     metrics: dict[str, Any]
 
 
-def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:
+def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainResult]:
     """A pure function from a key to a trained agent: `train(key) -> TrainResult(state, metrics)`.
 
     The whole run, environments included, is one traced program: `jax.jit(train)(key)` compiles it, `jax.vmap(train)` trains
-    one agent per key. `config` may hold traced hyperparameters, so those can be vmapped too. It takes
-    `config.num_iterations` iterations of `config.steps_per_iteration` environment steps.
+    one agent per key. A configuration may hold traced hyperparameters, so those can be vmapped too. It takes
+    `config.num_iterations` iterations of `config.steps_per_iteration` environment steps. An agent trains with what is its own:
+    `make_train(make_agent(config, loss_fn=my_loss))`.
 
     Raises:
         ConfigError: the configuration does not fit the environment or the network.
     """
-    agent = make_agent(config)
+    agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
+    config = agent.config
+    try_environment(config)
 
     def train(key: jax.Array) -> TrainResult:
         names: list[str] = []
@@ -49,32 +53,48 @@ def make_train(config: Config) -> Callable[[jax.Array], TrainResult]:
     return train
 
 
-def train_iteration(agent: Agent, state: Any, iteration: jax.Array) -> tuple[Any, Metrics]:
-    """One `agent.step`, and the evaluation that is due after it (`eval/...`; NaN where none is).
+def train_iteration(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> tuple[Any, Metrics]:
+    """One `agent.step`, and the evaluation that is due after it: see `evaluation_metrics`."""
+    state, metrics = agent.step(state)
+    return state, metrics | evaluation_metrics(agent, state, iteration, num_iterations)
 
-    `iteration` (i32 [], counted from 0) must not be batched: under vmap over seeds the evaluation then stays a branch that
-    is skipped, where a batched condition would make every iteration evaluate.
+
+def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> Metrics:
+    """The evaluation that is due after an iteration, `eval/...`: NaN where none is, no metrics where the configuration has none.
+
+    `eval/return` and `eval/length` are means over all episodes, those that were cut included; `eval/count` is how many ended,
+    and of games, which are played against random play, `eval/distinct` how many differ from each other. Evaluations have keys of
+    their own, so none of them changes the training.
+
+    Args:
+        agent: from `make_agent`.
+        state: its state after the iteration.
+        iteration: i32 [], counted from 0. It must not be batched: under vmap over seeds the evaluation then stays a branch that
+            is skipped, where a batched condition would make every iteration evaluate.
+        num_iterations: of the whole run, whose last one is always evaluated; `config.num_iterations` unless given.
     """
     config = agent.config
-    state, metrics = agent.step(state)
     if config.eval_every is None:
-        return state, metrics
-    due = evaluation_due(config.eval_every, config.steps_per_iteration, iteration)
+        return {}
+    last = (config.num_iterations if num_iterations is None else num_iterations) - 1
+    due = evaluation_due(config.eval_every, config.steps_per_iteration, iteration) | (iteration == last)
 
     report = agent.report or (lambda _: {})
 
     def evaluation(state: Any) -> Metrics:
         key = jax.random.fold_in(state.eval_key, iteration)
         results = play_episodes(agent, state, key, config.eval_episodes)
-        ended = jnp.isfinite(results.returns)
         return {
-            "eval/return": jnp.nanmean(results.returns),
-            "eval/length": jnp.mean(results.lengths, where=ended),
-            "eval/count": jnp.sum(ended, dtype=jnp.float32),
+            "eval/return": jnp.mean(results.returns),
+            "eval/length": jnp.mean(results.lengths),
+            "eval/count": jnp.sum(results.ended, dtype=jnp.float32),
+            **({} if results.distinct is None else {"eval/distinct": results.distinct.astype(jnp.float32)}),
         } | report(state)
 
-    names = ("eval/return", "eval/length", "eval/count", *jax.eval_shape(report, state))
-    return state, metrics | jax.lax.cond(due, evaluation, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
+    distinct = ("eval/distinct",) if config.of_games else ()
+    names = ("eval/return", "eval/length", "eval/count", *distinct, *jax.eval_shape(report, state))
+    metrics: Metrics = jax.lax.cond(due, evaluation, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
+    return metrics
 
 
 def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:

@@ -18,23 +18,26 @@ import jax
 import numpy as np
 
 import rljax
+from rljax.cli.listing import print_all, print_env
 from rljax.cli.overrides import merged
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import EVALUATION_OPPONENT, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
-from rljax.core.config import ALGORITHMS, dump_config, load_config, preset_names
-from rljax.core.errors import ConfigError, RljaxError, TrainingInterrupted, did_you_mean
+from rljax.core.config import ALGORITHMS, Config, dump_config, env_name, load_config, preset_names
+from rljax.core.devices import device_summary
+from rljax.core.errors import ConfigError, RljaxError, TrainingInterrupted, did_you_mean, shortened, shown
 from rljax.envs import env_ids, game_ids, gymnax_env_ids
 from rljax.run.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.folder import Run, check_free, last_iteration, read_config, read_info, split_path
+from rljax.run.layout import columns, make_console, make_table, print_table, say, wrapped
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.scores import best_seed
 from rljax.run.space import changed
-from rljax.run.start import BUDGET, warn_refused
+from rljax.run.start import BUDGET, refuse_changes
 
 if TYPE_CHECKING:
-    from rljax.cli.main import Eval, Export, Play, Plot, Record, Saved, Sweep, Tournament, Train, Tune
+    from rljax.cli.main import Eval, Export, Play, Plot, Record, Reproduce, Saved, Sweep, Tournament, Train, Tune
     from rljax.run.sweep import SweepResult
 
 
@@ -49,6 +52,7 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         raise ConfigError("num_processes and process_id: belong to --coordinator, the address of process 0")
     agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
     config, quoted = agent.config, shlex.quote(str(folder))
+    title += f"\ndevice: {device_summary()}"
     if agent.memory:
         title += f"\nmemory{'' if options.seeds is None else ' of each seed'}: {agent.memory}"
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
@@ -64,13 +68,13 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     step = info.step_offset + iterations * config.steps_per_iteration
     if iterations < last_iteration(config, info):
         after = "" if options.max_minutes is None else f" after {options.max_minutes:g} minutes"
-        print(f"stopped at step {step:,}{after}; to go on: rljax train --resume {quoted}")
+        say(f"stopped at step {step:,}{after}; to go on:", f"rljax train --resume {quoted}")
         return
     if not result.metrics["episode/return"].size:
-        print(f"{folder} is complete at step {step:,}; to train on: rljax train --resume {quoted} --total-timesteps {2 * step}")
+        say(f"{folder} is complete at step {step:,}; to train on:", f"rljax train --resume {quoted} --total-timesteps {2 * step}")
         return
     seconds = time.perf_counter() - started
-    print(f"trained to step {step:,} in {seconds:.1f} s, compiling included; evaluating ...", flush=True)
+    say(f"trained to step {step:,} in {seconds:.1f} s, compiling included; evaluating ...")
     if info.seeds is None:
         _report(agent, result.state, jax.random.key(config.seed + 1), 100)
     else:
@@ -80,6 +84,9 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     print(f"  rljax show {quoted}")
     print(f"  rljax plot {quoted}")
     print(f"  rljax record {quoted} --out agent.gif")
+    if config.of_games:
+        print(f"  rljax play {quoted}")
+        print(f"  rljax tournament {quoted} --include random")
     print(f"  rljax train --resume {quoted} --total-timesteps {2 * config.total_timesteps}")
 
 
@@ -107,7 +114,7 @@ def _new(options: Train, overrides: dict[str, Any]) -> _Training:
         check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
     source = "" if options.fork is None else f" from {options.fork}"
-    title = f"training {config.algorithm} on {config.env}{seeds}{source} into {folder}"
+    title = f"training {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
     return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
 
 
@@ -116,21 +123,20 @@ def _swallowed(values: Mapping[str, Iterable[Any]]) -> str:
     for name, given in values.items():
         for value in given:
             if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):
-                return f" (did --{name.replace('_', '-')} take {value!r} as its value?)"
+                return f" (did --{name.replace('_', '-')} take {shown(value)} as its value?)"
     return ""
 
 
 def _resumed(options: Train, overrides: dict[str, Any]) -> _Training:
-    """A run that goes on. Changes other than of its budget are refused with a warning."""
+    """A run that goes on, with nothing changed but its budget."""
     if options.fork is not None or options.run_dir is not None:
         raise ConfigError("--resume goes on in the run's own folder: give neither --fork nor --run-dir with it")
     folder, _ = split_path(options.resume or "")
-    warn_refused([name for name in overrides if name != BUDGET])
-    budget = {name: value for name, value in overrides.items() if name == BUDGET}
-    config = read_config(folder, **budget)
-    title = f"resuming {folder}: {config.algorithm} on {config.env}"
+    config = read_config(folder, **overrides)  # an unknown field, or a bad value, is told first
+    refuse_changes([name for name in overrides if name != BUDGET], folder)
+    title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
     # The budget apart: one that the run has passed is an error where the user asks for it.
-    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if budget else None}
+    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if overrides else None}
     return rljax.make_agent(config), folder, title, how
 
 
@@ -144,7 +150,7 @@ def sweep_of(options: Sweep, axes: dict[str, Any]) -> None:
         _check_resumed(options, axes, ("run_dir", "seeds", "search", "samples", "episodes"))
         folder = Path(options.resume)
         plan, episodes = sweeps.read_sweep(folder)
-        _say(f"resuming the sweep in {folder}")
+        say(f"resuming the sweep in {folder}")
     else:
         name = _source(options.config, axes, "sweep")
         config, space = _fixed_and_varied(load_config(name), axes)
@@ -154,15 +160,15 @@ def sweep_of(options: Sweep, axes: dict[str, Any]) -> None:
         folder = Path(options.run_dir or _free_folder(Path("sweeps") / Path(name).stem))
         sweeps.create_sweep_dir(folder, plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
-        _say(f"sweep of {config.algorithm} on {config.env}: {cells} = {plan.runs} runs into {folder}")
+        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells} = {plan.runs} runs into {folder}")
     with _interruptible("sweep", folder):
-        result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=_say)
+        result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     _print_cells(result)
     if options.parquet:
         sweeps.write_parquet(result, folder / "results.parquet")
     best = shlex.quote(str(folder / sweeps.BEST_FILE))
     _print_files(folder)
-    print(f"next: rljax train {best}")
+    say("next:", f"rljax train {best}")
 
 
 def tune_of(options: Tune, axes: dict[str, Any]) -> None:
@@ -171,42 +177,35 @@ def tune_of(options: Tune, axes: dict[str, Any]) -> None:
 
     tuning.check_optuna()
     same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
-    how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": _say}
+    how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
     if options.resume is not None:
-        _check_resumed(options, axes, ("storage", "run_dir", *same))
+        _check_resumed(options, axes, ("run_dir", *same))
         folder = Path(options.resume)
         tuning.read_tune(folder)
-        _say(f"going on with the study in {folder}")
+        say(f"going on with the study in {folder}")
         with _interruptible("tune", folder):
-            result = tuning.resume_tune(folder, **how)
+            result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
         config, space = _fixed_and_varied(load_config(name), axes)
         folder = Path(options.run_dir or _free_folder(Path("tunes") / Path(name).stem))
         check_free(folder)
         tried = space or tuning.default_space(config)
-        _say(
-            f"tuning {', '.join(tried)} of {config.algorithm} on {config.env}, {options.batch_size} trials at once, into {folder}"
-        )
+        what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
+        say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
         with _interruptible("tune", folder):
             result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
-    print(
-        f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items())
-    )
+    say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
     weights = tuning.importances(result.study)
     if weights:
-        print("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
+        say("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
     _print_files(folder)
-    print(f"next: rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
+    say("next:", f"rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
 
 
 def _print_files(folder: Path) -> None:
-    print(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+    say(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
 
 
 def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
@@ -247,12 +246,9 @@ TABLE_ROWS = 20
 
 
 def _print_cells(result: SweepResult) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from rljax.run.lines import shown
 
-    from rljax.run.plot import shown
-
-    table = Table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", title=None)
+    table = make_table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", text=tuple(result.cells[0]))
     order = np.argsort(np.where(np.isnan(result.means), np.inf, -result.means), kind="stable")
     for rank, i in enumerate(order[:TABLE_ROWS]):
         returns = result.returns[i]
@@ -260,7 +256,7 @@ def _print_cells(result: SweepResult) -> None:
         figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
         failed = int(np.isneginf(returns).sum())
         table.add_row(str(rank + 1), *map(shown, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
-    Console(width=None if os.isatty(1) else 160).print(table)
+    print_table(make_console(), table)
     if len(order) > TABLE_ROWS:
         print(f"... and {len(order) - TABLE_ROWS} more in results.csv")
 
@@ -270,49 +266,39 @@ def evaluate_run(options: Eval) -> None:
     if options.episodes < 1:
         raise ConfigError(f"episodes = {options.episodes}: expected a whole number > 0")
     run, seed = _load(options)
-    print(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
+    say(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
     _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
 
 
 def record_run(options: Record) -> None:
     """`rljax record`: a GIF or an MP4 of whole episodes."""
-    from rljax.run.record import record
-
     run, seed = _load(options)
-    recorded = record(
+    recorded = rljax.record(
         rljax.make_agent(run.config),
         run.state,
         options.out,
         episodes=options.episodes,
         max_steps=options.max_steps,
         key=jax.random.key(options.seed),
-        deterministic=not options.sample,
+        deterministic=False if options.sample else None,
         fps=options.fps,
     )
-    print(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
+    say(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
 
 
 def tournament_of(options: Tournament) -> None:
     """`rljax tournament`: a table of ratings and a heat map."""
-    from rljax.run.outputs import output_path
-    from rljax.run.plot import SUFFIXES
-    from rljax.run.tournament import draw_payoffs, entries_of, tournament
-
-    output_path(options.out, SUFFIXES)
-    if options.games < 1:
-        raise ConfigError(f"games = {options.games}: expected a whole number > 0")
-    parts = [split_path(path) for path in options.runs]
-    # Runs of one preset in different folders have the same name.
-    short = len({folder.name for folder, _ in parts}) == len({folder for folder, _ in parts})
-    runs = []
-    for path, (folder, checkpoint) in zip(options.runs, parts, strict=True):
-        name = folder.name if short else str(folder)
-        run = rljax.load_run(path, seed_index="best")
-        runs.append((name if checkpoint == "latest" else f"{name}/{checkpoint}", run))
-    include = [name.strip() for name in options.include.split(",") if name.strip()]
-    game, params, entries = entries_of(runs, include, options.sample, options.simulations)
-    standings = tournament(
-        game, params, entries, key=jax.random.key(options.seed), num_games=options.games, system=options.system, progress=print
+    standings = rljax.tournament(
+        options.runs,
+        include=[name.strip() for name in options.include.split(",") if name.strip()],
+        num_games=options.games,
+        opening_moves=options.openings,
+        sample=options.sample,
+        simulations=options.simulations,
+        system=options.system,
+        key=jax.random.key(options.seed),
+        out=options.out,
+        progress=print,
     )
     rating, low, high = (np.asarray(x) for x in standings.ratings)
     width = max(len(name) for name in standings.names)
@@ -321,20 +307,23 @@ def tournament_of(options: Tournament) -> None:
         counts = (standings.wins[i].sum(), standings.wins[:, i].sum(), standings.draws[i].sum())
         interval = f"[{low[i]:5.0f}, {high[i]:5.0f}]"
         print(f"{standings.names[i]:{width}}  {rating[i]:6.0f}  {interval}  " + " ".join(f"{n:6.0f}" for n in counts))
-    print(draw_payoffs(standings, options.out))
+    few = standings.few()
+    if few is not None:
+        say(few)
+    print(options.out)
 
 
 def play_run(options: Play) -> None:
     """`rljax play`: a person against the agent."""
-    from rljax.run.play import check_seat, play
-    from rljax.run.tournament import game_of, player_of
+    from rljax.run.play import check_seat
+    from rljax.run.tournament import game_of
 
     run, seed = _load(options)
-    game, params = game_of(run.config)
+    game, _ = game_of(run.config)
     check_seat(game, options.seat)
     print(f"{game.name} against {run.config.algorithm}{seed} after {run.step:,} steps; you are player {options.seat}")
-    opponent = player_of(run, options.sample, options.simulations)(run.state)
-    play(game, params, opponent, seat=options.seat, key=jax.random.key(options.seed), ask=input)
+    key = jax.random.key(options.seed)
+    rljax.play(run, seat=options.seat, sample=options.sample, simulations=options.simulations, key=key, ask=input)
 
 
 def export_run(options: Export) -> None:
@@ -343,21 +332,19 @@ def export_run(options: Export) -> None:
 
     run, seed = _load(options)
     report = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
-    print(f"{options.out}: policy of {run.config.algorithm}{seed} on {run.config.env} after {run.step:,} steps")
+    say(f"{options.out}: policy of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps")
     for name, size in report.files.items():
         print(f"  {name:15} {size:>9,} bytes")
     if report.no_onnx is not None:
-        print(f"  no greedy.onnx: {report.no_onnx}")
-    print(f"next: rljax.load_policy({options.out!r}).greedy(obs), or with JAX alone as {options.out}/metadata.json shows")
+        say(f"  no greedy.onnx: {report.no_onnx}")
+    say(f"next: rljax.load_policy({options.out!r}).greedy(obs), or with JAX alone as {options.out}/metadata.json shows")
 
 
 def plot_runs(options: Plot) -> None:
     """`rljax plot`: learning curves, open-loop predictions, or the results of a league."""
     out = options.out or f"{options.kind}.png"
     if options.kind == "curves":
-        from rljax.run.plot import plot
-
-        plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
+        rljax.plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
     else:
         if len(options.runs) != 1:
             raise ConfigError(f"--kind {options.kind} draws one run: expected a single folder, got {len(options.runs)}")
@@ -385,7 +372,7 @@ def _load(options: Saved) -> tuple[Run, str]:
     """The run that a command means, one seed of it, and how to call that seed."""
     folder, _ = split_path(options.run)
     text = options.seed_index
-    seed_index: int | str = int(text) if text.isdigit() else text
+    seed_index: int | str = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
     run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=seed_index)
     if read_info(folder).seeds is None:
         return run, ""
@@ -397,21 +384,24 @@ def _load(options: Saved) -> tuple[Run, str]:
 def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:
     """Returns of every seed, and how many reach the threshold; greedy, unless the best policy of the task is random."""
     env = make_evaluation_env(agent.config)[0]
-    sample = env.best_is_random
-    play = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes, deterministic=not sample).returns))
-    returns = np.asarray(play(states))
-    if not np.isfinite(returns).any(1).all():
-        print(f"some seeds ended none of {episodes} episodes")
-        return
-    means = np.nanmean(returns, 1)
-    print(
-        f"{_mode(sample)} return over {episodes} episodes, {len(means)} seeds: mean {means.mean():.1f}, worst {means.min():.1f}, "
+    results = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes)))(states)
+    means, played = np.asarray(results.returns).mean(1), _played(episodes, results.distinct)
+    say(
+        f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: mean {means.mean():.1f}, "
+        f"worst {means.min():.1f}, "
         f"best {means.max():.1f}"
     )
-    print("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
+    say("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
     if env.reward_threshold is not None:
         solved = (means >= env.reward_threshold).sum()
-        print(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
+        say(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
+
+
+def _played(episodes: int, distinct: Any) -> str:
+    """Say how many episodes a return is the mean of; for games also the opponent, and how many games are distinct."""
+    if distinct is None:
+        return f"{episodes} episodes"
+    return f"{episodes} games against {EVALUATION_OPPONENT} ({np.min(distinct)} distinct)"
 
 
 def _mode(sample: bool) -> str:
@@ -423,47 +413,50 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     sample = sample or env.best_is_random
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes, deterministic=not sample))
     results = play(state, key)
-    returns, lengths = np.asarray(results.returns), np.asarray(results.lengths)
-    ended = np.isfinite(returns)
-    if not ended.any():
-        print(f"none of {episodes} episodes ended within {lengths.max():,} steps")
-        return
-    mean, deviation = returns[ended].mean(), returns[ended].std()
-    print(
-        f"{_mode(sample)} return over {ended.sum()} episodes: mean {mean:.1f}, std {deviation:.1f}, "
-        f"min {returns[ended].min():.1f}, max {returns[ended].max():.1f}; mean length {lengths[ended].mean():.1f}"
+    returns, lengths, ended = map(np.asarray, results[:3])
+    mean, deviation = returns.mean(), returns.std()
+    say(
+        f"{_mode(sample)} return over {_played(episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
+        f"min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
     )
     if not ended.all():
-        print(f"{(~ended).sum()} of {episodes} episodes did not end and are left out")
+        say(f"{(~ended).sum()} of {episodes} episodes were cut after {lengths.max():,} steps and count with their return so far")
     threshold = env.reward_threshold
     if threshold is not None and sample == env.best_is_random:
-        print(
+        say(
             f"solved: the mean is at least {threshold:g}" if mean >= threshold else f"not solved: the mean is below {threshold:g}"
         )
+
+
+def _print_fields(config_class: type[Config]) -> None:
+    """A field a line: its flag, its default and what it is."""
+    fields = dataclasses.fields(config_class)
+    flags = [f"--{field.name.replace('_', '-')}" for field in fields]
+    defaults: list[Any] = [{} if field.name in ("env_params", "network") else field.default for field in fields]
+    texts = ["none" if default is None else str(default) for default in defaults]
+    first, second = (max(map(len, column)) + 2 for column in (flags, texts))
+    for flag, text, field in zip(flags, texts, fields, strict=True):
+        print(wrapped(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
 
 
 def list_names(name: str | None) -> None:
     """`rljax list`: everything that has a name, or the details of one."""
     if name in ALGORITHMS:
-        for field in dataclasses.fields(ALGORITHMS[name]):
-            default = {} if field.name in ("env_params", "network") else field.default
-            print(f"--{field.name.replace('_', '-'):24} {'none' if default is None else default!s:12}  {field.metadata['doc']}")
+        _print_fields(ALGORITHMS[name])
         return
     if name in preset_names():
         print(dump_config(load_config(name)), end="")
         return
-    if name is not None:
-        raise ConfigError(f"unknown name '{name}': {did_you_mean(name, [*ALGORITHMS, *preset_names()])}")
-    for title, names in (
-        ("presets (rljax train PRESET)", preset_names()),
-        ("algorithms (rljax list ALGORITHM shows its fields)", sorted(ALGORITHMS)),
-        ("environments", env_ids()),
-        ("games of several players", game_ids()),
-        ("environments of gymnax", [name for name in gymnax_env_ids() if name not in env_ids()]),
-    ):
-        print(title)
-        for entry in names:
-            print(f"  {entry}")
+    if name is None:
+        print_all()
+        return
+    try:
+        print_env(name)
+    except ConfigError as error:
+        if not str(error).startswith("unknown environment"):
+            raise
+        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids()]
+        raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known)}") from None
 
 
 def bench(suite: str, repeats: int, json_file: str | None) -> None:
@@ -484,6 +477,24 @@ def bench(suite: str, repeats: int, json_file: str | None) -> None:
         with written_aside(path) as aside:
             aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
         print(path)
+
+
+def reproduce_figure(options: Reproduce) -> None:
+    """`rljax reproduce`: run an experiment and write its record, or list the experiments."""
+    from rljax.run.reproduce import EXPERIMENTS, reproduce
+
+    if options.name is None:
+        width = max(map(len, EXPERIMENTS))
+        start = f"{'name':{width}}  seeds  minutes  "
+        print(wrapped("what is measured (minutes on one core, about)", columns(), start, " " * len(start)))
+        for name, experiment in EXPERIMENTS.items():
+            start = f"{name:{width}}  {experiment.seeds:5}  {experiment.minutes:7g}  "
+            print(wrapped(experiment.measures, columns(), start, " " * len(start)))
+        return
+    folder = Path(options.out)
+    record = reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)
+    seconds = record["seconds"]
+    say(f"{folder / options.name}.json: compiled in {seconds['compile']} s, ran for {seconds['run']} s")
 
 
 class _Tee(io.TextIOBase):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
-import itertools
+import errno
 import os
 import sys
 import warnings
@@ -15,32 +14,37 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rljax.cli.overrides import axes_of, overrides_of
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted
+from rljax.cli.parsing import Bounds, parse
+from rljax.cli.terminal import print_anywhere
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line
 
-DESCRIPTION = """Reinforcement learning in one compiled JAX program.
+DESCRIPTION = "Reinforcement learning in one compiled JAX program."
 
-  rljax train cartpole_ppo                              train a preset; makes runs/cartpole_ppo
-  rljax train cartpole_ppo --learning-rate 1e-3         change any field of its configuration
-  rljax train cartpole_ppo --network.hidden "[128,128]" also inside tables
-  rljax train tmaze_ppo_gru --network.type lstm         a policy with memory
-  rljax train my_config.toml --run-dir runs/mine        train your own file, into a folder of your choice
-  rljax train cartpole_ppo --seeds 8                    8 seeds in one program
-  rljax train --resume runs/mine                        go on after Ctrl-C, a kill or --max-minutes, bit for bit
-  rljax train --resume runs/mine --total-timesteps 1e6  train a run for longer
-  rljax train --fork runs/mine --learning-rate 1e-4     a new run from a checkpoint, with anything changed
-  rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3    a grid of values times seeds in one program
-  rljax tune cartpole_ppo --trials 64                   better numbers with Optuna, 16 trials at once
-  rljax eval runs/cartpole_ppo                          play 100 episodes with the trained agent
-  rljax show runs/cartpole_ppo                          configuration, figures, checkpoints, learning curve
-  rljax plot runs/*                                     learning curves with confidence bands, as PNG or SVG
-  rljax plot --kind openloop runs/cartpole_dreamer      what a world model foresees, against what came
-  rljax record runs/cartpole_ppo --out agent.gif        watch it play
-  rljax tournament runs/* --include random,mcts         agents of a game against each other, with ratings
-  rljax play runs/tictactoe_selfplay                    play against an agent in the terminal
-  rljax export runs/cartpole_ppo --out policy           the policy as files that JAX alone (or ONNX) runs
-  rljax list                                            presets, environments, algorithms and their fields
-  rljax bench ppo                                       measure this machine, beside rejax where it is installed"""
+EXAMPLES = (
+    ("rljax train cartpole_ppo", "train a preset; makes runs/cartpole_ppo"),
+    ("rljax train cartpole_ppo --learning-rate 1e-3", "change any field of its configuration"),
+    ('rljax train cartpole_ppo --network.hidden "[128,128]"', "also inside tables"),
+    ("rljax train tmaze_ppo_gru --network.type lstm", "a policy with memory"),
+    ("rljax train my_config.toml --run-dir runs/mine", "train your own file, into a folder of your choice"),
+    ("rljax train ppo --env Acrobot-v1", "any algorithm with its defaults"),
+    ("rljax train cartpole_ppo --seeds 8", "8 seeds in one program"),
+    ("rljax train --resume runs/mine", "go on after Ctrl-C, a kill or --max-minutes, bit for bit"),
+    ("rljax train --resume runs/mine --total-timesteps 1e6", "train a run for longer"),
+    ("rljax train --fork runs/mine --learning-rate 1e-4", "a new run from a checkpoint, with anything changed"),
+    ("rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3", "a grid of values times seeds in one program"),
+    ("rljax tune cartpole_ppo --trials 64", "better numbers with Optuna, 16 trials at once"),
+    ("rljax eval runs/cartpole_ppo", "play 100 episodes with the trained agent"),
+    ("rljax show runs/cartpole_ppo", "configuration, figures, checkpoints, learning curve"),
+    ("rljax plot runs/*", "learning curves with confidence bands, as PNG or SVG"),
+    ("rljax plot --kind openloop runs/cartpole_dreamer", "what a world model foresees, against what came"),
+    ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),
+    ("rljax tournament runs/* --include random,mcts", "agents of a game against each other, with ratings"),
+    ("rljax play runs/tictactoe_selfplay", "play against an agent in the terminal"),
+    ("rljax export runs/cartpole_ppo --out policy", "the policy as files that JAX alone (or ONNX) runs"),
+    ("rljax list", "presets, environments, algorithms and their fields"),
+    ("rljax bench ppo", "measure this machine, beside rejax where it is installed"),
+    ("rljax reproduce cartpole_ppo", "measure a published figure again"),
+)
 
 
 @dataclasses.dataclass
@@ -48,7 +52,7 @@ class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset (`rljax list`) or a TOML file; not with --resume or --fork."""
+    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume or --fork."""
     run_dir: str | None = None
     """Folder to make for this run; runs/NAME, with a number where that is taken, unless given."""
     seeds: int | None = None
@@ -81,22 +85,22 @@ class Sweep:
     --learning-rate 1e-4 3e-4 1e-3 --ent-coef 0 0.01. A field with one value is changed in all."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset (`rljax list`) or a TOML file; not with --resume."""
+    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume."""
     seeds: int = 1
     """Seeds of each combination: --seed, --seed + 1, ..."""
     search: Literal["grid", "random", "sobol"] = "grid"
     """grid, or random or sobol: points of a space, where a field may be a range, low:high or low:high:log."""
-    samples: int | None = None
+    samples: Annotated[int | None, Bounds(1, 1_000_000)] = None
     """How many points a random or sobol search tries."""
     run_dir: str | None = None
     """Folder to make: results.csv, best.toml, sweep.png; sweeps/NAME, with a number where that is taken, unless given."""
     resume: str | None = None
     """A sweep's folder: train the runs that are not in its results.csv yet."""
-    max_runs: int = 4096
+    max_runs: Annotated[int, Bounds(1, 1_000_000)] = 4096
     """Refuse sweeps of more runs than this."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, Bounds(1, 1_000_000)] = None
     """Runs in one program at most; as many as fit in memory (at most 64 on a CPU) unless given."""
-    episodes: int = 100
+    episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
     """Played with the last policy of each run, to rank them."""
     parquet: bool = False
     """Write results.parquet as well."""
@@ -108,14 +112,14 @@ class Tune:
     low:high:log) or lists: --learning-rate 1e-5:1e-2:log --ent-coef 0 0.01. Without any, a wide prior of the usual ones."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset (`rljax list`) or a TOML file; not with --resume."""
-    trials: int = 64
+    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume."""
+    trials: Annotated[int, Bounds(1, 1_000_000)] = 64
     """Of the study, those of other processes included."""
-    batch_size: int = 16
+    batch_size: Annotated[int, Bounds(1, 1_000_000)] = 16
     """Trials that train at once."""
     seeds: int = 1
     """Of each trial, whose value is their mean."""
-    episodes: int = 100
+    episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
     """Played with each last policy."""
     pruner: Literal["percentile", "median", "halving", "none"] = "percentile"
     """Which trials are given up early: the worst quarter at each tenth, the worse half, by successive halving, or none."""
@@ -141,7 +145,7 @@ class Saved:
 
 @dataclasses.dataclass
 class _Played(Saved):
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Key of the episodes."""
     sample: bool = False
     """Sample actions instead of taking the most probable one."""
@@ -151,7 +155,7 @@ class _Played(Saved):
 class Eval(_Played):
     """Play whole episodes with a trained agent and print what it scored."""
 
-    episodes: int = 100
+    episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
     """How many episodes."""
 
 
@@ -161,12 +165,12 @@ class Record(_Played):
 
     out: str = "agent.gif"
     """The file: .gif or .mp4."""
-    episodes: int = 1
+    episodes: Annotated[int, Bounds(1, 1000)] = 1
     """How many episodes, one after the other."""
-    max_steps: int = 1000
+    max_steps: Annotated[int, Bounds(1, 1_000_000)] = 1000
     """Cut an episode off after this many steps."""
-    fps: int = 30
-    """Frames per second."""
+    fps: Annotated[int | None, Bounds(1, 1000)] = None
+    """Frames per second; 30, and 1 of games in which players take turns, unless given."""
 
 
 @dataclasses.dataclass
@@ -185,17 +189,20 @@ class Tournament:
     """Folders of runs, or checkpoints."""
     include: str = ""
     """Players that need no training, by commas: random (whose rating is 1000), mcts (100 simulations)."""
-    games: int = 100
-    """Games of each pairing, the seats taken in turn."""
+    games: Annotated[int, Bounds(1, 1_000_000)] = 100
+    """Games of each pairing, the seats taken in turn. Where nobody draws moves, a repeated game counts once."""
+    openings: Annotated[int | None, Bounds(0, 1000)] = None
+    """Random moves that each game begins with, each opening played from both seats; as the game says, or none with --sample and
+    where games differ by themselves, unless given."""
     system: Literal["auto", "round-robin", "swiss"] = "auto"
     """round-robin, swiss, or auto: swiss from more than 50 pairings on."""
     out: str = "tournament.png"
     """The heat map: .png, .svg or .pdf."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Key of the games."""
     sample: bool = False
     """Sample actions instead of taking the most probable one; always so where the best policy is random, as in poker."""
-    simulations: int = 0
+    simulations: Annotated[int, Bounds(0, 100_000)] = 0
     """Positions that the runs' agents look at before each move; 0: they take what their policies say."""
 
 
@@ -204,12 +211,12 @@ class Play(Saved):
     """Play a game against a trained agent in the terminal."""
 
     seat: int = 0
-    """Yours: 0 or 1."""
-    seed: int = 0
+    """Yours, from 0; the agent takes all others."""
+    seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Key of the game."""
     sample: bool = False
     """The agent samples its actions; always so where the best policy is random, as in poker."""
-    simulations: int = 0
+    simulations: Annotated[int, Bounds(0, 100_000)] = 0
     """Positions that the agent looks at before each move; 0: it takes what its policy says."""
 
 
@@ -241,10 +248,11 @@ class Show:
 
 @dataclasses.dataclass
 class List:
-    """List presets, environments and algorithms; with a name, the fields of that algorithm or the text of that preset."""
+    """List presets, environments and algorithms; with a name, the fields of that algorithm, the text of that preset, or what that
+    environment is."""
 
     name: tyro.conf.Positional[str | None] = None
-    """An algorithm or a preset."""
+    """An algorithm, a preset or an environment."""
 
 
 @dataclasses.dataclass
@@ -252,25 +260,45 @@ class Bench:
     """Measure speed on this machine: compile and run time apart, interleaved with a peer where one is installed."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """What to measure: ppo, recurrent, dqn, dreamer, league, sweep, devices, presets, or fit."""
-    repeats: int = 5
+    """What to measure: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
+    repeats: Annotated[int, Bounds(1, 1000)] = 5
     """Interleaved repeats; medians are reported."""
     json: str | None = None
     """A file for the tables as JSON as well."""
 
 
+@dataclasses.dataclass
+class Reproduce:
+    """Measure a published figure again and write its record, results/NAME.json; without a name, list what there is."""
+
+    name: tyro.conf.Positional[str | None] = None
+    """An experiment."""
+    seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
+    """How many seeds; as many as were published unless given."""
+    first_seed: Annotated[int, Bounds(0, 2**32 - 1)] = 5000
+    """The first of them; presets were tuned with others."""
+    budget: float = 1.0
+    """The share of each configuration's steps to train: 0.1 for a quick look."""
+    out: str = "results"
+    """The folder for the record."""
+
+
 Command = (
     Train | Sweep | Tune | Eval | Show | Plot | Record | Tournament | Play | Export
-    | Annotated[List, tyro.conf.subcommand("list")] | Bench
+    | Annotated[List, tyro.conf.subcommand("list")] | Bench | Reproduce
 )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
+    print_anywhere()
     try:
-        command, overrides = _parse(sys.argv[1:] if arguments is None else list(arguments))
-        with _one_line_warnings():
-            _run(command, overrides)
+        try:
+            command, overrides = parse(sys.argv[1:] if arguments is None else list(arguments), Command, DESCRIPTION, EXAMPLES)
+            with _one_line_warnings():
+                _run(command, overrides)
+        finally:
+            sys.stdout.flush()  # what cannot be printed is noticed here, and not while Python exits
     except ConfigError as error:
         _fail(error, 2)
     except RljaxError as error:
@@ -279,10 +307,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(stop, 128 + stop.signum)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except BrokenPipeError:
-        # The reader (head, say) has gone; without this, Python complains once more while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, say) has gone
+        _drop_output()
         sys.exit(141)
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            _drop_output()
+            _fail(f"output cannot be written: {error.strerror}", 1)
+        _fail(RljaxError(first_line(error) if error.filename is None else f"{error.filename}: {error.strerror}"), 1)
+    except MemoryError as error:
+        _fail(f"out of memory ({first_line(error)})", 1)
+
+
+def _drop_output() -> None:
+    """Without this, Python complains once more while it exits."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
@@ -303,7 +343,8 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _fail(message: object, status: int) -> None:
-    print(f"rljax: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the status says it where nothing can be printed
+        print(f"rljax: {message}", file=sys.stderr, flush=True)
     if "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized():
         # At exit JAX would wait for the other processes of the run; so they notice that this one is gone.
         sys.stdout.flush()
@@ -311,61 +352,11 @@ def _fail(message: object, status: int) -> None:
     sys.exit(status)
 
 
-_OF_FIELDS: dict[str, type] = {"train": Train, "sweep": Sweep, "tune": Tune}
-"""Commands of which fields of the configuration are flags."""
-
-
-def _parse(arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The command, and the fields of the configuration to change: values of `train`, lists or ranges of the others."""
-    own, fields = _split(arguments) if arguments and arguments[0] in _OF_FIELDS else (list(arguments), [])
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            command, rest = tyro.cli(Command, args=own, prog="rljax", description=DESCRIPTION, return_unknown_args=True)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
-    if rest and rest[0].startswith("--"):
-        raise ConfigError(f"unknown option {rest[0]} (see rljax {type(command).__name__.lower()} --help)")
-    if rest:
-        raise ConfigError(f"unexpected argument '{rest[0]}': options look like --learning-rate 1e-3")
-    if isinstance(command, (Sweep, Tune)):
-        return command, axes_of(fields)
-    return command, overrides_of([(name, values[0]) for name, values in fields])
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The arguments of the command itself, and the others as (name, values): fields of the configuration, of which `train` takes
-    one value each; no value is true."""
-    several = arguments[0] != "train"
-    known = {"help", *(field.name for field in dataclasses.fields(_OF_FIELDS[arguments[0]]))}
-    own: list[str] = []
-    fields: list[tuple[str, list[str]]] = []
-    tokens = list(arguments)
-    while tokens:
-        token = tokens.pop(0)
-        name, equals, value = token.removeprefix("--").partition("=")
-        if not token.startswith("--") or not name or name.replace("-", "_") in known:
-            own.append("None" if token == "none" else token)
-        else:
-            values = [value] if equals else []
-            while tokens and not tokens[0].startswith("--") and (several or not values):
-                values.append(tokens.pop(0))
-            fields.append((name, values or ["true"]))
-    return own, fields
-
-
-def _first_lines(box: str) -> str:
-    """What tyro's box of a message says, in one line: its first paragraph, and the next where that ends in a colon."""
-    lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
-    paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
-    said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
-    return said.rstrip(".") or "bad arguments"
-
-
 def _run(command: Any, overrides: dict[str, Any]) -> None:
     _use_compilation_cache()
+    # For env = "module:Class"; last, so that no file there takes the place of what is installed.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     from rljax.cli import commands
 
     if isinstance(command, Train):
@@ -390,6 +381,8 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
         commands.show_run(command.run)
     elif isinstance(command, List):
         commands.list_names(command.name)
+    elif isinstance(command, Reproduce):
+        commands.reproduce_figure(command)
     else:
         commands.bench(command.suite, command.repeats, command.json)
 

@@ -57,5 +57,5 @@ def _value(text: str) -> Any:
     """A TOML value, or else the text itself: `64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`, `CartPole-v1`."""
     try:
         return tomllib.loads(f"x = {text}")["x"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or more digits or brackets than Python reads
         return text

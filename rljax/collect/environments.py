@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from rljax.core.check import check_play
 from rljax.core.config import Config
-from rljax.core.environment import check_environment
+from rljax.core.contract import check_contract, innermost
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import Dict, as_space
+from rljax.core.spaces import Box, Dict, as_space
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import game_ids, resolve_env
+
+EVALUATION_OPPONENT = "random play"
+"""The opponent of a game's evaluations: random legal moves."""
 
 
 def make_evaluation_env(config: Config) -> tuple[Any, Any]:
@@ -21,11 +28,16 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
         ConfigError: unknown environment or parameter, or an environment that breaks the contract.
     """
     if config.of_games:
-        # A run of a game is evaluated against random play; the wrappers below are not for games.
+        # Against EVALUATION_OPPONENT; the wrappers below are not for games.
         game, env_params = make_game(config)
         return EpisodeStatistics(Versus(game)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
-    check_environment(env, env_params)
+    if isinstance(env, Game):
+        raise ConfigError(
+            f"env = {env.name!r}: is a game of {env.num_players} players, expected an environment of one agent; "
+            "games are for self_play, league and alphazero"
+        )
+    check_contract(env, env_params)
     if config.time_limit is not None:
         env = TimeLimit(env, config.time_limit)
     space = as_space(env.observation_space(env_params))
@@ -53,10 +65,12 @@ def make_game(config: Config) -> tuple[Game, Any]:
     env, env_params = resolve_env(config.env, config.env_params)
     if not isinstance(env, Game):
         raise ConfigError(f"env = {env.name!r}: is no game of several players, expected for example {', '.join(game_ids())}")
+    check_contract(env, env_params)
     sizes = {env.teams.count(team) for team in env.teams}
     if len(sizes) > 1 or len(set(env.teams)) < 2:
         raise ConfigError(f"env = {env.name!r}: has teams {env.teams}, expected at least two, of one size")
-    check_environment(Versus(env), env_params)
+    if sizes != {1} and not isinstance(as_space(env.observation_space(env_params)), Box):
+        raise ConfigError(f"env = {env.name!r}: observations of teams of several are those of a Box in games")
     return env, env_params
 
 
@@ -64,3 +78,32 @@ def make_training_env(config: Config) -> tuple[Any, Any]:
     """The same with clipped rewards where the config asks for it; episode statistics stay those of the true rewards."""
     env, env_params = make_evaluation_env(config)
     return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params
+
+
+KNOWN = ("rljax.", "gymnax.")
+"""Modules whose environments are not tried before training: tests have played them."""
+
+_TRIED: dict[tuple[Any, str], Any] = {}
+"""By id and parameters, the environments that were tried: held, so that an `id()` stays that of one."""
+
+MAX_TRIED = 32
+
+
+def try_environment(config: Config) -> None:
+    """Before training: random play in an environment of the user's own, once in a process (see `check_environment`).
+
+    Raises:
+        ConfigError: what it did and should not do.
+    """
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        return  # `check_play` would do nothing there, which is not to be remembered
+    tried = (config.env if isinstance(config.env, str) else id(config.env), repr(config.env_params))
+    if tried in _TRIED:
+        return
+    env, env_params = resolve_env(config.env, config.env_params)
+    if not type(innermost(env)).__module__.startswith(KNOWN):
+        check_contract(env, env_params)
+        check_play(env, env_params)
+    if len(_TRIED) >= MAX_TRIED:
+        _TRIED.clear()
+    _TRIED[tried] = config.env

@@ -5,13 +5,14 @@ Q is the number of players seen at a step: all P where they move at once, 1 (who
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 
-from rljax.collect.rollout import EnvironmentNoise, fresh_episodes
+from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, steps_without_action
 from rljax.core.environment import step_or_restart, tree_where
 from rljax.core.game import Game
 
@@ -49,6 +50,7 @@ class GameSteps(NamedTuple):
         length: of the game up to here, i32 `[T, E]`.
         team: the learner's, i32 `[T, E]`.
         lane: i32 `[T, E]`.
+        metrics: the numbers of `info["metrics"]`, f32 `[T, E]` each.
     """
 
     obs: Any
@@ -62,6 +64,7 @@ class GameSteps(NamedTuple):
     length: jax.Array
     team: jax.Array
     lane: jax.Array
+    metrics: Mapping[str, jax.Array] = FrozenDict()
 
 
 class GameNoise(NamedTuple):
@@ -82,6 +85,12 @@ def looked_at(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, jax.A
     # By a sum over the players, which fuses where a gather would not.
     chosen = jax.tree.map(lambda x: _of_mover(x, moves), obs)
     return chosen, _of_mover(mask, moves), jnp.argmax(moves, axis=-1)[:, None], moves
+
+
+def moves_without_action(mask: jax.Array, moves: jax.Array, nvec: tuple[int, ...]) -> jax.Array:
+    """How often some head of a player who was to move had no legal action, f32 []: `mask [..., Q, A]`, `moves [..., P]`."""
+    looked = moves if mask.shape[-2] == moves.shape[-1] else jnp.any(moves, axis=-1, keepdims=True)
+    return steps_without_action(mask, nvec=nvec, relevant=looked)
 
 
 def _of_mover(x: jax.Array, moves: jax.Array) -> jax.Array:
@@ -120,12 +129,12 @@ def game_rollout(
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
         action = act(seen, mask, mine, now.lane, noise_t.action)
         joint = action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1)
-        next_obs, state, reward, terminated, truncated, _ = jax.vmap(
+        next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
         )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, joint)
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
-        happened = GameSteps(seen, mask, action, mine, moves, reward, done, returns, length, now.team, now.lane)
+        happened = GameSteps(seen, mask, action, mine, moves, reward, done, returns, length, now.team, now.lane, metrics_of(info))
         after = Playing(
             game=state,
             returns=jnp.where(done[:, None], 0.0, returns),

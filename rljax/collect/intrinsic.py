@@ -28,9 +28,9 @@ from rljax.collect.normalizers import (
 )
 from rljax.core.agent import Metrics
 from rljax.core.environment import strong
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.wrappers import flatten_observation
-from rljax.nn.networks import FeedForward, is_size
+from rljax.nn.networks import MAX_SIZE, SIZES_ALLOWED, FeedForward, are_sizes, is_size
 
 
 class IntrinsicUpdate(Protocol):
@@ -77,7 +77,7 @@ def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intri
         bins: how many counters, a power of two; each takes 4 bytes per seed.
     """
     if bins < 1 or bins & (bins - 1):
-        raise ConfigError(f"intrinsic.bins = {bins!r}: expected a power of two, such as 65536")
+        raise ConfigError(f"intrinsic.bins = {shown(bins)}: expected a power of two, such as 65536")
 
     def init(key: jax.Array, obs_example: Any, num_envs: int) -> CountState:
         del key, obs_example, num_envs
@@ -297,10 +297,10 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "resolution": ("a number > 0", lambda x: _is_number(x) and x > 0),
     "bins": ("a power of two up to 2**30, such as 65536", lambda x: is_size(x) and not x & (x - 1) and x <= 2**30),
     "hidden": (
-        "a list of layer sizes, whole numbers > 0, such as [64, 64]",
-        lambda x: isinstance(x, (list, tuple)) and all(map(is_size, x)),
+        f"a list of layer sizes, {SIZES_ALLOWED}",
+        are_sizes,
     ),
-    "features": ("a whole number > 0", lambda x: is_size(x)),
+    "features": (f"a whole number > 0 and <= {MAX_SIZE}", lambda x: is_size(x) and x <= MAX_SIZE),
     "num_minibatches": ("a whole number > 0", lambda x: is_size(x)),
     "learning_rate": ("a number >= 0", lambda x: _is_number(x) and x >= 0),
     "gamma": ("a number >= 0 and <= 1", lambda x: _is_number(x) and 0 <= x <= 1),
@@ -317,17 +317,19 @@ def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
     """The type and the attributes that an `intrinsic` table gives, checked."""
     if not isinstance(spec, Mapping) or "type" not in spec:
         given = dict(spec) if isinstance(spec, Mapping) else spec
-        raise ConfigError(f"intrinsic = {given!r}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}")
+        raise ConfigError(
+            f"intrinsic = {shown(given)}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}"
+        )
     table = dict(spec)
     kind = table.pop("type")
     if not isinstance(kind, str) or kind not in _KEYS:
-        raise ConfigError(f"intrinsic.type = {kind!r}: {did_you_mean(str(kind), _KEYS)}")
+        raise ConfigError(f"intrinsic.type = {shown(kind)}: {did_you_mean(str(kind), _KEYS)}")
     for key, value in table.items():
         if key not in _KEYS[kind]:
             raise ConfigError(f"intrinsic.{key}: unknown key of type '{kind}', {did_you_mean(key, ['type', *_KEYS[kind]])}")
         expected, allowed = _RANGES[key]
         if not allowed(value):
-            raise ConfigError(f"intrinsic.{key} = {value!r}: expected {expected}")
+            raise ConfigError(f"intrinsic.{key} = {shown(value)}: expected {expected}")
     if "hidden" in table:
         table["hidden"] = tuple(table["hidden"])
     return kind, table

@@ -8,37 +8,63 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.rollout import initial_environments
 from rljax.core.agent import Agent
-from rljax.core.environment import tree_where
+from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.versus import Player
+from rljax.core.versus import Player, random_player
+from rljax.envs import resolve_env
 
 
 class Match(NamedTuple):
     """G games. `result` f32 `[G]`: the return of the first player's side; NaN where a game did not end. `seat` i32 `[G]`: the
-    team it played; `length` i32 `[G]` steps."""
+    team it played; `length` i32 `[G]` steps; `new` bool `[G]`: whether no game before it was the same, seats, moves and all
+    that the players saw."""
 
     result: jax.Array
     seat: jax.Array
     length: jax.Array
+    new: jax.Array
 
 
-def policy_player(agent: Agent, state: Any, deterministic: bool = False) -> Player:
-    """The policy of an agent as a player: its samples, or its mode."""
+def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -> Player:
+    """The policy of an agent as a player: its mode, or its samples; unless given, as in `rljax.evaluate`."""
+    greedy = plays_greedily(resolve_env(agent.config.env, agent.config.env_params)[0], deterministic)
 
     def play(key: jax.Array, _: Any, obs: Any, mask: jax.Array) -> jax.Array:
-        action: jax.Array = agent.act(state, obs, None, key, deterministic, mask)[0]
+        action: jax.Array = agent.act(state, obs, None, key, greedy, mask)[0]
         return action
 
     return play
 
 
+class _Playing(NamedTuple):
+    """Games under way; `total` is what each player has got, and `print` a fingerprint of the game up to here."""
+
+    state: Any
+    obs: Any
+    total: jax.Array
+    length: jax.Array
+    print: jax.Array
+    over: jax.Array
+
+
 def play_match(
-    game: Game, params: Any, first: Player, second: Player, key: jax.Array, num_games: int, max_steps: int = 10_000
+    game: Game,
+    params: Any,
+    first: Player,
+    second: Player,
+    key: jax.Array,
+    num_games: int,
+    max_steps: int = 10_000,
+    opening_moves: int = 0,
 ) -> Match:
     """`num_games` whole games, the teams taken in turn. Pure: works under jit and vmap.
+
+    Players that draw nothing play the same game again and again, one for each seat. With `opening_moves` each game begins with
+    random legal moves, and each such opening is played once from every seat, as in matches of chess programs.
 
     Args:
         game: the game.
@@ -48,42 +74,60 @@ def play_match(
         key: random key.
         num_games: how many.
         max_steps: give up on a game after this many steps.
+        opening_moves: steps of random play that a game begins with; a step that would end the game is left out. What it brings
+            counts.
     """
     if num_games < 1:
         raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
+    if opening_moves < 0:
+        raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
     teams = np.array(game.teams)
-    seat = jnp.arange(num_games) % (teams.max() + 1)
+    sides = int(teams.max()) + 1
+    seat = jnp.arange(num_games) % sides
     reset_key, loop_key = jax.random.split(key)
-    state, obs = initial_environments(game, params, reset_key, num_games)
+    num_starts = -(-num_games // sides) if opening_moves else num_games
+    state, obs = initial_environments(game, params, reset_key, num_starts)
 
-    def one_step(key: jax.Array, state: Any, obs: Any, seat: jax.Array) -> tuple[Any, ...]:
-        first_key, second_key, step_key = jax.random.split(key, 3)
-        mask = game.action_mask(state, params)
-        own = jnp.asarray(teams) == seat
-        action = jnp.where(own, first(first_key, state, obs, mask), second(second_key, state, obs, mask))
-        obs, state, reward, over, _ = game.step_env(step_key, state, action, params)
-        return state, obs, reward[jnp.argmax(own)], over | game.is_truncated(state, params)
+    def begun(state: Any, obs: Any) -> _Playing:
+        zero = jnp.zeros((), jnp.int32)
+        return _Playing(state, obs, jnp.zeros(game.num_players), zero, fingerprint(obs), jnp.zeros((), bool))
 
-    def going(loop: tuple[Any, ...]) -> jax.Array:
-        time, _, _, _, _, over = loop
-        return (time < max_steps) & ~jnp.all(over)
-
-    def step(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-        time, state, obs, total, length, over = loop
-        keys = jax.random.split(jax.random.fold_in(loop_key, time), num_games)
-        after = jax.vmap(one_step)(keys, state, obs, seat)
+    def moved(key: jax.Array, now: _Playing, action: jax.Array) -> _Playing:
+        obs, state, reward, over, _ = game.step_env(key, now.state, action, params)
+        moves = game.to_move(now.state)
+        print_ = fingerprint(jnp.where(moves, action, 0), obs, reward, after=now.print)
+        over |= game.is_truncated(state, params)
         # A state that is over is never entered: players need not know what to do there, and a search might look for ever.
-        state, obs = jax.vmap(tree_where)(over | after[3], (state, obs), after[:2])
-        total = jnp.where(over, total, total + after[2])
-        return time + 1, state, obs, total, length + ~over, over | after[3]
+        state, obs = tree_where(over, (now.state, now.obs), strong((state, obs)))
+        return _Playing(state, obs, now.total + reward, now.length + 1, print_, over)
 
-    start = (
-        jnp.zeros((), jnp.int32),
-        state,
-        obs,
-        jnp.zeros(num_games),
-        jnp.zeros(num_games, jnp.int32),
-        jnp.zeros(num_games, bool),
-    )
-    _, _, _, total, length, over = jax.lax.while_loop(going, step, start)
-    return Match(jnp.where(over, total, jnp.nan), seat, length)
+    def opened(key: jax.Array, now: _Playing) -> _Playing:
+        act_key, step_key = jax.random.split(key)
+        action = random_player(act_key, now.state, now.obs, game.action_mask(now.state, params))
+        after = moved(step_key, now, action)
+        return tree_where(after.over, now, after)
+
+    def played(key: jax.Array, now: _Playing, seat: jax.Array) -> _Playing:
+        first_key, second_key, step_key = jax.random.split(key, 3)
+        mask = game.action_mask(now.state, params)
+        own = jnp.asarray(teams) == seat
+        ours, theirs = first(first_key, now.state, now.obs, mask), second(second_key, now.state, now.obs, mask)
+        return tree_where(now.over, now, moved(step_key, now, jnp.where(own, ours, theirs)))
+
+    def going(loop: tuple[jax.Array, _Playing]) -> jax.Array:
+        return (loop[0] < max_steps) & ~jnp.all(loop[1].over)
+
+    def step(loop: tuple[jax.Array, _Playing]) -> tuple[jax.Array, _Playing]:
+        time, now = loop
+        keys = jax.random.split(jax.random.fold_in(loop_key, time), num_games)
+        return time + 1, jax.vmap(played)(keys, now, seat)
+
+    now = jax.vmap(begun)(state, obs)
+    if opening_moves:
+        keys = jax.random.split(jax.random.fold_in(loop_key, max_steps), (opening_moves, num_starts))
+        now = jax.lax.scan(lambda now, keys: (jax.vmap(opened)(keys, now), None), now, keys)[0]
+        now = jax.tree.map(lambda x: jnp.repeat(x, sides, axis=0)[:num_games], now)
+    _, now = jax.lax.while_loop(going, step, (jnp.zeros((), jnp.int32), now))
+    total = now.total[jnp.arange(num_games), jnp.argmax(jnp.asarray(teams) == seat[:, None], axis=-1)]
+    prints = jax.vmap(lambda game, seat: fingerprint(seat, after=game))(now.print, seat)
+    return Match(jnp.where(now.over, total, jnp.nan), seat, now.length, first_occurrences(prints))

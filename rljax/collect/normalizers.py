@@ -9,9 +9,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+MAX_BATCHES = 2**16
+"""A batch weighs at least 1 / 65,536 in running statistics. With less than that its increments would sink below the rounding of
+f32 and the statistics would stand still or drift: one that counts on does so after 2^24 batches. Of longer runs the statistics
+are those of about the last 65,536 batches, with weights that fall exponentially."""
+
 
 class RunningStatistics(struct.PyTreeNode):
-    """Mean and variance of everything seen so far, of the structure of one observation; `count` is f32 []."""
+    """Mean and variance of everything seen so far, of the structure of one observation.
+
+    `count` f32 [] is the number of observations, at most `MAX_BATCHES` times those of one batch.
+    """
 
     mean: Any
     var: Any
@@ -25,21 +33,26 @@ def init_statistics(example: Any) -> RunningStatistics:
 
 
 def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStatistics:
-    """Merge a batch `[*batch axes, *shape]` into the statistics (Chan, Golub and LeVeque, 1983, eq. 2.1), population variance."""
+    """Merge a batch `[*batch axes, *shape]` into the statistics (Chan, Golub and LeVeque, 1983, eq. 2.1), population variance.
+
+    Written as increments: sums over all that was seen would lose a small batch to rounding.
+    """
     shape = jax.tree.leaves(statistics.mean)[0].shape
     leaf = jax.tree.leaves(batch)[0]
     axes = tuple(range(leaf.ndim - len(shape)))
     n = float(leaf.size // max(1, jax.tree.leaves(statistics.mean)[0].size))
-    total = statistics.count + n
+    total = jnp.minimum(statistics.count + n, n * MAX_BATCHES)
+    weight = n / total
 
     def merged_mean(mean: jax.Array, x: jax.Array) -> jax.Array:
-        return mean + (jnp.mean(x, axes, dtype=jnp.float32) - mean) * n / total
+        return mean + weight * (jnp.mean(x, axes, dtype=jnp.float32) - mean)
 
     def merged_var(mean: jax.Array, var: jax.Array, x: jax.Array) -> jax.Array:
         batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
         batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
-        between = jnp.square(batch_mean - mean) * statistics.count * n / total
-        return (var * statistics.count + batch_var * n + between) / total
+        # The variance of nothing, 1, counts for nothing; an increment from there would round a small variance.
+        var = jnp.where(statistics.count > 0, var, batch_var)
+        return var + weight * (batch_var - var + (1.0 - weight) * jnp.square(batch_mean - mean))
 
     return RunningStatistics(
         jax.tree.map(merged_mean, statistics.mean, batch),

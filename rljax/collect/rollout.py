@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from flax.core import FrozenDict
 
 from rljax.core.agent import Metrics
+from rljax.core.contract import METRICS
 from rljax.core.environment import action_mask_of, step_or_restart, strong
 from rljax.core.keys import draw
 from rljax.core.memory import tree_bytes
+from rljax.nn.composite import legal_given
 
 
 class Steps(NamedTuple):
@@ -21,7 +24,8 @@ class Steps(NamedTuple):
     `next_obs` is the observation that the step led to, before any reset. `mask` and `next_mask` are the legal actions at `obs`
     and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of
     a whole episode where it ended. `carry` is the policy's after it saw `obs`, before any reset; None without memory. `extras`
-    has the entries of the environment's `info` that the rollout was asked to keep.
+    has the entries of the environment's `info` that the rollout was asked to keep; `metrics` are those of `info["metrics"]`,
+    f32.
     """
 
     obs: Any
@@ -36,6 +40,7 @@ class Steps(NamedTuple):
     episode_length: jax.Array
     carry: Any = None
     extras: Mapping[str, Any] = FrozenDict()
+    metrics: Mapping[str, jax.Array] = FrozenDict()
 
 
 def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: int) -> tuple[Any, Any]:
@@ -144,6 +149,7 @@ def rollout_scan(
             episode_length=info["episode_length"],
             carry=carry,
             extras=FrozenDict({name: info[name] for name in keep}),
+            metrics=metrics_of(info),
         )
         return (env_state, next_obs, forget(carry, terminated | truncated)), happened
 
@@ -156,24 +162,71 @@ def forget(carry: Any, done: jax.Array) -> Any:
     return jax.tree.map(lambda x: jnp.where(done.reshape(done.shape + (1,) * (x.ndim - done.ndim)), 0, x).astype(x.dtype), carry)
 
 
-def episode_metrics(steps: Steps) -> Metrics:
-    """Means over the episodes that ended in a rollout, and their count; NaN where none did."""
-    return episode_means(episode_sums(steps))
+def metrics_of(info: Mapping[str, Any]) -> FrozenDict[str, jax.Array]:
+    """The numbers that an environment's `info` has for the logs, f32."""
+    return FrozenDict({name: jnp.asarray(x, jnp.float32) for name, x in info.get(METRICS, {}).items()})
 
 
-def episode_sums(steps: Steps) -> jax.Array:
-    """Of the episodes that ended: the sums of their returns and lengths, and their count, f32 `[3]`."""
-    return episode_totals(steps.terminated | steps.truncated, steps.episode_return, steps.episode_length)
+NO_ACTION = "train/no_legal_action"
+"""In how many steps of an iteration a mask left a policy nothing to do; 0 unless the environment is wrong."""
 
 
-def episode_totals(done: jax.Array, returns: jax.Array, lengths: jax.Array) -> jax.Array:
-    """`episode_sums` of arrays of one shape: where episodes ended, and the returns and lengths up to there."""
-    totals = (returns, lengths, jnp.ones_like(lengths))
-    return jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals])
+class EpisodeSums(struct.PyTreeNode):
+    """Sums over episodes that ended: `totals` f32 `[3 + M]` of returns, lengths, ones, and the M metrics of the environment. With
+    masks also in how many steps there was nothing to do, `without_action` f32 []."""
+
+    totals: jax.Array
+    names: tuple[str, ...] = struct.field(pytree_node=False, default=())
+    without_action: jax.Array | None = None
 
 
-def episode_means(sums: jax.Array) -> Metrics:
-    """`episode_metrics` from the sums of a rollout, f32 `[3]`, or added up over several."""
-    count = sums[2]
-    means = jnp.where(count > 0, sums[:2] / jnp.maximum(count, 1.0), jnp.nan)
-    return {"episode/return": means[0], "episode/length": means[1], "episode/count": count}
+def steps_without_action(
+    mask: jax.Array, action: Any = None, nvec: tuple[int, ...] = (), relevant: jax.Array | None = None
+) -> jax.Array:
+    """In how many steps some head had no legal action, f32 [].
+
+    Args:
+        mask: bool `[..., A]`, or `[..., A, A]` for pairs of heads.
+        action: what was done, i32 `[..., K]`; needed for pairs only.
+        nvec: number of actions of each head; of one head if empty.
+        relevant: which steps are looked at, bool `[...]`; all unless given.
+    """
+    if len(nvec) < 2:
+        legal = jnp.any(mask, axis=-1)
+    else:
+        action = jnp.zeros((*mask.shape[:-1], len(nvec)), jnp.int32) if action is None else action
+        legal = jnp.all(jnp.any(legal_given(mask, action, nvec), axis=-1), axis=-1)
+    return jnp.sum(~legal if relevant is None else ~legal & relevant, dtype=jnp.float32)
+
+
+def episode_metrics(steps: Steps, nvec: tuple[int, ...] = ()) -> Metrics:
+    """Means over the episodes that ended in a rollout, and their count; NaN where none did. The environment's own metrics,
+    `env/...`, are those of the last steps. With masks, of heads of `nvec` actions, also in how many steps nothing was legal."""
+    return episode_means(episode_sums(steps, nvec))
+
+
+def episode_sums(steps: Steps, nvec: tuple[int, ...] = ()) -> EpisodeSums:
+    """Of the episodes that ended: the sums of their returns, lengths and metrics at the last step, and their count."""
+    sums = episode_totals(steps.terminated | steps.truncated, steps.episode_return, steps.episode_length, steps.metrics)
+    if steps.mask is None:
+        return sums
+    return sums.replace(without_action=steps_without_action(steps.mask, steps.action, nvec))
+
+
+def episode_totals(
+    done: jax.Array, returns: jax.Array, lengths: jax.Array, metrics: Mapping[str, jax.Array] = FrozenDict()
+) -> EpisodeSums:
+    """`episode_sums` of arrays of one shape: where episodes ended, the returns and lengths up to there, and metrics there."""
+    names = tuple(sorted(metrics))
+    totals = (returns, lengths, jnp.ones_like(lengths), *(metrics[name] for name in names))
+    return EpisodeSums(jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals]), names)
+
+
+def episode_means(sums: EpisodeSums) -> Metrics:
+    """`episode_metrics` from the sums of a rollout, or added up over several."""
+    count = sums.totals[2]
+    means = jnp.where(count > 0, sums.totals / jnp.maximum(count, 1.0), jnp.nan)
+    metrics = {f"env/{name}": means[3 + i] for i, name in enumerate(sums.names)}
+    if sums.without_action is not None:
+        metrics[NO_ACTION] = sums.without_action
+    return {"episode/return": means[0], "episode/length": means[1], "episode/count": count} | metrics

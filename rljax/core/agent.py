@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.core.config import Config
-from rljax.core.devices import laid_out
-from rljax.core.errors import ConfigError
+from rljax.core.devices import check_platform, laid_out
+from rljax.core.errors import ConfigError, shown
 
 Metrics = dict[str, jax.Array]
 """Flat dictionary of f32 scalars, one iteration's; stacked over iterations by make_train."""
@@ -50,6 +51,7 @@ class Agent(NamedTuple):
 
     `memory` says in a line what a run keeps on the device, where that is much. `report(state)` has metrics that every evaluation
     says besides returns, `eval/...`, where an algorithm knows more of its agent. `judge` is that of agents that play games.
+    `own` names what is not the algorithm's (a loss of yours, say): a run folder notes it, so that nobody trains on without it.
     """
 
     init: Callable[[jax.Array], Any]
@@ -59,6 +61,7 @@ class Agent(NamedTuple):
     memory: str = ""
     report: Callable[[Any], Metrics] | None = None
     judge: Judge | None = None
+    own: str = ""
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
@@ -68,24 +71,98 @@ def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), carry)
 
 
-_MAKERS: dict[type[Config], Callable[[Any], Agent]] = {}
+MakeAgent = Callable[[Any], Agent]
+"""From a configuration to its agent: `make_agent`, or a function of yours."""
+
+_MAKERS: dict[type[Config], Callable[..., Agent]] = {}
+_WITH_LOSS: set[type[Config]] = set()
 
 
-def register_agent(config_class: type[Config], make: Callable[[Any], Agent]) -> None:
-    """Make `make_agent` build agents of `config_class` with `make`."""
+def register_agent(config_class: type[Config], make: Callable[..., Agent], *, takes_loss: bool = False) -> None:
+    """Make `make_agent` build agents of `config_class` with `make(config)`, or with `make(config, loss_fn)` too."""
     _MAKERS[config_class] = make
+    if takes_loss:
+        _WITH_LOSS.add(config_class)
 
 
-def make_agent(config: Config) -> Agent:
+def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metrics]] | None = None) -> Agent:
     """Build the agent that a configuration describes: `Agent(init, step, act, config)`.
 
+    Args:
+        config: of any algorithm.
+        loss_fn: in place of the algorithm's loss, for PPO, IMPALA and PQN: `(parts, params, batch) -> (loss, metrics)`, as
+            `ppo_loss`, `impala_loss` and `pqn_loss` are. Metrics are f32 scalars.
+
     Raises:
-        ConfigError: the configuration does not fit the environment or the network.
+        ConfigError: the configuration does not fit the environment or the network, or its algorithm takes no loss.
     """
     if type(config) not in _MAKERS:
-        raise ConfigError(f"{config!r} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
-    agent = _MAKERS[type(config)](config)
+        raise ConfigError(f"{shown(config)} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
+    check_platform()
+    for path, value in jax.tree_util.tree_flatten_with_path(config)[0]:
+        if np.ndim(value):
+            name = jax.tree_util.keystr(path).removeprefix(".")
+            raise ConfigError(f"{name}: an agent has one value, got {np.shape(value)}; jax.vmap over make_train trains several")
+    if loss_fn is None:
+        agent = _MAKERS[type(config)](config)
+    else:
+        _check_loss(config, loss_fn)
+        name = getattr(loss_fn, "__qualname__", type(loss_fn).__name__)
+        agent = _MAKERS[type(config)](config, _checked_loss(loss_fn, name))._replace(own=f"the loss {name}")
     if config.num_devices == 1:
         return agent
     init, step = (laid_out(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
     return agent._replace(init=init, step=step)
+
+
+def _check_loss(config: Config, loss_fn: Any) -> None:
+    if type(config) not in _WITH_LOSS:
+        others = ", ".join(sorted(config_class.algorithm for config_class in _WITH_LOSS))
+        raise ConfigError(
+            f"loss_fn: {config.algorithm} has no single loss to replace, expected one of: {others}; "
+            "a step of your own fits every algorithm: make_agent(config)._replace(step=...)"
+        )
+    if not callable(loss_fn):
+        raise ConfigError(f"loss_fn = {loss_fn!r}: expected a function (parts, params, batch) -> (loss, metrics)")
+
+
+def _checked_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple[jax.Array, Metrics]]:
+    """The loss, with one line for a result of another form."""
+
+    def checked(*args: Any) -> tuple[jax.Array, Metrics]:
+        result = loss_fn(*args)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ConfigError(f"the loss {name}: returned {type(result).__name__}, expected (loss, dictionary of metrics)")
+        for what, x in [("loss", result[0]), *result[1].items()]:
+            if jnp.shape(x) != ():
+                raise ConfigError(f"the loss {name}: {what} has shape {list(jnp.shape(x))}, expected a scalar")
+        return result[0], {metric: jnp.asarray(x, jnp.float32) for metric, x in result[1].items()}
+
+    return checked
+
+
+def own_of(config: Config, make: MakeAgent) -> str:
+    """What is the user's own in the agents that `make` makes; "" of `make_agent`.
+
+    Raises:
+        ConfigError: it makes no agents.
+    """
+    agent = make(config)
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"make_agent: returned {type(agent).__name__}, expected an Agent, such as rljax.make_agent(config)")
+    name = getattr(make, "__qualname__", type(make).__name__)
+    return agent.own or ("" if make is make_agent else f"the agents of {name}")
+
+
+def check_own(what: str, there: str, here: str) -> None:
+    """Refuse to go on with what was begun by an agent that has something of its own, and is not here.
+
+    Args:
+        what: goes on: a run, a sweep, a study.
+        there: the `own` of the agent that began it.
+        here: that of the agent at hand.
+    """
+    if there != here:
+        was, now = (own or "the algorithm as it is" for own in (there, here))
+        how = "give it again, as in rljax.make_agent(config, loss_fn=...)" if there else "leave it out, or start anew"
+        raise ConfigError(f"{what} was begun with {was}, and cannot go on with {now}: {how}")

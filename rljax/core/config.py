@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib.resources
 import math
+import os
 import tomllib
 import types
 import typing
@@ -22,12 +23,30 @@ import numpy as np
 import tomli_w
 from flax.core import FrozenDict
 
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
 
 T = TypeVar("T")
 
 OBJECT_PREFIX = "object:"
-"""How the name of an environment or network that was given as an object is written to TOML; it is no id."""
+"""How an environment or network that was given as an object is written to TOML, "object:module:Class"; it is no id."""
+
+MAX_COUNT = 2**31 - 1
+"""Compiled programs count in 32 bits."""
+
+MAX_STEPS = 2**53
+"""Environment steps are counted on the host, and every JSON reader knows whole numbers up to here."""
+
+MAX_INTEGER = 2**63 - 1
+"""TOML's largest whole number."""
+
+MAX_FLOAT = float(np.finfo(np.float32).max)
+"""A larger number is infinite in a compiled program."""
+
+MAX_DEPTH = 32
+"""Tables and lists in a configuration may lie this deep in each other."""
+
+MAX_FILE_BYTES = 1_000_000
+"""Size of a configuration file; a larger file is none."""
 
 ALGORITHMS: dict[str, type[Config]] = {}
 """Configuration class by algorithm name, filled by `algorithm`."""
@@ -53,9 +72,13 @@ def static(
     gt: float | None = None,
     le: float | None = None,
     choices: tuple[str, ...] | None = None,
+    steps: bool = False,
 ) -> Any:
-    """A field that fixes shapes or structure: part of the tree's structure, never traced."""
-    metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices}
+    """A field that fixes shapes or structure: part of the tree's structure, never traced.
+
+    Whole numbers are at most `le`, else `MAX_STEPS` where the field counts environment steps (`steps`), else `MAX_COUNT`.
+    """
+    metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "steps": steps}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -69,7 +92,7 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
         checked_init = config_class.__init__
 
         @functools.wraps(checked_init)
-        def init(self: Any, **values: Any) -> None:
+        def init(self: Any, /, **values: Any) -> None:
             _check_known(values, config_class)
             checked_init(self, **values)
 
@@ -108,7 +131,9 @@ class Config:
 
     env: Any = static(default="CartPole-v1", doc="environment id, or an Environment object")
     env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
-    total_timesteps: int = static(default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0)
+    total_timesteps: int = static(
+        default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0, steps=True
+    )
     seed: int = static(
         default=0,
         doc="the key that `fit` and the command line start from; make_train takes its key as an argument",
@@ -127,7 +152,9 @@ class Config:
     )
     normalize_rewards: bool = static(default=False, doc="divide rewards by the running deviation of the discounted return")
 
-    eval_every: int | None = static(default=None, doc="evaluate each time this many environment steps have been taken", gt=0)
+    eval_every: int | None = static(
+        default=None, doc="evaluate each time this many environment steps have been taken, and at the end", gt=0, steps=True
+    )
     eval_episodes: int = static(default=32, doc="episodes per evaluation during training", gt=0)
 
     def __post_init__(self) -> None:
@@ -144,11 +171,16 @@ class Config:
         raise NotImplementedError
 
     @property
+    def rows_before_learning(self) -> int:
+        """Steps of every environment in the replay buffer before the first update; 0 without one."""
+        return 0
+
+    @property
     def num_iterations(self) -> int:
         """Iterations in the budget: `total_timesteps` is never exceeded."""
         return self.total_timesteps // self.steps_per_iteration
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, /, **changes: Any) -> Self:
         """A changed copy, validated like a new one.
 
         Raises:
@@ -161,7 +193,7 @@ def _check_known(changes: Mapping[str, Any], config_class: type[Config]) -> None
     known = [f.name for f in dataclasses.fields(config_class)]
     for name in changes:
         if name not in known:
-            raise ConfigError(f"unknown field '{name}' of {config_class.__name__}: {did_you_mean(name, known)}")
+            raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {did_you_mean(name, known)}")
 
 
 def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
@@ -175,14 +207,14 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
             value = tuple(value)
         if not isinstance(value, (tuple, list)):
             example = '["a", "b"]' if typing.get_args(kind)[0] is str else "[1.0, 0.5]"
-            raise ConfigError(f"{name} = {value!r}: expected a list, such as {example}")
+            raise ConfigError(f"{name} = {shown(value)}: expected a list, such as {example}")
         return tuple(_checked(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
-    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf"):
+    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and _is_real(value.dtype):
         if isinstance(value, jax.core.Tracer) or value.ndim:
             return value  # traced or batched: there is no single number to check
         value = _plain(value)
     expected = _expected(kind, metadata, optional=types.NoneType in options)
-    wrong = ConfigError(f"{name} = {' '.join(repr(value).split())}: expected {expected}")  # an array's repr has many lines
+    wrong = ConfigError(f"{name} = {shown(value)}: expected {expected}")
     if kind is bool:
         if not isinstance(value, bool):
             raise wrong
@@ -199,12 +231,25 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
         low, above, high = metadata.get("ge"), metadata.get("gt"), metadata.get("le")
         if (low is not None and value < low) or (above is not None and value <= above) or (high is not None and value > high):
             raise wrong
+        most = MAX_FLOAT if kind is float else MAX_STEPS if metadata.get("steps") else MAX_COUNT
+        if high is None and abs(value) > most:
+            bound = {**metadata, "le": most}
+            raise ConfigError(f"{name} = {shown(value)}: expected {_expected(kind, bound, types.NoneType in options)}")
     elif kind is str:
         if not isinstance(value, str) or (metadata.get("choices") and value not in metadata["choices"]):
             raise wrong
     elif typing.get_origin(kind) is Mapping and not isinstance(value, Mapping):
         raise wrong
-    return _frozen(value)
+    return _frozen(name, value)
+
+
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating))
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Whether TOML and JSON have a scalar of this dtype."""
+    return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_)) or dtype.kind == "U"
 
 
 def _expected(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
@@ -218,11 +263,18 @@ def _expected(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
     return text + (' or "none"' if optional else "")
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(name: str, value: Any, depth: int = 0) -> Any:
     """Hashable: tables become FrozenDict and lists tuples, so that a config can be static under jit."""
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{name}: tables and lists lie more than {MAX_DEPTH} deep in each other")
     if isinstance(value, Mapping):
-        return FrozenDict({k: _frozen(v) for k, v in value.items()})
-    return tuple(_frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
+        strange = [key for key in value if not isinstance(key, str)]
+        if strange:
+            raise ConfigError(f"{name}: expected names as keys of a table, got {shown(strange[0])}")
+        return FrozenDict({k: _frozen(name, v, depth + 1) for k, v in value.items()})
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ConfigError(f"{name}: got {shown(value)}, expected whole numbers of 64 bits")
+    return tuple(_frozen(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def preset_names() -> list[str]:
@@ -231,25 +283,25 @@ def preset_names() -> list[str]:
     return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
 
 
-def load_config(preset_or_path: str | Path, **overrides: Any) -> Any:
+def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
     """Read a preset by name, or a TOML file by its path, and change fields of it.
 
-    Returns the configuration of the algorithm that the file names (`algorithm = "ppo"`); its keys are the field names.
+    Returns the configuration of the algorithm that the file names (`algorithm = "ppo"`); its keys are the field names. The name
+    of an algorithm stands for its defaults: `load_config("ppo", env="Acrobot-v1")`.
 
     Raises:
         ConfigError: unknown preset, algorithm or field (the closest match is named), bad value, or a TOML syntax error
             (with file, line and column).
     """
-    text, source = _read(str(preset_or_path))
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: {error}") from None
+    source = str(preset_or_path)
+    if source in ALGORITHMS and source not in preset_names():
+        return ALGORITHMS[source](**overrides)
+    table = _parse(_read(source), source)
     if "algorithm" not in table:
         raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
     name = table.pop("algorithm")
     if not isinstance(name, str) or name not in ALGORITHMS:
-        raise ConfigError(f"{source}: algorithm = {name!r}: {did_you_mean(str(name), ALGORITHMS)}")
+        raise ConfigError(f"{source}: algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}")
     config_class = ALGORITHMS[name]
     try:
         return config_class(**{**table, **overrides})
@@ -257,17 +309,35 @@ def load_config(preset_or_path: str | Path, **overrides: Any) -> Any:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _read(source: str) -> tuple[str, str]:
-    path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
+def _parse(text: str, source: str) -> dict[str, Any]:
+    """The table that a TOML text is.
+
+    Raises:
+        ConfigError: a syntax error (with line and column), or values that Python's reader gives up on.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{source}: tables or lists lie too deep in each other") from None
+    except ValueError as error:  # TOMLDecodeError is one; another one is a whole number of thousands of digits
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _read(source: str) -> str:
+    if source.endswith(".toml") or os.path.isfile(source):
         try:
-            return path.read_text(encoding="utf-8"), source
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
-            raise ConfigError(f"{source}: cannot read the configuration: {reason}") from None
+            if os.path.getsize(source) <= MAX_FILE_BYTES:
+                return Path(source).read_text(encoding="utf-8")
+            reason: str | None = f"it has more than {MAX_FILE_BYTES:,} bytes"
+        except OSError as error:
+            reason = error.strerror
+        except ValueError:
+            reason = "not a UTF-8 text file"
+        raise ConfigError(f"{source}: cannot read the configuration: {reason}")
     if source not in preset_names():
-        raise ConfigError(f"unknown preset '{source}': {did_you_mean(source, preset_names())} (a file's name ends in .toml)")
-    return (importlib.resources.files("rljax.configs") / f"{source}.toml").read_text(encoding="utf-8"), source
+        known = [*preset_names(), *ALGORITHMS]
+        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} (a file's name ends in .toml)")
+    return (importlib.resources.files("rljax.configs") / f"{source}.toml").read_text(encoding="utf-8")
 
 
 def dump_config(config: Config) -> str:
@@ -291,11 +361,21 @@ def _plain(value: Any) -> Any:
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.ndim(value) == 0:
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.ndim(value) == 0 and _is_plain(value.dtype):
         # f32 prints with digits it does not have (0.0003 as 0.00030000000142492354): write the shortest that reads back.
         return float(str(np.asarray(value))) if jnp.issubdtype(value.dtype, jnp.floating) else np.asarray(value).item()
     if isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (jax.Array, np.ndarray)):
+    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim:
         raise ConfigError(f"a configuration with a batch of values (shape {value.shape}) cannot be written: one file is one run")
-    return f"{OBJECT_PREFIX}{type(value).__qualname__}"
+    return f"{OBJECT_PREFIX}{type(value).__module__}:{type(value).__qualname__}"
+
+
+def class_name(text: str) -> str:
+    """What was given as an object by the name of its class alone, "object:module:Class"; any other text as it is."""
+    return text.rpartition(":")[2] if text.startswith(OBJECT_PREFIX) else text
+
+
+def env_name(config: Config) -> str:
+    """The environment of a configuration in messages: its id, or the class of the object. None of the object's own code runs."""
+    return config.env if isinstance(config.env, str) else type(config.env).__qualname__

@@ -7,6 +7,11 @@ from those of one device only by the rounding of sums in another order.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
+import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -14,11 +19,27 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, RljaxWarning, first_line, how_to_install
 
 AXIS = "data"
 
 _MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+def check_platform() -> None:
+    """Refuse a platform (`JAX_PLATFORMS=cuda`) that JAX does not find on this machine.
+
+    Raises:
+        ConfigError: names it.
+    """
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # a known platform that is not installed fails an assertion of JAX
+        reason = f" ({first_line(error)})" if str(error) else ""
+        raise ConfigError(
+            f"JAX_PLATFORMS = {_platforms()!r}: JAX finds no such device here{reason}; leave it unset, or install "
+            "JAX for that device"
+        ) from None
 
 
 def make_mesh(num_devices: int) -> Mesh:
@@ -35,6 +56,50 @@ def make_mesh(num_devices: int) -> Mesh:
             "several)"
         )
     return jax.make_mesh((num_devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:num_devices])
+
+
+def device_summary() -> str:
+    """What JAX computes on, for people: `CPU (2 cores)`, `NVIDIA H200 (gpu)`, `8 x TPU v5 lite (tpu)`."""
+    devices = jax.devices()
+    if devices[0].platform == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        seemingly = "" if len(devices) == 1 else f", seen as {len(devices)} devices"
+        return f"CPU ({cores} core{'s' * (cores != 1)}{seemingly})"
+    many = "" if len(devices) == 1 else f"{len(devices)} x "
+    return f"{many}{devices[0].device_kind} ({devices[0].platform})"
+
+
+def warn_of_unseen_gpu() -> None:
+    """Warn where the driver lists an NVIDIA GPU and JAX computes on the CPU, unless it was told to (JAX_PLATFORMS=cpu)."""
+    if jax.default_backend() != "cpu" or "cpu" in _platforms().split(","):
+        return
+    gpu = _driver_says()
+    if gpu is not None:
+        warnings.warn(
+            f"this machine has an {gpu}, but JAX {jax.__version__} does not see it and computes on the CPU: "
+            f"{how_to_install('cuda13')}, or [cuda12] for an older driver (JAX_PLATFORMS=cpu silences this)",
+            RljaxWarning,
+            stacklevel=3,
+        )
+
+
+def _platforms() -> str:
+    """The platforms that JAX was told to use, by commas; empty where it chooses."""
+    platforms: str | None = getattr(jax.config, "jax_platforms")  # noqa: B009 - JAX's types do not have it
+    return platforms or ""
+
+
+def _driver_says() -> str | None:
+    """The first GPU that `nvidia-smi -L` lists, `NVIDIA H200`; None where there is no such command, or it finds none."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"^GPU 0: (.*?)(?: \(UUID.*)?$", listed, re.MULTILINE)
+    return found[1] if found else None
 
 
 @contextlib.contextmanager

@@ -6,15 +6,12 @@ Any gymnax environment meets the contract too, so code here asks for attributes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-
-from rljax.core.errors import ConfigError, first_line
-from rljax.core.spaces import Box, Dict, Discrete, Space, as_space, head_sizes
 
 
 @struct.dataclass
@@ -146,115 +143,12 @@ def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:
     return None if mask_of is None else mask_of(state, params)
 
 
-def check_environment(env: Any, params: Any) -> None:
-    """Trace one reset and one step and compare what comes back with the contract; nothing is computed.
-
-    Raises:
-        ConfigError: one line that names the environment, the part that is wrong and what was expected.
-    """
-    name = env.name
-    if getattr(env, "num_players", 1) != 1:
-        raise ConfigError(f"environment {name}: is a game of {env.num_players} players, expected an environment of one agent")
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    obs, state = _traced_tuple(name, "reset_env", ("obs", "state"), env.reset_env, key, params)
-    obs_space = _space(name, "observation_space", env.observation_space, params)
-    action_space = _space(name, "action_space", env.action_space, params)
-    if isinstance(action_space, Dict) and head_sizes(action_space) is None:
-        raise ConfigError(f"environment {name}: a Dict as action_space takes at least one head, each Discrete: {action_space}")
-    action = jax.eval_shape(action_space.sample, key)
-    stepped = ("obs", "state", "reward", "terminated", "info")
-    next_obs, next_state, reward, terminated, info = _traced_tuple(
-        name, "step_env", stepped, env.step_env, key, state, action, params
-    )
-    _check_same(name, "observation", next_obs, obs)
-    _check_same(name, "state", next_state, state)
-    _check_fits(name, "observation", obs, obs_space)
-    if not hasattr(reward, "shape") or reward.shape != () or not jnp.issubdtype(reward.dtype, jnp.floating):
-        raise ConfigError(
-            f"environment {name}: step_env returned a reward {_describe(reward)}, expected a float scalar float32[]"
-        )
-    truncated = _traced(name, "is_truncated", env.is_truncated, state, params)
-    for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
-        if not hasattr(flag, "shape") or flag.shape != () or flag.dtype != jnp.bool_:
-            raise ConfigError(f"environment {name}: the {label} is {_describe(flag)}, expected bool[]")
-    if not isinstance(info, Mapping):
-        raise ConfigError(f"environment {name}: step_env returned an info {_describe(info)}, expected a dictionary, such as {{}}")
-    mask = _traced(name, "action_mask", lambda s: action_mask_of(env, s, params), state)
-    if mask is not None:
-        _check_mask(name, mask, action_space)
+def plays_greedily(env: Any, deterministic: bool | None) -> bool:
+    """Whether a policy is judged by its mode and not by samples: as asked for, or unless given, as `best_is_random` says."""
+    return not getattr(env, "best_is_random", False) if deterministic is None else deterministic
 
 
-def _traced(name: str, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The shapes of what a function of the environment returns; whatever it raises becomes one line, with the cause kept."""
-    try:
-        return jax.eval_shape(function, *arguments)
-    except ConfigError:
-        raise
-    except NotImplementedError as error:
-        raise ConfigError(f"environment {name}: {error}") from error
-    except jax.errors.ConcretizationTypeError as error:
-        raise ConfigError(
-            f"environment {name}: {label} looks at a traced value with Python's if, while, bool() or int(); use jnp.where"
-        ) from error
-    except Exception as error:
-        raise ConfigError(f"environment {name}: {label} raised {first_line(error)}") from error
-
-
-def _traced_tuple(name: str, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any) -> Any:
-    result = _traced(name, label, function, *arguments)
-    expected = f"expected {len(parts)}: ({', '.join(parts)})"
-    if not isinstance(result, (tuple, list)):
-        raise ConfigError(f"environment {name}: {label} returned {_describe(result)}, {expected}")
-    if len(result) != len(parts):
-        raise ConfigError(f"environment {name}: {label} returned {len(result)} values, {expected}")
-    return result
-
-
-def _space(name: str, label: str, function: Callable[[Any], Any], params: Any) -> Space:
-    try:
-        return as_space(function(params))
-    except (TypeError, NotImplementedError) as error:
-        raise ConfigError(f"environment {name}: {label}: {error}") from error
-
-
-def _describe(leaf: Any) -> str:
-    return f"{jnp.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]" if hasattr(leaf, "shape") else repr(leaf)
-
-
-def _check_same(name: str, label: str, stepped: Any, reset: Any) -> None:
-    # As text: the structures of two flax dataclasses compare equal whatever their classes.
-    after, before = str(jax.tree.structure(stepped)), str(jax.tree.structure(reset))
-    if after != before:
-        raise ConfigError(f"environment {name}: step_env returned a {label} of structure {after}, but reset_env {before}")
-    for (path, after), before in zip(jax.tree.leaves_with_path(stepped), jax.tree.leaves(reset), strict=True):
-        if after.shape != before.shape or after.dtype != before.dtype:
-            where = label + jax.tree_util.keystr(path)
-            raise ConfigError(
-                f"environment {name}: step_env returned {where} {_describe(after)}, but reset_env {_describe(before)}"
-            )
-
-
-def _check_fits(name: str, label: str, value: Any, space: Space) -> None:
-    if isinstance(space, Dict) and isinstance(value, Mapping):
-        if value.keys() != space.spaces.keys():
-            raise ConfigError(
-                f"environment {name}: {label} has the keys {sorted(value)}, but observation_space {sorted(space.spaces)}"
-            )
-        for key, part in space.spaces.items():
-            _check_fits(name, f"{label}['{key}']", value[key], as_space(part))
-    elif isinstance(space, Box) and hasattr(value, "shape") and tuple(value.shape) != space.shape:
-        raise ConfigError(f"environment {name}: {label} {_describe(value)} does not fit observation_space of shape {space.shape}")
-
-
-def _check_mask(name: str, mask: Any, action_space: Space) -> None:
-    sizes = head_sizes(action_space)
-    if sizes is None:
-        raise ConfigError(
-            f"environment {name}: action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete,"
-            f" not {action_space}"
-        )
-    total = sum(sizes)
-    pairs = not isinstance(action_space, Discrete)
-    if mask.dtype != jnp.bool_ or not (mask.shape == (total,) or (pairs and mask.shape == (total, total))):
-        expected = f"bool[{total}]" + (f", or bool[{total},{total}] for pairs of heads" if pairs else "")
-        raise ConfigError(f"environment {name}: action_mask is {_describe(mask)}, expected {expected}")
+def __getattr__(name: str) -> Any:
+    if name == "check_environment":  # its former place; by name, as rljax.core.check imports this module
+        return importlib.import_module("rljax.core.check").check_environment
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,10 +23,16 @@ class Game(Environment):
         turn_gap: how many steps of others may lie between two moves of a player in a game; 0 where all move at every step. Where
             it is not 0, exactly one player moves at each step. By default all others move once.
         hides_state: whether a player does not see all of the state, such as another's cards. Searches, which do, refuse it.
+        step_is_random: whether `step_env` draws from its key (dice, cards that are turned over). Searches and exact trees, which
+            take a step to have one result, refuse it.
+        opening_moves: steps of random play with which a game of a tournament begins, so that players that draw nothing do not
+            play one game again and again; not used where chance or best play makes games differ.
     """
 
     num_players: int = 2
     hides_state: bool = False
+    step_is_random: bool = False
+    opening_moves: int = 2
 
     @property
     def teams(self) -> tuple[int, ...]:

@@ -74,7 +74,9 @@ class Versus(Wrapper):
         return jax.tree.map(lambda leaf: leaf[members[0]] if self.team_size == 1 else leaf[members], x)
 
     def action_mask(self, state: VersusState, params: Any) -> jax.Array:
-        return self._own(state.team, self.env.action_mask(state.game, params)).reshape(-1)
+        # What those do who are not to move is ignored, and anything is legal where the game is over.
+        waiting = ~self.env.to_move(state.game) | state.over
+        return self._own(state.team, self.env.action_mask(state.game, params) | waiting[:, None]).reshape(-1)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, VersusState]:
         game_key, team_key, key = jax.random.split(key, 3)

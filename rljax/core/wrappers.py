@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.environment import Environment, action_mask_of
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Dict, Tuple, as_space
 
 
@@ -219,7 +219,7 @@ class PixelObservation(Wrapper):
         if not can_render(env):
             raise ConfigError(f"environment {env.name}: PixelObservation needs one that can be rendered: it defines no render")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"PixelObservation: size = {size!r}, expected an integer of at least 1")
+            raise ConfigError(f"PixelObservation: size = {shown(size)}, expected an integer of at least 1")
         super().__init__(env)
         self.size = size
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 from rljax.algos.game_policy import check_game_fields
 from rljax.algos.ppo import PPOConfig
-from rljax.core.config import algorithm, leaf, static
+from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RULES, Rules
+
+MAX_LEARNERS = 64
+"""Rules of a league are traced for each learner on its own; AlphaStar had twelve."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,7 @@ class GameConfig(PPOConfig):
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
     total_timesteps: int = static(
-        default=1_000_000, doc="budget of steps of games, of all learners together, floored to whole iterations", gt=0
+        default=1_000_000, doc="budget of steps of games, of all learners together, floored to whole iterations", gt=0, steps=True
     )
     num_envs: int = static(default=256, doc="games played at once, of all learners together", gt=0)
     num_steps: int = static(default=32, doc="steps per game in one rollout", gt=0)
@@ -37,24 +39,38 @@ class GameConfig(PPOConfig):
         doc="whose place a new one takes in a full pool: 'reservoir' (all that ever were stay with the same chance) or 'fifo'",
         choices=("reservoir", "fifo"),
     )
-    snapshot_every: int = static(default=50_000, doc="steps of games between two snapshots of a learner at least", gt=0)
+    snapshot_every: int = static(
+        default=50_000, doc="steps of games between two snapshots of a learner at least", gt=0, steps=True
+    )
     self_play: float = leaf(default=0.35, doc="share of a main agent's games against itself as it is now", ge=0, le=1)
     pfsp_power: float = leaf(default=2.0, doc="p of PFSP's weights (1 - x)^p of an opponent beaten with probability x", ge=0)
     min_probability: float = leaf(default=0.0, doc="of each opponent in the pool, whatever its weight", ge=0, le=1)
     payoff_decay: float = leaf(default=0.99, doc="what is left of a pair's record after each of its games", gt=0, le=1)
     exploitability_every: int | None = static(
-        default=None, doc="of small games: compute the exact exploitability each time this many steps have been taken", gt=0
+        default=None,
+        doc="of small games: compute the exact exploitability each time this many steps have been taken",
+        gt=0,
+        steps=True,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_game_fields(self)
-        learners, group = len(self.roles), len(self.roles) * (self.num_slots if self.has_pool else 1)
+        learners = self.num_learners
+        if learners > MAX_LEARNERS:
+            raise ConfigError(
+                f"main_agents + main_exploiters + league_exploiters = {learners}: expected at most {MAX_LEARNERS} learners"
+            )
+        group = learners * (self.num_slots if self.has_pool else 1)
         if self.num_envs % group:
             slots = f" * num_slots = {learners} * {self.num_slots} = {group}" if self.has_pool else f" = {group}"
             raise ConfigError(f"num_envs = {self.num_envs}: expected a multiple of the number of learners{slots}")
         if self.has_pool and self.pool_size < learners:
             raise ConfigError(f"pool_size = {self.pool_size}: expected at least one place for each of {learners} learners")
+
+    @property
+    def num_learners(self) -> int:
+        return 1
 
     @property
     def roles(self) -> tuple[int, ...]:
@@ -70,8 +86,12 @@ class GameConfig(PPOConfig):
         """Who plays whom."""
         raise NotImplementedError
 
+    def _iterations(self, steps: int) -> int:
+        """So many, at least one, as compiled programs count them."""
+        return min(-(-steps // self.steps_per_iteration), MAX_COUNT)
+
     def _rules(self, name: str, **changes: Any) -> Rules:
-        every = max(1, math.ceil(self.snapshot_every / self.steps_per_iteration))
+        every = self._iterations(self.snapshot_every)
         rules = Rules(
             name=name,
             roles=self.roles,
@@ -119,7 +139,10 @@ class LeagueConfig(GameConfig):
     main_exploiters: int = static(default=1, doc="learners that must beat the main agents", ge=0)
     league_exploiters: int = static(default=2, doc="learners that must beat the pool", ge=0)
     snapshot_timeout: int = static(
-        default=200_000, doc="steps of games between two snapshots at most ('alphastar'; the others take one each time)", gt=0
+        default=200_000,
+        doc="steps of games between two snapshots at most ('alphastar'; the others take one each time)",
+        gt=0,
+        steps=True,
     )
     snapshot_win_rate: float = leaf(
         default=0.7, doc="against each opponent, from which on a snapshot is taken before ('alphastar')", ge=0, le=1
@@ -134,15 +157,18 @@ class LeagueConfig(GameConfig):
             )
 
     @property
+    def num_learners(self) -> int:
+        return self.main_agents + self.main_exploiters + self.league_exploiters
+
+    @property
     def roles(self) -> tuple[int, ...]:
         counts = ((MAIN, self.main_agents), (MAIN_EXPLOITER, self.main_exploiters), (LEAGUE_EXPLOITER, self.league_exploiters))
         return tuple(role for role, count in counts for _ in range(count))
 
     def rules(self) -> Rules:
-        timeout = max(1, math.ceil(self.snapshot_timeout / self.steps_per_iteration))
         return self._rules(
             self.league_rules,
-            snapshot_timeout=timeout,
+            snapshot_timeout=self._iterations(self.snapshot_timeout),
             beats_all=self.snapshot_win_rate,
             league_reset=self.league_reset,
         )

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.chance import draws_in_step
 from rljax.core.errors import ConfigError
 
 Policies = Sequence[jax.Array]
 """Of each player the probabilities of its actions f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""
 
 
-class Level(NamedTuple):
-    """All states after the same number of steps, `[N, ...]`; J are the joint actions.
-
-    Attributes:
-        moves: whether a player is to move, bool `[N, P]`.
-        info: the player's information set, i32 `[N, P]`; 0 where it is not to move.
-        action: of each player in a joint action, i32 `[J, P]`.
-        legal: bool `[N, J]`.
-        reward: f32 `[N, J, P]`, 0 where illegal.
-        child: the next level's state, i32 `[N, J]`; the number of its states where the game is over or the action illegal.
-    """
-
-    moves: np.ndarray
-    info: np.ndarray
-    action: np.ndarray
-    legal: np.ndarray
-    reward: np.ndarray
-    child: np.ndarray
-
-
 class GameTree(NamedTuple):
-    """A game of two players written out.
+    """A game of two players written out: N states in L levels, those after the same number of steps; J joint actions at most.
 
     Attributes:
-        levels: from the first move on.
-        chance: probabilities of the first level's states, `[N]`.
+        start: the first state of each level, i32 `[L]`.
+        size: how many there are, i32 `[L]`.
+        action: of each player in a joint action of a level, i32 `[L, J, 2]`.
+        moves: whether a player is to move, bool `[N, 2]`.
+        info: the player's information set, i32 `[N, 2]`; 0 where it is not to move.
+        legal: bool `[N, J]`.
+        reward: f32 `[N, J, 2]`, 0 where illegal.
+        child: the state of the next level, i32 `[N, J]`; -1 where the game is over or the action illegal.
+        chance: probabilities of the first level's states, `[size[0]]`.
         observations: of each player, what it sees in each of its information sets, f32 `[I_p, ...]`.
         masks: the legal actions there, bool `[I_p, A]`.
         merged: whether states that are reached in several ways were made one: chances to get there add up, and what a player
             did on the way is not known.
     """
 
-    levels: tuple[Level, ...]
+    start: np.ndarray
+    size: np.ndarray
+    action: np.ndarray
+    moves: np.ndarray
+    info: np.ndarray
+    legal: np.ndarray
+    reward: np.ndarray
+    child: np.ndarray
     chance: np.ndarray
     observations: tuple[np.ndarray, np.ndarray]
     masks: tuple[np.ndarray, np.ndarray]
@@ -61,11 +56,13 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
 
     Raises:
         ConfigError: the game has more states, or an observation that is the same after different numbers of steps, or with
-            different legal actions.
+            different legal actions, or its steps draw.
     """
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
     params = game.default_params if params is None else params
+    if draws_in_step(game, params):
+        raise ConfigError(f"{game.name}: its steps draw; expected all chance in initial_states, for an exact tree")
     # Also inside a trace: the tree is the same whatever is traced.
     with jax.ensure_compile_time_eval():
         return _written_out(game, params, max_states)
@@ -74,16 +71,22 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
 def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     actions = game.action_space(params).n
     states, chance = game.initial_states(params)
-    states = jax.tree.map(jnp.asarray, states)
-    look = jax.jit(jax.vmap(lambda s: (game.observe(s, params), game.action_mask(s, params), game.to_move(s))))
-    step = jax.jit(jax.vmap(lambda s, a: game.step_env(jax.random.key(0), s, a, params)[1:4]))
+    states = jax.tree.map(np.asarray, states)
+    look = _in_batches(lambda s: (game.observe(s, params), game.action_mask(s, params), game.to_move(s)))
+
+    def after(state: Any, action: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        _, state, reward, over, _ = game.step_env(jax.random.key(0), state, action, params)
+        return state, reward, over | game.is_truncated(state, params)
+
+    step = _in_batches(after)
     known: tuple[dict[bytes, tuple[int, int]], ...] = ({}, {})
     seen: tuple[list[np.ndarray], ...] = ([], [])
     legal_there: tuple[list[np.ndarray], ...] = ([], [])
-    levels: list[Level] = []
+    levels: list[dict[str, np.ndarray]] = []
+    joints: list[np.ndarray] = []
     total, merged = 0, False
     while jax.tree.leaves(states)[0].shape[0]:
-        obs, mask, moves = (np.asarray(x) for x in look(states))
+        obs, mask, moves = look(states)
         count = len(moves)
         total += count
         if total > max_states:
@@ -107,19 +110,54 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             allowed = np.where(moves[:, player, None], mask[:, player], np.arange(actions) == 0 if both else True)
             legal &= allowed[:, joint[:, player]]
         places, chosen = np.nonzero(legal)
-        following, reward, over = step(_rows(states, places), jnp.asarray(joint)[chosen])
+        following, reward, over = step(_rows(states, places), joint[chosen])
         rewards = np.zeros((count, len(joint), 2), np.float32)
-        rewards[places, chosen] = np.asarray(reward)
-        going = np.flatnonzero(~np.asarray(over))
+        rewards[places, chosen] = reward
+        going = np.flatnonzero(~over)
         rows = _bytes(_rows(following, going), len(going))
         _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         merged |= len(first) < len(going)
-        child = np.full((count, len(joint)), len(first), np.int32)
-        child[places[going], chosen[going]] = index.reshape(-1)
-        levels.append(Level(moves, info, joint, legal, rewards, child))
+        child = np.full((count, len(joint)), -1, np.int32)
+        child[places[going], chosen[going]] = total + index.reshape(-1)
+        levels.append({"moves": moves, "info": info, "legal": legal, "reward": rewards, "child": child})
+        joints.append(joint)
         states = _rows(following, going[first])
+    size = np.array([len(level["moves"]) for level in levels], np.int32)
+    widest = max(len(joint) for joint in joints)
+    joined: dict[str, Any] = {"action": np.stack([_wider(joint, widest, 0, axis=0) for joint in joints]).astype(np.int32)}
+    for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1)):
+        parts = [level[name] for level in levels]
+        joined[name] = np.concatenate(parts if fill is None else [_wider(part, widest, fill) for part in parts])
     observations, masks = (tuple(map(np.stack, x)) for x in (seen, legal_there))
-    return GameTree(tuple(levels), np.asarray(chance), observations, masks, merged)  # type: ignore[arg-type]
+    return GameTree(
+        start=(np.cumsum(size) - size).astype(np.int32),
+        size=size,
+        chance=np.asarray(chance),
+        observations=observations,  # type: ignore[arg-type]
+        masks=masks,  # type: ignore[arg-type]
+        merged=merged,
+        **joined,
+    )
+
+
+def _in_batches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` over a leading axis, on the host, compiled for a few sizes only: it takes and returns NumPy arrays."""
+    compiled = jax.jit(jax.vmap(function))
+
+    def of(*arguments: Any) -> Any:
+        count = jax.tree.leaves(arguments)[0].shape[0]
+        if not count:
+            shapes = jax.eval_shape(compiled, *arguments)
+            return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        padded = np.minimum(np.arange(max(64, 1 << (count - 1).bit_length())), count - 1)
+        return jax.tree.map(lambda x: np.asarray(x)[:count], compiled(*_rows(arguments, padded)))
+
+    return of
+
+
+def _wider(x: np.ndarray, width: int, fill: Any, axis: int = 1) -> np.ndarray:
+    """`x` with entries of `fill` after its own along an axis, `width` in all."""
+    return np.pad(x, [(0, width - x.shape[axis] if i == axis else 0) for i in range(x.ndim)], constant_values=fill)
 
 
 def _rows(states: Any, index: np.ndarray) -> Any:
@@ -138,24 +176,77 @@ def uniform_policies(tree: GameTree) -> tuple[jax.Array, jax.Array]:
     return first, second
 
 
-def _taken(level: Level, policies: Policies, player: int) -> jax.Array:
-    """How likely a player does its part of each joint action, `[N, J]`; 1 where it is not to move."""
+class _Level(NamedTuple):
+    """A level cut out of the tree, padded to the widest, W: `there` bool `[W]` says which rows are its states."""
+
+    start: jax.Array
+    there: jax.Array
+    action: jax.Array
+    moves: jax.Array
+    info: jax.Array
+    legal: jax.Array
+    reward: jax.Array
+    child: jax.Array
+
+
+def _over_levels(tree: GameTree, visit: Callable[[Any, _Level], Any], carry: Any, backwards: bool = False) -> Any:
+    """`carry = visit(carry, level)` for all levels, in a loop: what is traced does not grow with their number.
+
+    In `level.child` what is over is the last place of `_per_state`, where nothing is read but the zero it began with.
+    """
+    width = int(tree.size.max())
+    extra = width - int(tree.size[-1])
+    last = len(tree.moves) + extra
+    tables = (tree.moves, tree.info, tree.legal, tree.reward, np.where(tree.child < 0, last, tree.child))
+    padded = [jnp.asarray(np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1))) for x in tables]
+
+    def body(carry: Any, here: tuple[jax.Array, ...]) -> tuple[Any, None]:
+        start, size, action = here
+        moves, info, legal, reward, child = (jax.lax.dynamic_slice_in_dim(x, start, width) for x in padded)
+        there = jnp.arange(width) < size
+        moves, legal = moves & there[:, None], legal & there[:, None]
+        return visit(carry, _Level(start, there, action, moves, info, legal, reward, child)), None
+
+    levels = tuple(jnp.asarray(x) for x in (tree.start, tree.size, tree.action))
+    return jax.lax.scan(body, carry, levels, reverse=backwards)[0]
+
+
+def _per_state(tree: GameTree) -> jax.Array:
+    """A zero for each state, for rows that pad the last level, and for what is over."""
+    return jnp.zeros(len(tree.moves) + int(tree.size.max() - tree.size[-1]) + 1)
+
+
+def _of(level: _Level, x: jax.Array) -> jax.Array:
+    """The level's part of what `_per_state` began, `[W]`; 0 in rows that are not its states."""
+    return jnp.where(level.there, jax.lax.dynamic_slice_in_dim(x, level.start, len(level.there)), 0.0)
+
+
+def _put(level: _Level, x: jax.Array, here: jax.Array) -> jax.Array:
+    """`x` with the level's part replaced by `here`, `[W]`."""
+    before = jax.lax.dynamic_slice_in_dim(x, level.start, len(level.there))
+    return jax.lax.dynamic_update_slice_in_dim(x, jnp.where(level.there, here, before), level.start, 0)
+
+
+def _taken(level: _Level, policies: Policies, player: int) -> jax.Array:
+    """How likely a player does its part of each joint action, `[W, J]`; 1 where it is not to move."""
     probability = policies[player][level.info[:, player]][:, level.action[:, player]]
     return jnp.where(level.moves[:, player, None], probability, 1.0) * level.legal
 
 
-def _after(level: Level, values: jax.Array, player: int) -> jax.Array:
-    """Reward and what follows it, for each joint action `[N, J]`, from the next level's values `[N']`."""
-    return jnp.asarray(level.reward[..., player]) + jnp.append(values, 0.0)[level.child]
+def _after(level: _Level, values: jax.Array, player: int) -> jax.Array:
+    """Reward and what follows it, for each joint action `[W, J]`."""
+    return level.reward[..., player] + values[level.child]
 
 
 def game_values(tree: GameTree, policies: Policies) -> jax.Array:
     """The mean return of both players, `[2]`."""
-    values = [jnp.zeros(0), jnp.zeros(0)]
-    for level in reversed(tree.levels):
+
+    def visit(values: jax.Array, level: _Level) -> jax.Array:
         chosen = _taken(level, policies, 0) * _taken(level, policies, 1)
-        values = [jnp.sum(chosen * _after(level, values[player], player), -1) for player in range(2)]
-    return jnp.stack([jnp.sum(tree.chance * value) for value in values])
+        return jnp.stack([_put(level, x, jnp.sum(chosen * _after(level, x, p), -1)) for p, x in enumerate(values)])
+
+    values = _over_levels(tree, visit, jnp.stack([_per_state(tree)] * 2), backwards=True)
+    return jnp.sum(tree.chance * values[:, : len(tree.chance)], -1)
 
 
 def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.Array, jax.Array]:
@@ -165,27 +256,29 @@ def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.
         The value [], and a policy `[I_p, A]` that has it, one-hot.
     """
     other = 1 - player
-    reach, reaches = jnp.asarray(tree.chance), []
-    for level, following in zip(tree.levels, (*tree.levels[1:], None), strict=True):
-        reaches.append(reach)
-        size = 0 if following is None else len(following.moves)
-        onward = reach[:, None] * _taken(level, policies, other)
-        reach = jnp.zeros(size + 1, onward.dtype).at[level.child].add(onward)[:size]
+
+    def down(reach: jax.Array, level: _Level) -> jax.Array:
+        return reach.at[level.child].add(_of(level, reach)[:, None] * _taken(level, policies, other))
+
+    reach = _over_levels(tree, down, _per_state(tree).at[: len(tree.chance)].set(tree.chance))
     count, actions = tree.masks[player].shape
-    best = jnp.zeros((count, actions))
-    values = jnp.zeros(0)
-    for level, reach in zip(reversed(tree.levels), reversed(reaches), strict=True):
+
+    def up(carry: tuple[jax.Array, jax.Array], level: _Level) -> tuple[jax.Array, jax.Array]:
+        best, values = carry
         weighted = _taken(level, policies, other) * _after(level, values, player)
-        own = level.action[:, player]
-        # What the player's own action leads to, with the other's part averaged out: [N, A].
-        outcome = jnp.zeros((len(weighted), actions), weighted.dtype).at[:, own].add(weighted)
+        # What the player's own action leads to, with the other's part averaged out: [W, A].
+        outcome = jnp.zeros((len(weighted), actions), weighted.dtype).at[:, level.action[:, player]].add(weighted)
         moves, info = level.moves[:, player], level.info[:, player]
-        gains = jnp.zeros((count, actions), outcome.dtype).at[info].add(jnp.where(moves[:, None], reach[:, None] * outcome, 0.0))
+        reached = jnp.where(moves, _of(level, reach), 0.0)[:, None]
+        gains = jnp.zeros((count, actions), outcome.dtype).at[info].add(reached * outcome)
         choice = jnp.argmax(jnp.where(tree.masks[player], gains, -jnp.inf), -1)
         here = jnp.zeros(count, bool).at[info].max(moves)
         best = jnp.where(here[:, None], jax.nn.one_hot(choice, actions), best)
-        values = jnp.where(moves, outcome[jnp.arange(len(outcome)), choice[info]], jnp.sum(weighted, -1))
-    return jnp.sum(tree.chance * values), best
+        chosen = jnp.where(moves, outcome[jnp.arange(len(outcome)), choice[info]], jnp.sum(weighted, -1))
+        return best, _put(level, values, chosen)
+
+    best, values = _over_levels(tree, up, (jnp.zeros((count, actions)), _per_state(tree)), backwards=True)
+    return jnp.sum(tree.chance * values[: len(tree.chance)]), best
 
 
 def nash_conv(tree: GameTree, policies: Policies) -> jax.Array:
@@ -217,14 +310,14 @@ def mixed_policies(tree: GameTree, policies: Policies, weights: jax.Array) -> tu
         raise ConfigError("a mixture needs the way to each state, and the tree has states that are reached in several ways")
 
     def own_reach(player: int, policy: jax.Array) -> jax.Array:
-        reach, there = jnp.ones(len(tree.chance)), jnp.zeros(len(tree.masks[player]))
-        for level, following in zip(tree.levels, (*tree.levels[1:], None), strict=True):
-            there = there.at[level.info[:, player]].max(jnp.where(level.moves[:, player], reach, 0.0))
-            size = 0 if following is None else len(following.moves)
-            both = [policy, policy]
-            onward = reach[:, None] * _taken(level, both, player)
-            reach = jnp.zeros(size + 1).at[level.child].max(onward)[:size]
-        return there
+        def down(carry: tuple[jax.Array, jax.Array], level: _Level) -> tuple[jax.Array, jax.Array]:
+            there, reach = carry
+            here = _of(level, reach)
+            there = there.at[level.info[:, player]].max(jnp.where(level.moves[:, player], here, 0.0))
+            return there, reach.at[level.child].max(here[:, None] * _taken(level, [policy, policy], player))
+
+        start = (jnp.zeros(len(tree.masks[player])), _per_state(tree).at[: len(tree.chance)].set(1.0))
+        return _over_levels(tree, down, start)[0]
 
     mixed = []
     for player in range(2):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shown
 
 WEIGHTINGS = ("squared", "variance", "linear", "linear_capped")
 """Names of PFSP weights of an opponent that is beaten with probability x: (1-x)^2, x (1-x), 1-x, min(1/2, 1-x)."""
@@ -40,7 +40,7 @@ def pfsp_probabilities(
     x = jnp.clip(win_rate, 0.0, 1.0)
     if isinstance(weighting, str):
         if weighting not in WEIGHTINGS:
-            raise ConfigError(f"weighting = {weighting!r}: {did_you_mean(weighting, WEIGHTINGS)}")
+            raise ConfigError(f"weighting = {shown(weighting)}: {did_you_mean(weighting, WEIGHTINGS)}")
         weight = {
             "squared": jnp.square(1.0 - x),
             "variance": x * (1.0 - x),

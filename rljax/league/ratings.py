@@ -14,6 +14,8 @@ SCALE = 400.0 / math.log(10.0)
 
 ANCHOR_RATING = 1000.0
 _NEWTON_STEPS, _LONGEST_STEP, _Z95 = 50, 2.0, 1.959964
+_NOBODY = -1e30
+"""The log strength in a place that is not taken."""
 
 
 class Ratings(NamedTuple):
@@ -56,7 +58,8 @@ def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: flo
     others = jnp.arange(players) != anchor
 
     def loss(strength: jax.Array) -> jax.Array:
-        placed = jnp.where(there, strength[jnp.maximum(rankings, 0)], -jnp.inf)
+        # Finite where nobody is: the gradient of the sum of two minus infinities is not a number.
+        placed = jnp.where(there, strength[jnp.maximum(rankings, 0)], _NOBODY)
         # Of those who were not placed before: the log of their strengths' sum.
         left = jax.lax.cumlogsumexp(placed, axis=1, reverse=True)
         likely = jnp.sum(jnp.where(there, placed - jnp.where(there, left, 0.0), 0.0))

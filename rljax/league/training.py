@@ -18,7 +18,7 @@ from rljax.algos.optimizer import adam, annealed
 from rljax.algos.policy import policy_and_value
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_loss
 from rljax.algos.training import evaluation_due
-from rljax.collect.games import GameNoise, GameSteps, Playing, game_rollout, looked_at, seen_advantages
+from rljax.collect.games import GameNoise, GameSteps, Playing, game_rollout, looked_at, moves_without_action, seen_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import environment_noise, episode_means, episode_totals, initial_environments
@@ -26,6 +26,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
+from rljax.core.spaces import as_space, head_sizes
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
 from rljax.league.league import LANES, League, begin_anew
@@ -319,7 +320,9 @@ def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
     config, learners = parts.config, len(parts.rules.roles)
     returns = _own_return(parts, steps) if config.has_pool else steps.returns[..., 0]
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // learners)
-    return episode_means(episode_totals(steps.done & is_main, returns, steps.length))
+    nvec = head_sizes(as_space(parts.game.action_space(parts.game_params))) or ()
+    totals = episode_totals(steps.done & is_main, returns, steps.length, steps.metrics)
+    return episode_means(totals.replace(without_action=moves_without_action(steps.mask, steps.moves, nvec)))
 
 
 def tree_policies(parts: GameParts, params: Any) -> tuple[jax.Array, jax.Array]:
@@ -346,6 +349,7 @@ def _exploitability_metrics(parts: GameParts, state: GameState) -> Metrics:
         return exploitability(tree, tree_policies(parts, jax.tree.map(lambda x: x[0], params)))
 
     due = evaluation_due(config.exploitability_every, config.steps_per_iteration, state.iteration - 1)
+    due |= state.iteration == config.num_iterations
     return {"league/exploitability": jax.lax.cond(due, of, lambda _: jnp.full((), jnp.nan), state.params)}
 
 

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.nn.attention import PointerNetwork
 from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
 from rljax.nn.layers import ACTIVATIONS, FiLM, together
@@ -287,7 +287,7 @@ def _choice(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
     """Take a key of a table that is one of some names, the first unless given."""
     value = table.pop(key, choices[0])
     if value not in choices:
-        raise ConfigError(f"network.{key} = {value!r}: {did_you_mean(str(value), choices)}")
+        raise ConfigError(f"network.{key} = {shown(value)}: {did_you_mean(str(value), choices)}")
     return str(value)
 
 

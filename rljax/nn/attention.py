@@ -198,7 +198,8 @@ class PointerNetwork(nn.Module):
         query = nn.Dense(self.size, kernel_init=inits["query"], name="query")(query)
         key = nn.Dense(self.size, kernel_init=inits["key"], name="key")(entities)
         logits = jnp.einsum("...d,...ed->...e", query / math.sqrt(self.size), key)
-        return mask_logits(logits, mask)
+        # All alike, and without a gradient, where no entity is there: `mask_logits` then masks none.
+        return mask_logits(logits if mask is None else jnp.where(mask, logits, 0.0), mask)
 
 
 def _split_heads(x: jax.Array, num_heads: int) -> jax.Array:

@@ -77,7 +77,7 @@ class CompositeHead(nn.Module):
 class CompositeDistribution(struct.PyTreeNode):
     """A distribution over actions i32 `[..., K]`, head k's conditioned on those of the heads before it.
 
-    Every head must be left a legal action, whatever the heads before it chose; one that is not takes its action 0.
+    Every head must be left a legal action, whatever the heads before it chose; of one that is not all actions count as legal.
 
     Attributes:
         outputs: context `[..., C]` and parameters.
@@ -128,21 +128,9 @@ class CompositeDistribution(struct.PyTreeNode):
         seen = taken[..., None, :, :] & np.tri(heads, k=-1, dtype=bool)[..., None]
         before = seen.reshape(*action.shape, -1).astype(embedding.dtype) @ embedding.reshape(heads * widest, -1)
         logits = jnp.einsum("...kc,kcw->...kw", jnp.tanh(context[..., None, :] + before), kernel) + bias
-        return jax.nn.log_softmax(mask_logits(logits, self._legal_given(action))), taken
-
-    def _legal_given(self, action: jax.Array) -> jax.Array:
-        """What is legal given the actions before, bool `[..., K, W]`; padding is not."""
-        sizes = np.asarray(self.nvec)
-        starts, exists = _starts(self.nvec), np.arange(max(self.nvec)) < sizes[:, None]
-        legal, pairs = self._masks()
-        if legal is None:
-            return jnp.asarray(exists)
-        if pairs is not None:
-            head = np.repeat(np.arange(len(sizes)), sizes)
-            chosen = action[..., head] == np.arange(len(head)) - starts[head]
-            ruled_out = chosen[..., None] & (head[:, None] < head) & ~pairs
-            legal = legal & ~jnp.any(ruled_out, axis=-2)
-        return legal[..., np.where(exists, starts[:, None] + np.arange(max(self.nvec)), 0)] & exists
+        exists = _exists(self.nvec)
+        legal = jnp.asarray(exists) if self.mask is None else legal_given(self.mask, action, self.nvec)
+        return jax.nn.log_softmax(mask_logits(logits, legal, exists)), taken
 
     def _head_by_head(self, noise: jax.Array | None) -> jax.Array:
         context, embedding, kernel, bias = self.outputs
@@ -215,6 +203,30 @@ def composite_distribution(outputs: CompositeOutputs, mask: jax.Array | None, nv
 def composite_entropy(distribution: CompositeDistribution, action: jax.Array) -> jax.Array:
     """An estimate f32 `[...]` of the entropy from actions that the policy drew, i32 `[..., K]` (see `entropy_along`)."""
     return distribution.entropy_along(action)
+
+
+def legal_given(mask: jax.Array, action: jax.Array, nvec: tuple[int, ...]) -> jax.Array:
+    """What is legal for each head given the actions of those before it, bool `[..., K, W]`; padding is not.
+
+    Args:
+        mask: bool `[..., A]` or `[..., A, A]`, as in `CompositeDistribution`.
+        action: i32 `[..., K]`.
+        nvec: number of actions of each head.
+    """
+    starts, exists = _starts(nvec), _exists(nvec)
+    legal = mask
+    if mask.ndim > action.ndim:
+        legal = jnp.diagonal(mask, axis1=-2, axis2=-1)
+        head = np.repeat(np.arange(len(nvec)), nvec)
+        chosen = action[..., head] == np.arange(len(head)) - starts[head]
+        ruled_out = chosen[..., None] & (head[:, None] < head) & ~mask
+        legal = legal & ~jnp.any(ruled_out, axis=-2)
+    return legal[..., np.where(exists, starts[:, None] + np.arange(max(nvec)), 0)] & exists
+
+
+def _exists(nvec: tuple[int, ...]) -> np.ndarray:
+    """Which of the W actions of the widest head each head has, bool `[K, W]`."""
+    return np.arange(max(nvec)) < np.asarray(nvec)[:, None]
 
 
 def _starts(nvec: tuple[int, ...]) -> np.ndarray:

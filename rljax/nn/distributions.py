@@ -90,10 +90,20 @@ def _named(names: tuple[str, ...]) -> Callable[[jax.Array], dict[str, jax.Array]
     return lambda action: {name: action[..., i] for i, name in enumerate(names)}
 
 
-def mask_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Logits whose masked entries (False) get probability exactly 0 and no gradient."""
+def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | bool = True) -> jax.Array:
+    """Logits whose masked entries (False) get probability exactly 0 and no gradient; where all are masked none counts as that.
+
+    Args:
+        logits: f32 `[..., A]`.
+        mask: bool `[..., A]`; None: nothing is masked.
+        exists: what is no padding, bool of a shape that broadcasts; padding is masked in any case.
+    """
+    if mask is None:
+        return logits
+    mask = mask & exists
+    legal = mask | (~jnp.any(mask, axis=-1, keepdims=True) & exists)
     # The least finite number and not -inf: 0 log 0 is then 0 in the entropy, and so is its gradient.
-    return logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+    return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
 
 
 def _categorical_head(n: int) -> ActionHead:
@@ -125,8 +135,8 @@ def _multi_categorical_head(nvec: tuple[int, ...]) -> ActionHead:
     place = np.where(exists, np.cumsum((0, *nvec[:-1]))[:, None] + np.arange(widest), 0)
 
     def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
-        legal = exists if mask is None else exists & mask[..., place]
-        logits = mask_logits(outputs[..., place], jnp.asarray(legal))
+        legal = jnp.asarray(exists) if mask is None else mask[..., place]
+        logits = mask_logits(outputs[..., place], legal, exists)
         return distrax.Independent(distrax.Categorical(logits=logits), reinterpreted_batch_ndims=1)
 
     return ActionHead(
@@ -146,7 +156,7 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
 
     def distribution(outputs: jax.Array, _: jax.Array | None) -> Any:
         mean, log_deviation = jnp.split(outputs, 2, axis=-1)
-        scale = jnp.exp(jnp.clip(log_deviation, LOG_STD_MIN, LOG_STD_MAX))
+        scale = jnp.exp(bounded_log_std(log_deviation))
         shape = mean.shape[:-1] + space.shape
         normal = distrax.Normal(mean.reshape(shape), scale.reshape(shape))
         return distrax.Independent(normal, reinterpreted_batch_ndims=len(space.shape))
@@ -161,10 +171,32 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
     )
 
 
+@jax.custom_vjp
+def bounded_log_std(x: jax.Array) -> jax.Array:
+    """`x` clipped to `[LOG_STD_MIN, LOG_STD_MAX]`, f32 of any shape, whose gradient of a loss leads back from outside.
+
+    The gradient of a plain clip is 0 outside, so what an optimiser pushes there stays for ever. Here it is that of the clipped
+    value wherever descent leads inwards, and 0 where it would lead further out.
+    """
+    return jnp.clip(x, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def _bounded_log_std_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return bounded_log_std(x), x
+
+
+def _bounded_log_std_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    outwards = ((x > LOG_STD_MAX) & (gradient < 0)) | ((x < LOG_STD_MIN) & (gradient > 0))
+    return (jnp.where(outwards, 0.0, gradient),)
+
+
+bounded_log_std.defvjp(_bounded_log_std_forward, _bounded_log_std_backward)
+
+
 def squashed_gaussian(outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`(mean, log_std)`, each f32 `[..., A]`, of the Gaussian whose tanh is the action, from a network's outputs `[..., 2 A]`."""
     mean, log_std = jnp.split(outputs, 2, axis=-1)
-    return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+    return mean, bounded_log_std(log_std)
 
 
 def sample_squashed(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:

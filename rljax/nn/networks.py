@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-from rljax.core.config import OBJECT_PREFIX
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.config import OBJECT_PREFIX, class_name
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.wrappers import flatten_observation
 from rljax.nn.initializers import orthogonal_kernels
 from rljax.nn.layers import ACTIVATIONS
@@ -173,18 +173,27 @@ def check_convolutions(table: Mapping[str, Any]) -> None:
         raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
 
 
+MAX_LAYERS = 256
+"""Layers of a network: a program with thousands is never traced to its end."""
+
+MAX_SIZE = 2**20
+"""Units of a layer."""
+
+SIZES_ALLOWED = f"whole numbers > 0, such as [64, 64] (at most {MAX_LAYERS}, each at most {MAX_SIZE})"
+
+
 def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """The attributes that a `network` table gives, checked; `types` are the known types and their keys."""
     if isinstance(spec, str) and spec.startswith(OBJECT_PREFIX):
-        name = spec.removeprefix(OBJECT_PREFIX)
+        name = class_name(spec)
         again = "give it again, load_run(path, network=...) or fit(config, resume=...)"
         raise ConfigError(f"the network was given as an object of class {name}: {again}")
     if not isinstance(spec, Mapping):
-        raise ConfigError(f"network = {spec!r}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
+        raise ConfigError(f"network = {shown(spec)}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
     table = {"type": "mlp", **spec}
     kind = table.pop("type")
     if kind not in types:
-        raise ConfigError(f"network.type = {kind!r}: {did_you_mean(str(kind), types)}")
+        raise ConfigError(f"network.type = {shown(kind)}: {did_you_mean(str(kind), types)}")
     for key in table:
         if key not in types[kind]:
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, ['type', *types[kind]])}")
@@ -192,19 +201,27 @@ def network_table(spec: Any, types: Mapping[str, tuple[str, ...]]) -> dict[str, 
         sizes = table.get(key, ())
         if isinstance(sizes, list):
             sizes = table[key] = tuple(sizes)
-        if not isinstance(sizes, tuple) or not all(is_size(n) for n in sizes):
+        if not are_sizes(sizes):
             what = "a list of layer sizes" if "hidden" in key else "a list, one for each convolution"
-            raise ConfigError(f"network.{key} = {sizes!r}: expected {what}, whole numbers > 0, such as [64, 64]")
+            raise ConfigError(f"network.{key} = {shown(sizes)}: expected {what}, {SIZES_ALLOWED}")
     for key in ("size", "blocks", "depth", "layers", "heads", "width"):
+        most = MAX_SIZE if key in ("size", "width") else MAX_LAYERS
         if not is_size(table.get(key, 1)):
-            raise ConfigError(f"network.{key} = {table[key]!r}: expected a whole number > 0")
+            raise ConfigError(f"network.{key} = {shown(table[key])}: expected a whole number > 0")
+        if table.get(key, 1) > most:
+            raise ConfigError(f"network.{key} = {shown(table[key])}: expected a whole number > 0 and <= {most}")
     if table.get("activation", "tanh") not in ACTIVATIONS:
         name = str(table["activation"])
-        raise ConfigError(f"network.activation = {name!r}: {did_you_mean(name, ACTIVATIONS)}")
+        raise ConfigError(f"network.activation = {shown(name)}: {did_you_mean(name, ACTIVATIONS)}")
     for key in ("shared", "layer_norm", "pointer"):
         if not isinstance(table.get(key, False), bool):
-            raise ConfigError(f"network.{key} = {table[key]!r}: expected true or false")
+            raise ConfigError(f"network.{key} = {shown(table[key])}: expected true or false")
     return table
+
+
+def are_sizes(sizes: Any) -> bool:
+    """Whether a list is one of layers' sizes, as `SIZES_ALLOWED` says."""
+    return isinstance(sizes, (list, tuple)) and len(sizes) <= MAX_LAYERS and all(is_size(n) and n <= MAX_SIZE for n in sizes)
 
 
 def is_size(n: Any) -> bool:

@@ -7,6 +7,7 @@ what the searches thought of the moves and to what came of the games.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +24,15 @@ from rljax.algos.optimizer import adam, annealed
 from rljax.collect.games import looked_at, seen_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
-from rljax.collect.rollout import environment_noise, episode_means, episode_totals, fresh_episodes, initial_environments
+from rljax.collect.rollout import (
+    environment_noise,
+    episode_means,
+    episode_totals,
+    fresh_episodes,
+    initial_environments,
+    metrics_of,
+    steps_without_action,
+)
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.environment import step_or_restart
@@ -31,23 +40,23 @@ from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.nn.distributions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
-from rljax.planning.mcts import ILLEGAL, check_searchable, judged_by, search_functions
+from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, judged_by, search_functions
 
 
 @algorithm("alphazero")
 class AlphaZeroConfig(Config):
-    """AlphaZero for games in which players take turns and everything is seen."""
+    """AlphaZero for games in which players take turns, everything is seen and steps do not draw."""
 
     of_games: ClassVar[bool] = True
     log_std: ClassVar[str] = "parameter"
     action_heads: ClassVar[str] = "independent"
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
-    total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0)
+    total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0, steps=True)
     gamma: float = leaf(default=1.0, doc="discount per move of the targets; a search does not discount", ge=0, le=1)
     num_envs: int = static(default=128, doc="games played at once", gt=0)
     num_steps: int = static(default=16, doc="moves per game in one iteration", gt=0)
-    num_simulations: int = static(default=32, doc="positions that the search of each move looks at", gt=0)
+    num_simulations: int = static(default=32, doc="positions that the search of each move looks at", gt=0, le=MAX_SIMULATIONS)
     root_exploration: float = leaf(default=0.25, doc="share of the search's prior spread over all legal moves", ge=0, le=1)
     random_moves: float = leaf(
         default=0.2, doc="share of moves drawn at random, so that positions off the beaten track are learned too", ge=0, le=1
@@ -111,6 +120,7 @@ class SearchedMoves(NamedTuple):
     done: jax.Array
     length: jax.Array
     returns: jax.Array
+    metrics: Mapping[str, jax.Array] = FrozenDict()
 
 
 class _Batch(NamedTuple):
@@ -124,10 +134,10 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
     """Build game and network.
 
     Raises:
-        ConfigError: `env` is no game in which players take turns, or the network does not fit.
+        ConfigError: `env` is no game that can be searched, or the network does not fit.
     """
     game, env_params, _, policy, head = build_game_policy(config)
-    check_searchable(game)
+    check_searchable(game, env_params)
     return AlphaZeroParts(config, game, env_params, policy, head)
 
 
@@ -175,11 +185,11 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
             chance[..., 0] < config.random_moves, jnp.argmax(jnp.where(mask, chance[..., 1:], -1.0), -1), found.action
         )
         joint = jnp.repeat(taken[:, None], game.num_players, axis=1)
-        obs, env_state, reward, terminated, truncated, _ = jax.vmap(
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, game_params)
         )(noise.step_key, fresh_episodes(game, game_params, noise), env_state, joint)
         done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
-        happened = SearchedMoves(seen, mask, found.action_weights, moves, reward, done, length, returns)
+        happened = SearchedMoves(seen, mask, found.action_weights, moves, reward, done, length, returns, metrics_of(info))
         return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
 
     noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs)
@@ -194,7 +204,12 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
 
 def _explored(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
     """The root with a share of its prior spread over all legal moves: else a prior that is sure too early is never corrected,
-    since nobody sees what the other moves are worth."""
+    since nobody sees what the other moves are worth.
+
+    The share enters the target too, as root noise does in AlphaZero, but hardly: a search of 16 multiplies the odds of the best
+    move against the worst by about exp(5.5). Of a share of .25 over 7 moves the worst keeps 2e-4, one half way between 3e-3. Only
+    among moves of nearly one value does it draw the policy towards the uniform one.
+    """
     legal = mask / jnp.sum(mask, axis=-1, keepdims=True)
     prior = (1.0 - share) * jax.nn.softmax(root.prior_logits) + share * legal
     return root.replace(prior_logits=jnp.where(mask, jnp.log(jnp.maximum(prior, 1e-30)), ILLEGAL))
@@ -264,7 +279,9 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
     def step(state: AlphaZeroState) -> tuple[AlphaZeroState, Metrics]:
         state, moves = alphazero_collect(parts, state)
         state, metrics = alphazero_update(parts, state, moves)
-        return state, episode_means(episode_totals(moves.done, moves.returns, moves.length)) | metrics
+        totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics)
+        totals = totals.replace(without_action=steps_without_action(moves.mask))
+        return state, episode_means(totals) | metrics
 
     def judge(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
         return _judged(parts, state.params, obs)

@@ -1,6 +1,7 @@
 """Monte Carlo tree search over any `Game` in which players take turns, with mctx (Babuschkin et al., 2020).
 
-The state itself is searched, so games with hidden cards are refused: they would be played with open ones.
+The state itself is searched, so games with hidden cards are refused: they would be played with open ones. An action leads to
+one state of the tree, so games whose steps draw are refused, too: their chance would be drawn once and taken for certain.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import mctx
 
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
+from rljax.core.chance import draws_in_step, holds_key
+from rljax.core.config import env_name
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
@@ -25,6 +28,9 @@ ILLEGAL = -1e9
 
 MAX_ROLLOUT = 1_000
 """Steps after which random play is given up; what it brought up to there counts."""
+
+MAX_SIMULATIONS = 100_000
+"""Positions in the tree of one search: each search keeps all of their states."""
 
 Evaluation = Callable[[jax.Array, Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
 """`(key, state, obs [...], mask bool [A]) -> (logits f32 [A], value f32 [])` of one state that is not over: what the player to
@@ -153,11 +159,11 @@ def make_mcts(
         exploration: c, in units of returns.
 
     Raises:
-        ConfigError: players move at once, there are more than two sides, or a number is not allowed.
+        ConfigError: the game cannot be searched (`check_searchable`), or a number is not allowed.
     """
-    check_searchable(game)
-    if num_simulations < 1:
-        raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0")
+    check_searchable(game, params)
+    if not 0 < num_simulations <= MAX_SIMULATIONS:
+        raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0 and <= {MAX_SIMULATIONS}")
     params = game.default_params if params is None else params
     root, recurrent = search_functions(game, params, evaluate or random_evaluation(game, params))
 
@@ -210,18 +216,33 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
         ConfigError: the agent plays no game, or one that cannot be searched.
     """
     if agent.judge is None:
-        raise ConfigError(f"{agent.config.algorithm} on {agent.config.env}: is no agent of a game, so it cannot search")
+        raise ConfigError(f"{agent.config.algorithm} on {env_name(agent.config)}: is no agent of a game, so it cannot search")
     game, params = make_game(agent.config)
     evaluate = judged_by(partial(agent.judge, state))
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
 
 
-def check_searchable(game: Game) -> None:
-    """Refuse games in which players move at once, with more than two sides (one's loss is then not the other's gain), and those
-    in which a search would see what a player does not."""
+def check_searchable(game: Game, params: Any = None) -> None:
+    """Refuse games that a search would play wrongly.
+
+    Those are games in which players move at once, with more than two sides (one's loss is then not the other's gain), in which
+    a search would see what a player does not, and whose steps draw.
+
+    Args:
+        game: the game.
+        params: of it; its default ones.
+
+    Raises:
+        ConfigError: says what is wrong with the game.
+    """
+    params = game.default_params if params is None else params
     if len(set(game.teams)) != 2:
         raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a game of two, what one wins the other loses")
     if game.turn_gap == 0:
         raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")
     if game.hides_state:
         raise ConfigError(f"{game.name}: hides a part of its state, which a search would look at; all must be seen")
+    if holds_key(game, params):
+        raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee what is drawn")
+    if draws_in_step(game, params):
+        raise ConfigError(f"{game.name}: its steps draw, and a search would take what it drew once for certain")

@@ -1,6 +1,6 @@
 """Benchmarks: compile and run time apart, medians, interleaved with a peer where one is installed.
 
-Every number in the README comes from here.
+`rljax reproduce bench_NAME` records a suite for the README.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from rljax.algos.training import make_train
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
 from rljax.core.config import load_config
-from rljax.envs import resolve_env
 from rljax.run.bench_devices import print_devices
 from rljax.run.bench_dreamer import print_dreamer
 from rljax.run.bench_league import print_league
@@ -44,7 +43,7 @@ def bench_ppo(repeats: int) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     _print_startup(repeats)
-    config = load_config("cartpole_ppo_cleanrl")
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
     _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{config.total_timesteps:,} steps", repeats)
     _print_time_to_solve(repeats)
 
@@ -60,7 +59,7 @@ def bench_dqn(repeats: int) -> None:
     """DQN: `cartpole_dqn_rejax` beside rejax's DQN at the same work, and what a seed costs among 32 vmapped ones."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
-    config = load_config("cartpole_dqn_rejax")
+    config = load_config("cartpole_dqn_rejax", eval_every=None)
     work = f"{config.total_timesteps:,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
     _print_peers("cartpole_dqn_rejax", config, rejax_dqn(config), work, repeats)
     _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
@@ -81,17 +80,6 @@ def bench_dreamer(repeats: int) -> None:
     print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)
 
 
-def bench_presets(repeats: int) -> None:
-    """The algorithms side by side: steps and time until the presets of a task solve it, for the README's decision guide."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    print(hardware())
-    print(f"\nevaluation every 1/50 of the budget, 32 episodes; {SEEDS} seeds; run time of one seed, median of {repeats}\n")
-    print("| preset | solved first, steps: median, worst seed | seeds | at the end: mean, worst | trace + compile, s | run, s |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for preset in COMPARED:
-        _print_preset(preset, repeats)
-
-
 SUITES: dict[str, Callable[[int], None]] = {
     "ppo": bench_ppo,
     "recurrent": bench_recurrent,
@@ -100,24 +88,8 @@ SUITES: dict[str, Callable[[int], None]] = {
     "league": print_league,
     "sweep": print_sweep,
     "devices": print_devices,
-    "presets": bench_presets,
     "fit": bench_fit,
 }
-
-COMPARED = (
-    "cartpole_ppo",
-    "cartpole_impala",
-    "cartpole_pqn",
-    "cartpole_dqn",
-    "acrobot_ppo",
-    "acrobot_dqn",
-    "pendulum_ppo",
-    "pendulum_sac",
-)
-"""The presets of tasks that several algorithms have one for."""
-
-SEEDS = 8
-"""How many seeds of each of them are trained in one vmap."""
 
 
 def rejax_ppo(config: Any) -> Program | None:
@@ -193,7 +165,7 @@ class _Clock(Silent):
 
 def _print_fit(repeats: int) -> None:
     """Run times interleaved, compiling left out; those of `fit` last until the final checkpoint is on the disk."""
-    config = load_config("cartpole_ppo_cleanrl")
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
     pure = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
     variants: dict[str, dict[str, Any]] = {
         "fit, nothing written": {},
@@ -291,28 +263,6 @@ def _print_recurrent(config: PPOConfig, repeats: int) -> None:
             f"| {name} | {sum(x.size for x in jax.tree.leaves(shapes)):,} | {compiling:.1f} | {median(runs):.2f} "
             f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} | {ratio} |"
         )
-
-
-def _print_preset(preset: str, repeats: int) -> None:
-    config = load_config(preset)
-    timing = time_interleaved({preset: make_train(config.replace(eval_every=None))}, repeats)[preset]
-    watched = config.replace(eval_every=config.total_timesteps // 50, eval_episodes=32)
-    agent = make_agent(watched)
-
-    def train(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        result = make_train(watched)(key)
-        return result.metrics["eval/return"], jnp.mean(evaluate(agent, result.state, jax.random.fold_in(key, 1)))
-
-    curves, final = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), SEEDS))
-    threshold = resolve_env(config.env, config.env_params)[0].reward_threshold
-    reached = np.asarray(curves) >= threshold
-    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, config.total_timesteps)
-    final = np.asarray(final)
-    print(
-        f"| `{preset}` | {np.median(steps):,.0f}, {steps.max():,} | {int(reached.any(1).sum())} of {SEEDS} "
-        f"| {final.mean():.1f}, {final.min():.1f} | {timing.compile:.1f} | {median(timing.runs):.2f} |",
-        flush=True,
-    )
 
 
 def _print_seeds(config: Any, seeds: int, repeats: int) -> None:

@@ -25,7 +25,7 @@ def print_sweep(repeats: int) -> None:
     """PPO of PureJaxRL's settings on CartPole: seconds for 1 to 2048 agents, and a sweep of 3 learning rates x 16 seeds."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
-    config = load_config("cartpole_ppo_cleanrl")
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
     if jax.default_backend() == "cpu":
         config = config.replace(total_timesteps=51_200)
     counts = COUNTS.get(jax.default_backend(), COUNTS["gpu"])

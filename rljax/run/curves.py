@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.folder import METRICS_FILE, check_run
+from rljax.run.sealed import is_number, whole
 
 NOT_METRICS = ("step", "seeds", "hyperparameters")
 
@@ -54,13 +55,12 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            step = int(record["step"])
-        except (ValueError, KeyError, TypeError):
+        record = _record(line)
+        if record is None:
             if number == len(lines):
                 break
-            raise ConfigError(f"{file}, line {number}: not a record of metrics") from None
+            raise ConfigError(f"{file}, line {number}: not a record of metrics")
+        step = record["step"]
         if "hyperparameters" in record:
             history.hyperparameters.append((step, record["hyperparameters"]))
             continue
@@ -69,6 +69,24 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
             history.records.pop()
         history.records.append(record)
     return history
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line of a metrics file; None where it is no record: a step, and numbers or null."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not whole().test(record.get("step")):
+        return None
+    if "hyperparameters" in record:
+        return record if isinstance(record["hyperparameters"], dict) else None
+    seeds = record.get("seeds", {})
+    if not isinstance(seeds, dict) or not all(isinstance(row, list) for row in seeds.values()):
+        return None
+    values = [value for name, value in record.items() if name not in NOT_METRICS]
+    values += [value for row in seeds.values() for value in row]
+    return record if all(value is None or is_number(value) for value in values) else None
 
 
 def curves(run_dir: str | os.PathLike[str], metric: str, history: History | None = None) -> Curves:

@@ -34,7 +34,7 @@ from jax import export as jax_export
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
 from rljax.core.environment import action_mask_of
-from rljax.core.errors import ConfigError, first_line
+from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.spaces import Dict, as_space, head_sizes
 from rljax.core.wrappers import PublicObservation
 
@@ -136,7 +136,9 @@ def export_policy(
 class ExportedPolicy:
     """A policy read back by `load_policy`.
 
-    Observations may be one (`[...]`, the action is unbatched too) or a batch (`[b, ...]`), as numpy or JAX arrays.
+    Observations may be one (`[...]`, the action is unbatched too) or a batch (`[b, ...]`). NumPy observations, lists and numbers
+    give NumPy actions, and an `int` for a single discrete one: Gymnasium's environments take them as they come. Where any part of
+    the observation is a JAX array, the action is of JAX arrays, so that the policy works under `jit` and `vmap`.
 
     Attributes:
         metadata: the contents of `metadata.json`.
@@ -149,29 +151,40 @@ class ExportedPolicy:
     _mask: jax.ShapeDtypeStruct | None
 
     def greedy(self, obs: Any, mask: Any = None) -> Any:
-        """The policy's most likely action: an array, or a dictionary of them where the action space has named heads.
+        """The policy's most likely action, or a dictionary of actions where the action space has named heads.
 
         Args:
             obs: `[...]` or `[b, ...]`.
             mask: legal actions, bool `[flat_dim]` or `[b, flat_dim]`, where the environment has a mask (of both its axes where
                 it has two); None: all are.
 
+        Returns:
+            For observations in NumPy: `int` of one Discrete action, NumPy arrays of a batch of them (`[b]`, i32) and of all other
+            spaces, which may be written to. For JAX arrays: JAX arrays.
+
         Raises:
             ConfigError: `obs` or `mask` does not have the shape that the policy takes.
         """
-        obs, mask, batched = self._checked(obs, mask)
-        action = self._greedy(obs, *mask)
-        return action if batched else jax.tree.map(lambda x: x[0], action)
+        checked, mask, batched = self._checked(obs, mask)
+        return self._as_given(self._greedy(checked, *mask), batched, obs)
 
     def sample(self, obs: Any, key: Any, mask: Any = None) -> Any:
         """An action drawn from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
-        obs, mask, batched = self._checked(obs, mask)
+        checked, mask, batched = self._checked(obs, mask)
         is_typed = _is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         key = jax.random.key_data(key) if is_typed else jnp.asarray(key)
         if key.shape != (2,) or key.dtype != jnp.uint32:
             raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
-        action = self._sampling(obs, key, *mask)
-        return action if batched else jax.tree.map(lambda x: x[0], action)
+        return self._as_given(self._sampling(checked, key, *mask), batched, obs)
+
+    def _as_given(self, action: Any, batched: bool, obs: Any) -> Any:
+        """An action `[b, ...]` of the artifact, without `b` unless `batched`, of the kind that `obs` was."""
+        action = action if batched else jax.tree.map(lambda x: x[0], action)
+        if any(isinstance(x, jax.Array) for x in jax.tree.leaves(obs)):
+            return action
+        # Copies: what NumPy sees of a JAX array cannot be written to. Heads of a Dict are Discrete.
+        single = not batched and self.metadata["action_space"]["type"] in ("Discrete", "Dict")
+        return jax.tree.map(lambda x: int(x) if single else np.array(x), action)
 
     def _checked(self, obs: Any, mask: Any) -> tuple[Any, tuple[jax.Array, ...], bool]:
         """`(obs, mask as further arguments, whether they came with a batch axis)`, both with one."""
@@ -199,7 +212,7 @@ class ExportedPolicy:
 
 
 def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Read a folder that `export_policy` wrote.
+    """Read a folder that `export_policy` wrote. A policy is a program: calling that of a stranger runs what they wrote.
 
     Raises:
         ConfigError: no exported policy there, or one that is damaged or of another format.
@@ -364,7 +377,7 @@ def _onnx_or_reason(greedy: Callable[..., Any], exported: Any, signature: _Signa
         with _as_found():
             model = _converted(greedy, exported, signature)
     except ImportError as error:
-        return None, f"jax2onnx cannot be imported ({first_line(error)}): pip install 'rljax[onnx]'"
+        return None, f"jax2onnx cannot be imported ({first_line(error)}): {how_to_install('onnx')}"
     except Exception as error:
         return None, f"jax2onnx cannot convert this policy: {first_line(error)}"
     try:

@@ -17,10 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.training import TrainResult, train_iteration
+from rljax.collect.environments import EVALUATION_OPPONENT, try_environment
 from rljax.collect.replay import Replay
+from rljax.collect.rollout import NO_ACTION
 from rljax.core.agent import Agent, make_agent, stack_metrics
-from rljax.core.config import Config, config_table
-from rljax.core.devices import everywhere, make_mesh, shardings
+from rljax.core.config import Config, config_table, env_name
+from rljax.core.devices import everywhere, make_mesh, shardings, warn_of_unseen_gpu
 from rljax.core.errors import (
     ConfigError,
     ProcessLostError,
@@ -29,14 +31,18 @@ from rljax.core.errors import (
     TrainingError,
     TrainingInterrupted,
     first_line,
+    shown,
 )
 from rljax.core.keys import as_key
-from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, link
-from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, check_run, create_run_dir, locked, split_path
+from rljax.envs.registry import unknown_to_commands
+from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, key_impls, link, named_arrays
+from rljax.run.divergence import Seeds, all_finite, bad_losses, diverged_in, find_fault, surviving_iteration
+from rljax.run.folder import CONFIG_FILE, METRICS_FILE, check_free, check_run, create_run_dir, split_path
 from rljax.run.loggers import Logger, Loggers, RunStart
+from rljax.run.places import locked
 from rljax.run.processes import all_of, check_processes, is_first, on_this_process, over_processes
-from rljax.run.progress import Progress, Silent
-from rljax.run.records import JsonLines, Records, cut_after, over_seeds, window_of
+from rljax.run.progress import Pace, Progress, Silent, default_progress
+from rljax.run.records import JsonLines, Records, cut_after, over_seeds, record_of, window_of
 from rljax.run.scores import SCORES, Scores
 from rljax.run.signals import Stopping, noted_signals
 from rljax.run.start import Start, start_forked, start_new, start_resumed
@@ -71,7 +77,7 @@ def fit(
     resume: str | os.PathLike[str] | bool = False,
     fork: str | os.PathLike[str] | None = None,
     total_timesteps: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
     callback: Callback | None = None,
     loggers: Sequence[str | Logger] = (),
     checkpoint_every: int | None = None,
@@ -93,11 +99,13 @@ def fit(
         run_dir: folder to make for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
         resume: a run's folder: go on where its latest whole checkpoint is. True: `run_dir`'s, or a new run where there is none,
             so that a script that is started again goes on by itself. Only `total_timesteps` may differ from the frozen
-            configuration.
+            configuration; any other change is an error, as it would not be made.
         fork: a checkpoint, or a run's folder: start a new run of `config_or_agent` from that state; steps are counted on.
         total_timesteps: another budget for the run that is resumed. An annealed learning rate follows the new budget's schedule
-            from there on, so that of a completed run rises again: to (1 - done / total) of the initial one.
-        progress: how to show progress; None shows nothing.
+            from there on, so that of a completed run rises again: to (1 - done / total) of the initial one. The evaluation at
+            the old end, which every run ends with, stays; a run of the new budget from its beginning may have none there.
+        progress: True shows a bar, or lines where output is neither a terminal nor a notebook; or an object with the methods of
+            `rljax.run.progress.Progress`.
         callback: called with (environment steps, metrics) for each record; True ends the run early, after the chunk under way.
             What it raises is raised after that, too.
         loggers: names ("tensorboard", "wandb", "mlflow", "aim") or objects with the methods of `Logger`.
@@ -128,6 +136,7 @@ def fit(
     agent = config_or_agent if config_or_agent is None or isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     if agent is not None:
         _check_single(agent.config)
+        try_environment(agent.config)
         check_processes(agent.config)
     folder = _folder(run_dir, resume)
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
@@ -142,8 +151,12 @@ def fit(
             raise ConfigError("total_timesteps is for a run that is resumed: otherwise it is a field of the configuration")
         if folder is not None and first:
             check_free(folder)
+    warn_of_unseen_gpu()
+    shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_noticing_losses(folder if first else None))
+        shown_progress.prepare()
+        stack.callback(shown_progress.stop)
         if resumed and folder is not None:
             check_run(folder)  # before a lock is made there
             if first:
@@ -160,7 +173,7 @@ def fit(
             saves,
             resumed,
             attached,
-            (progress if first else None) or Silent(),
+            shown_progress,
             callback,
             checkpoint_every,
             checkpoint_seconds,
@@ -169,10 +182,19 @@ def fit(
         if saves and not resumed:
             state = on_this_process(start.state, driver.layout)
             if folder is not None:
+                _tell_how_to_name(start.agent.config)
                 create_run_dir(folder, start.agent.config, start.info, state, driver.scores.meta(start.iteration))
                 stack.enter_context(locked(folder))
         stopping = stack.enter_context(noted_signals())
         return driver.run(stopping, max_minutes)
+
+
+def _progress(progress: Progress | bool | None, agent: Agent | None) -> Progress:
+    if progress is True:
+        return default_progress(
+            "" if agent is None else f"training {agent.config.algorithm} on {config_table(agent.config)['env']}"
+        )
+    return progress or Silent()
 
 
 @contextlib.contextmanager
@@ -195,10 +217,10 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
     folder, checkpoint = split_path(resume)
     folder = folder.resolve()  # a callback may change the working directory
     if run_dir is not None and Path(run_dir).resolve() != folder:
-        raise ConfigError(f"run_dir = {str(run_dir)!r}: a resumed run stays in its folder {folder}; to branch it, fork it")
+        raise ConfigError(f"run_dir = {shown(str(run_dir))}: a resumed run stays in its folder {folder}; to branch it, fork it")
     if checkpoint != "latest":
         raise ConfigError(
-            f"resume = {str(resume)!r}: a run resumes from its latest checkpoint, {folder}; to go on from another, fork it"
+            f"resume = {shown(str(resume))}: a run resumes from its latest checkpoint, {folder}; to go on from another, fork it"
         )
     return folder
 
@@ -211,15 +233,25 @@ def _number(name: str, value: Any, *, whole: bool = False, zero: bool = False) -
     allowed = f"{kind} {'>= 0' if zero else '> 0'} or none"
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not (value >= 0 if zero else value > 0) or (whole and (math.isinf(value) or value != int(value))):
-        raise ConfigError(f"{name} = {value!r}: expected {allowed}")
+        raise ConfigError(f"{name} = {shown(value)}: expected {allowed}")
     return int(value) if whole else value
 
 
 def _check_single(config: Config) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(config)[0]:
-        if isinstance(leaf, jax.core.Tracer) or np.ndim(leaf):
+        if isinstance(leaf, jax.core.Tracer):
             name = jax.tree_util.keystr(path, simple=True)
-            raise ConfigError(f"{name}: fit trains one configuration; traced or batched values are for vmap of make_train")
+            raise ConfigError(f"{name}: fit trains one configuration; traced values are for vmap of make_train")
+
+
+def _tell_how_to_name(config: Config) -> None:
+    """Say of a run whose environment other processes do not know by its name how they would."""
+    how = unknown_to_commands(config.env)
+    if how is not None:
+        what = f"an object of class {env_name(config)}" if not isinstance(config.env, str) else f"{config.env!r}, registered"
+        warnings.warn(
+            f"env is {what} in this process, which commands such as rljax eval do not find; {how}", RljaxWarning, stacklevel=3
+        )
 
 
 def _single_key(key: jax.Array) -> jax.Array:
@@ -259,15 +291,22 @@ class _Driver:
         self.layout = self._layout(start.state)
         self.done, self.last = start.iteration, start.last_iteration
         # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
-        self.iteration = jax.jit(vectorized_iteration(start.agent, start.info.seeds))
-        self.names = sorted(jax.eval_shape(self.iteration, start.state, _INT32)[1])
+        several = start.info.seeds is not None
+        iteration = seeds_iteration(start.agent, self.num_seeds, self.last)
+        self.iteration = jax.jit(iteration if several else vectorized_iteration(start.agent, None, self.last))
+        self.diverged = diverged_in(start.meta, self.num_seeds)
+        example = Seeds(start.state, jax.ShapeDtypeStruct((self.num_seeds,), jnp.bool_)) if several else start.state
+        self.names = sorted(jax.eval_shape(self.iteration, example, _INT32)[1])
         self.scores = Scores(self.num_seeds, start.meta)
+        for seed in np.flatnonzero(~self.alive):
+            self.scores.leave_out(int(seed))
         window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
         pending = start.pending
         if pending is None or pending.shape[1:] != (self.num_seeds, len(self.names)):
             pending = np.zeros((0, self.num_seeds, len(self.names)), np.float32)
         self.records = Records(self.names, window, self.done - len(pending), self.last, pending, self._emit)
-        self.speed = math.nan
+        self.speed, self.pace = math.nan, Pace()
+        self.learns_at = self.done + _iterations_before_learning(self.config, start.state)
         # Every iteration's metrics, unless they are too many; one row per record then.
         self.row_bytes = 4 * self.num_seeds * len(self.names)
         self.every_iteration = (self.last - self.done) * self.row_bytes <= MAX_METRICS_BYTES
@@ -290,11 +329,12 @@ class _Driver:
                 finally:
                     self.progress.stop()
         finally:
-            self.loggers.close()
-            if self.file is not None:
-                self.file.close()
-            if self.writer is not None:
-                self.writer.close()
+            with contextlib.ExitStack() as closing:  # each, whatever another raises; the loggers first
+                if self.writer is not None:
+                    closing.callback(self.writer.close)
+                if self.file is not None:
+                    closing.callback(self.file.close)
+                closing.callback(self.loggers.close)
         if self.failure is not None:
             raise self.failure
         rows = np.concatenate([np.zeros((0, self.num_seeds, len(self.names)), np.float32), *self.rows])
@@ -312,6 +352,7 @@ class _Driver:
         if start.info.seeds:
             table["seeds"] = start.info.seeds
         written = self._step(self.records.written)
+        opponent = {"eval_opponent": EVALUATION_OPPONENT} if self.config.of_games else {}
         if self.folder is not None:
             with _disk(self.folder):
                 if self.resumed:
@@ -319,10 +360,10 @@ class _Driver:
                 fresh = not (self.folder / METRICS_FILE).exists() or not (self.folder / METRICS_FILE).stat().st_size
                 self.file = JsonLines(self.folder / METRICS_FILE)
                 if fresh or start.extended:
-                    self.file.write({"step": written, "hyperparameters": table})
+                    self.file.write({"step": written, "hyperparameters": table, **opponent})
             self.writer = CheckpointWriter(self.folder / CHECKPOINTS, self.keep, self.scores.best_step)
         name = self.folder.name if self.folder else f"{self.config.algorithm}-{table['env']}"
-        self.loggers.start(RunStart(name, self.folder, table, written, self.resumed))
+        self.loggers.start(RunStart(name, self.folder, {**table, **opponent}, written, self.resumed))
 
     def _mend(self, written: int) -> None:
         """Make the folder of a run that goes on what it was at its checkpoint: no later records, links that point somewhere."""
@@ -339,34 +380,48 @@ class _Driver:
     def _train(self, state: Any, deadline: float, stopping: Stopping) -> Any:
         """Run chunks until the budget is spent or something asks to stop; returns the final state."""
         layout = self.layout
+        if self.start.info.seeds is not None:
+            state = Seeds(state, jnp.asarray(self.alive))
+            layout = layout if layout is None else Seeds(layout, everywhere(layout))
         state = state if layout is None else over_processes(state, layout)
         # Not of what is left: a run that goes on is the same program as before, which need not be compiled again.
         size = max(1, min(MAX_CHUNK, self.last, MAX_CHUNK_BYTES // self.row_bytes))
         seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
         chunk = _compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
-        length, saved_at = 1, time.monotonic()
+        length, saved_at, looked_at = 1, time.monotonic(), time.monotonic()
         while self.done < self.last and not self.stop:
-            length = min(length, size, self._next_stop() - self.done)
+            # What cheap iterations took says nothing of the first one that learns, which may be a thousand times as long.
+            length = 1 if self.done == self.learns_at - 1 else min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
             state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
             # Cut on the host: JAX would compile a program for each length.
             new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
             self.speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
-            bad = _first_bad(new, self.names)
+            bad = None if isinstance(state, Seeds) and finite else _first_bad(new, self.names, self.alive)
             if self.file is not None or self.loggers.loggers or self.callback is not None or not self.every_iteration:
                 self.records.add(new if bad is None else new[: bad[0] + 1])
             if self.every_iteration:
                 self.rows.append(new)
+            self._check_legal(new)
             self._check_finite(new, bad, bool(finite))
             before, self.done = self.done, self.done + length
+            if isinstance(state, Seeds):
+                self._note_diverged(new, np.asarray(state.alive))
             self.scores.update(self.names, new)
+            now = time.monotonic()
+            if before >= self.learns_at:
+                self.pace.add(now - looked_at, length)
+            looked_at = now
             self.progress.update(
-                self._step(self.done), self.speed, over_seeds("episode/return", self.scores.returns["episode/return"])
+                self._step(self.done),
+                self.speed,
+                over_seeds("episode/return", self.scores.returns["episode/return"]),
+                self.pace.left(self.last - self.done),
             )
             if self.loggers.want_histograms and self._crossed(before, -(-self._step(self.last) // HISTOGRAMS)):
-                self.loggers.histograms(self._step(self.done), state)
+                self.loggers.histograms(self._step(self.done), _states(state))
             late = self.checkpoint_seconds is not None and time.monotonic() - saved_at > self.checkpoint_seconds
             late = late and self.writer is not None and not self.writer.busy
             # Towards CHUNK_SECONDS, not faster than fourfold: the first chunk is one iteration.
@@ -379,13 +434,58 @@ class _Driver:
                 best = self._evaluated() and self.scores.improved(self._step(self.done))
                 every = self.checkpoint_every is not None and self._crossed(before, self.checkpoint_every)
                 if best or self.done == self.last or self.stop or every or late:
-                    self._save(on_this_process(state, layout), best)
+                    self._save(_states(on_this_process(state, layout)), best)
                     saved_at = time.monotonic()
-        return on_this_process(state, layout)
+                    if isinstance(state, Seeds):
+                        alive = jnp.asarray(self.alive)
+                        state = state._replace(alive=alive if layout is None else over_processes(alive, layout.alive))
+        return _states(on_this_process(state, layout))
 
     def _save(self, state: Any, best: bool) -> None:
+        """Save a state whose numbers are as they should be; of a seed whose are not, note that it has diverged."""
+        arrays = named_arrays(state)
+        while (fault := find_fault(arrays, self.alive, self.start.info.seeds is not None)) is not None:
+            since = self._step(self.done) - (fault.age or 0) * self.config.num_envs
+            step = f"at step {since:,}" if fault.age is not None else f"by step {since:,}"
+            why = f"{fault.what}{f' of {env_name(self.config)}' if fault.collected else ''} was {fault.value} {step}"
+            if self.alive.sum() == 1:
+                raise TrainingError(f"training stopped: {why}; nothing of it was saved{self._kept()}")
+            self._leave_out(fault.seed, since, why)
+        meta = {**self.scores.meta(self.done), "keys": key_impls(state)}
+        if self.start.info.seeds is not None:
+            meta["diverged"] = self.diverged
         if self.writer is not None:
-            self.writer.save(self._step(self.done), state, self.scores.meta(self.done), self.records.pending, best)
+            self.writer.save(self._step(self.done), arrays, meta, self.records.pending, best)
+
+    @property
+    def alive(self) -> np.ndarray:
+        """Which seeds have not diverged, bool `[S]`."""
+        return np.array([step is None for step in self.diverged])
+
+    def _leave_out(self, seed: int, step: int, why: str) -> None:
+        """Note that a seed has diverged: it trains no more, and is no candidate for the best."""
+        self.diverged[seed] = step
+        self.scores.leave_out(seed)
+        if is_first():
+            warnings.warn(
+                f"seed_index {seed} of {self.num_seeds} diverged: {why}; it trains no more, the others go on",
+                RljaxWarning,
+                stacklevel=2,
+            )
+
+    def _note_diverged(self, rows: np.ndarray, alive: np.ndarray) -> None:
+        """Leave out the seeds that diverged in the iterations of `rows`, the last ones done."""
+        bad, columns = bad_losses(rows, self.names)
+        for seed in np.flatnonzero(self.alive & ~alive):
+            row = int(np.argmax(np.append(bad[:, seed].any(1), True)))
+            if row < len(rows) and not np.isnan(rows[row, seed]).all():
+                column = columns[int(np.argmax(bad[row, seed]))]
+                what = f"{self.names[column]} became {rows[row, seed, column]}"
+            else:
+                # Nothing is known of the iteration after the one that the parameters broke in.
+                row, what = row - 1, "its parameters became something else than finite numbers"
+            step = self._step(self.done - len(rows) + row + 1)
+            self._leave_out(int(seed), step, f"{what} in the iteration that ended at step {step:,}")
 
     def _layout(self, state: Any) -> Any:
         """Where the state lies on several devices (one that was read from a checkpoint is on none of them); None on one."""
@@ -397,6 +497,8 @@ class _Driver:
     def _next_stop(self) -> int:
         """The iteration at which the host must look: an evaluation whose weights may be the best, or a checkpoint that is due."""
         stops, steps = [self.last], self.config.steps_per_iteration
+        if self.done < self.learns_at - 1:
+            stops.append(self.learns_at - 1)
         if self.saves and self.config.eval_every is not None:
             stops.append(_crossing(self.done * steps, steps, self.config.eval_every) + self.done)
         if self.saves and self.checkpoint_every is not None:
@@ -404,9 +506,9 @@ class _Driver:
         return min(stops)
 
     def _evaluated(self) -> bool:
-        """Whether the last iteration ended with an evaluation (see `evaluation_due`)."""
+        """Whether the last iteration ended with an evaluation (see `train_iteration`)."""
         every, steps = self.config.eval_every, self.config.steps_per_iteration
-        return every is not None and self.done * steps // every > (self.done - 1) * steps // every
+        return every is not None and (self.done == self.last or self.done * steps // every > (self.done - 1) * steps // every)
 
     def _crossed(self, before: int, every: int) -> bool:
         return self._step(self.done) // every > self._step(before) // every
@@ -426,9 +528,9 @@ class _Driver:
         if not self.every_iteration:
             self.rows.append(np.stack([summary[name] for name in self.names], -1)[None].astype(np.float32))
         if self.file is not None:
-            per_seed = {"seeds": {name: values.tolist() for name, values in summary.items()}} if self.start.info.seeds else {}
+            speed = {"perf/steps_per_second": self.speed}
             with _disk(self.folder):
-                self.file.write({"step": step, **metrics, **per_seed})
+                self.file.write(record_of(step, summary, bool(self.start.info.seeds), **speed))
         if self.loggers.loggers:
             logged = dict(metrics)
             if self.start.info.seeds and self.num_seeds <= MAX_LOGGED_SEEDS:
@@ -445,14 +547,33 @@ class _Driver:
                 # The chunk is finished and saved before it is raised: hours of training are not lost to a typo.
                 self.stop, self.failure = True, error
 
+    def _kept(self) -> str:
+        """What of a run that is stopped is left."""
+        if self.folder is None or self.writer is None:
+            return ""
+        self.writer.wait()
+        return f"; the last good checkpoint is {(self.folder / CHECKPOINTS / 'latest').resolve()}"
+
+    def _check_legal(self, rows: np.ndarray) -> None:
+        """Stop where there was nothing that a policy may do."""
+        if NO_ACTION not in self.names:
+            return
+        steps = rows[:, :, self.names.index(NO_ACTION)]
+        if not (steps > 0).any():
+            return
+        row, seed = np.unravel_index(int(np.argmax(steps > 0)), steps.shape)
+        step = self._step(self.done + int(row) + 1)
+        raise TrainingError(
+            f"training stopped: action_mask of {env_name(self.config)} allowed no action (of some head) in "
+            f"{steps[row, seed]:.0f} steps of the iteration that ended at step {step:,}; an episode that goes on needs one"
+            f"{self._kept()}"
+        )
+
     def _check_finite(self, rows: np.ndarray, bad: tuple[int, int, int] | None, finite: bool) -> None:
-        """Stop at the first iteration whose losses are not numbers."""
+        """Stop at the first iteration whose losses are not numbers; of several seeds, where none is left."""
         if bad is None and finite:
             return
-        kept = ""
-        if self.folder is not None and self.writer is not None:
-            self.writer.wait()
-            kept = f"; the last good checkpoint is {(self.folder / CHECKPOINTS / 'latest').resolve()}"
+        kept = self._kept()
         if bad is None:
             raise TrainingError(
                 f"training stopped: parameters are not finite after step {self._step(self.done + len(rows)):,}{kept}"
@@ -471,11 +592,37 @@ _INT32 = jax.ShapeDtypeStruct((), jnp.int32)
 Chunk = Callable[..., tuple[Any, jax.Array, jax.Array]]
 
 
-def vectorized_iteration(agent: Agent, seeds: int | None) -> Callable[..., Any]:
-    """`(state, iteration) -> (state, metrics)`, over the states' axis of seeds where there is one."""
+def _iterations_before_learning(config: Config, state: Any) -> int:
+    """Iterations that begin with too few steps in the replay buffer to learn from; the last one may learn before it ends."""
+    replay = getattr(state, "replay", None)
+    if not isinstance(replay, Replay):
+        return 0
+    missing = config.rows_before_learning - int(np.ravel(replay.size)[0])
+    return max(0, -(-missing * config.num_envs // config.steps_per_iteration))
+
+
+def vectorized_iteration(agent: Agent, seeds: int | None, num_iterations: int | None = None) -> Callable[..., Any]:
+    """`(state, iteration) -> (state, metrics)` of `train_iteration`, over the states' axis of seeds where there is one."""
     if seeds is None:
-        return lambda state, i: train_iteration(agent, state, i)
-    return lambda states, i: over_runs(lambda _, state, i: train_iteration(agent, state, i), seeds, None, states, i)
+        return lambda state, i: train_iteration(agent, state, i, num_iterations)
+    return lambda states, i: over_runs(
+        lambda _, state, i: train_iteration(agent, state, i, num_iterations), seeds, None, states, i
+    )
+
+
+def seeds_iteration(agent: Agent, seeds: int, num_iterations: int) -> Callable[[Seeds, jax.Array], tuple[Seeds, Any]]:
+    """`(seeds, iteration) -> (seeds, metrics)`, metrics `[S]` each: see `surviving_iteration`."""
+    one = surviving_iteration(agent, num_iterations)
+
+    def iteration(run: Seeds, i: jax.Array) -> tuple[Seeds, Any]:
+        states, (metrics, alive) = over_runs(one, seeds, run.alive, run.states, i)
+        return Seeds(states, alive), metrics
+
+    return iteration
+
+
+def _states(state: Any) -> Any:
+    return state.states if isinstance(state, Seeds) else state
 
 
 def over_runs(iteration: Callable[..., Any], runs: int, values: Any, states: Any, i: jax.Array) -> Any:
@@ -510,8 +657,9 @@ def _compile_chunk(
 
     def chunk(state: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         state, buffer = run_iterations(iteration, state, first, length, (size, *seeds_shape, num_metrics))
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state.params)]))
-        return state, buffer, finite
+        if isinstance(state, Seeds):
+            return state, buffer, jnp.any(state.alive)
+        return state, buffer, all_finite(state.params)
 
     # What comes out goes in again, so it must lie where it lay.
     results = None if layout is None else (layout, *2 * [everywhere(layout)])
@@ -532,12 +680,11 @@ def run_iterations(
     return jax.lax.fori_loop(0, length, body, (state, jnp.full(shape, jnp.nan)))
 
 
-def _first_bad(rows: np.ndarray, names: list[str]) -> tuple[int, int, int] | None:
-    """`(iteration, seed, metric)` of the first loss in rows `[iterations, S, metrics]` that is not finite."""
-    # The values are made before the losses, and the losses before all that is derived from them.
-    order = ["train/value", "train/policy_loss", "train/value_loss", *names]
-    columns = [names.index(name) for name in dict.fromkeys(order) if name.startswith("train/") and name in names]
-    bad = ~np.isfinite(rows[:, :, columns])
+def _first_bad(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> tuple[int, int, int] | None:
+    """`(iteration, seed, metric)` of the first loss in rows `[iterations, S, metrics]` that is not finite, of some seeds, bool
+    `[S]`."""
+    bad, columns = bad_losses(rows, names)
+    bad &= seeds[:, None]
     if not bad.any():
         return None
     row, seed, column = np.unravel_index(int(np.argmax(bad)), bad.shape)

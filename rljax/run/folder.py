@@ -9,9 +9,9 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,24 +20,29 @@ import numpy as np
 
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, dump_config, load_config
-from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.run.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointError,
+    as_step,
     checkpoint_steps,
+    key_impls,
     link,
     named_arrays,
     read_checkpoint,
     state_from,
     write_checkpoint,
 )
+from rljax.run.places import made_aside
+from rljax.run.records import JsonLines
 from rljax.run.scores import best_seed
+from rljax.run.sealed import FORMAT, INFO_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
 
 CONFIG_FILE = "config.toml"
 INFO_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
-LOCK_FILE = ".lock"
+CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
 class Run(NamedTuple):
@@ -57,6 +62,7 @@ class RunInfo(NamedTuple):
         first_step: environment steps at which the run starts: 0, or those of the checkpoint it was forked from.
         step_offset: environment steps = step_offset + iterations * steps per iteration; 0 unless a fork changed the latter.
         forked_from: `{"checkpoint": path, "step": n}`, or None.
+        own: of the agent that trains (see `Agent`).
     """
 
     seeds: int | None = None
@@ -64,6 +70,7 @@ class RunInfo(NamedTuple):
     first_step: int = 0
     step_offset: int = 0
     forked_from: dict[str, Any] | None = None
+    own: str = ""
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -81,35 +88,40 @@ def check_free(path: Path) -> None:
         raise ConfigError(f"run folder {path} exists already: choose another with --run-dir, resume it, or delete it first")
 
 
-def create_run_dir(path: Path, config: Config, info: RunInfo, state: Any, meta: dict[str, Any]) -> None:
-    """Make the folder of a new run, its first checkpoint in it: made aside and renamed, so that whatever is there can resume.
+def create_run_dir(
+    path: Path, config: Config, info: RunInfo, state: Any, meta: dict[str, Any], records: Sequence[dict[str, Any]] = ()
+) -> None:
+    """Make the folder of a new run, its first checkpoint and its records in it: whatever is there can resume.
 
     Raises:
         ConfigError: there is something at `path` already (nothing is touched), or it cannot be made.
     """
     check_free(path)
-    aside = path.parent / f".{path.name}.new-{os.getpid()}"
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        (aside / CHECKPOINTS).mkdir(parents=True)
-        (aside / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
-        _write_info(aside, info)
-        write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
-        link(aside / CHECKPOINTS, "latest", info.first_step)
-        aside.rename(path)
+        with made_aside(path) as aside:
+            (aside / CHECKPOINTS).mkdir()
+            (aside / CONFIG_FILE).write_text(_with_checksum(dump_config(config)), encoding="utf-8")
+            _write_info(aside, info)
+            meta = {**meta, "keys": key_impls(state)}
+            write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
+            link(aside / CHECKPOINTS, "latest", info.first_step)
+            if meta["best_step"] == info.first_step:
+                link(aside / CHECKPOINTS, "best", info.first_step)
+            if records:
+                with contextlib.closing(JsonLines(aside / METRICS_FILE)) as file:
+                    for record in records:
+                        file.write(record)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             check_free(path)
         raise ConfigError(f"run folder {path}: cannot be made: {error.strerror}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def replace_config(folder: Path, config: Config) -> None:
     """Write another configuration into a run folder; a reader sees the old one or the new one."""
     aside = folder / f".{CONFIG_FILE}"
     try:
-        aside.write_text(dump_config(config), encoding="utf-8")
+        aside.write_text(_with_checksum(dump_config(config)), encoding="utf-8")
         aside.rename(folder / CONFIG_FILE)
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
@@ -117,22 +129,40 @@ def replace_config(folder: Path, config: Config) -> None:
 
 def check_run(folder: Path) -> None:
     """Raise a ConfigError where there is no run at `folder`."""
-    if not (folder / CONFIG_FILE).is_file():
+    if not os.path.isfile(folder / CONFIG_FILE):
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
 
 
-def read_config(folder: Path, **overrides: Any) -> Any:
+def read_config(folder: Path, /, **overrides: Any) -> Any:
     """The frozen configuration of a run, with fields of it replaced.
 
     Raises:
-        ConfigError: no run there, or its configuration is not one that this version reads.
+        ConfigError: no run there, its configuration is not as it was written, or not one that this version reads.
     """
     check_run(folder)
+    file = folder / CONFIG_FILE
     try:
-        return load_config(folder / CONFIG_FILE, **overrides)
+        first, _, text = file.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    if first.startswith(CHECKSUM_LINE.encode()) and first != _checksum_line(text).encode():
+        raise ConfigError(
+            f"{file}: is not as it was written (its checksum does not match); to use it as it is, remove its first line"
+        )
+    try:
+        return load_config(file, **overrides)
     except ConfigError as error:
         made_by = _made_by(folder)
         raise ConfigError(f"{error}{'' if made_by is None else f' (the run was made by rljax {made_by})'}") from None
+
+
+def _with_checksum(text: str) -> str:
+    """A configuration as a run keeps it. The checksum comes first, so that a file that was cut off has it, too."""
+    return f"{_checksum_line(text.encode())}\n{text}"
+
+
+def _checksum_line(text: bytes) -> str:
+    return f"{CHECKSUM_LINE}{zlib.crc32(text):08x}"
 
 
 def read_info(folder: Path) -> RunInfo:
@@ -143,15 +173,17 @@ def read_info(folder: Path) -> RunInfo:
     """
     file = folder / INFO_FILE
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        version = table["format"]
-        if version == 1:
-            return RunInfo(**{name: table[name] for name in RunInfo._fields})
+        table = read_sealed(file, INFO_FIELDS)
     except FileNotFoundError:
         raise ConfigError(f"{folder}: no run that this version of rljax can read (no {INFO_FILE})") from None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError(f"{file}: cannot be read, it is damaged") from None
-    raise ConfigError(f"{file} has format {version} (rljax {table.get('rljax')}): this version of rljax reads format 1")
+    except DamagedError as error:
+        raise ConfigError(f"{file} is damaged: {error}") from None
+    except OtherFormatError as error:
+        raise ConfigError(
+            f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
+        ) from None
+    table["own"] = table["own"] or ""  # which runs before it was noted do not have
+    return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 
 def load_run(
@@ -186,8 +218,23 @@ def load_run(
 
 
 def state_of(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:
-    """The state in a checkpoint of a run of `agent`."""
-    return state_from(saved.arrays, example_state(agent, info.seeds, info.key_impl), info.key_impl, source)
+    """The state in a checkpoint of a run of `agent`.
+
+    Raises:
+        CheckpointError: it is of another number of seeds, or does not fit the configuration.
+    """
+    check_seeds(info, saved, agent.config, source)
+    return state_from(saved.arrays, example_state(agent, info.seeds, info.key_impl), saved.meta["keys"] or {}, source)
+
+
+def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:
+    """Raise a CheckpointError where a checkpoint is not of as many seeds as run.json says: before keys of so many are made."""
+    has = saved.arrays["iteration"].shape if "iteration" in saved.arrays else None
+    if has != (() if info.seeds is None else (info.seeds,)) or config.seed + (info.seeds or 0) > 2**32:
+        raise CheckpointError(f"{source}: {INFO_FILE} says seeds = {info.seeds}, and its checkpoint is not of so many")
+    known = [scores for scores in [saved.meta["scores"], *(saved.meta["returns"] or {}).values()] if scores is not None]
+    if any(len(scores) != (info.seeds or 1) for scores in known):
+        raise CheckpointError(f"{source}: a checkpoint of {info.seeds or 1} seeds has scores of another number")
 
 
 def example_state(agent: Agent, seeds: int | None, key_impl: str) -> Any:
@@ -233,11 +280,20 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
         raise ConfigError(
             f"{folder}: no best checkpoint, since no evaluation was made: train with eval_every, or use the latest checkpoint"
         )
-    name = checkpoint if checkpoint == "best" else f"step_{checkpoint}"
-    if not (checkpoints / name).exists():
-        known = ", ".join(str(step) for step in sorted(steps)) or "none"
-        raise ConfigError(f"checkpoint = {checkpoint!r}: expected latest, best or one of the steps that {folder} has: {known}")
-    return read_checkpoint((checkpoints / name).resolve())
+    path = checkpoints / ("best" if checkpoint == "best" else f"step_{checkpoint}")
+    known_steps = ", ".join(str(step) for step in sorted(steps)) or "none"
+    if checkpoint == "best" and path.is_symlink():
+        target = os.readlink(path)
+        path = checkpoints / target
+        if target not in {f"step_{step}" for step in steps}:
+            raise ConfigError(
+                f"checkpoint = {shown(checkpoint)}: points to {target}, which {folder} does not have, only {known_steps}"
+            )
+    elif not path.exists():
+        raise ConfigError(
+            f"checkpoint = {shown(checkpoint)}: expected latest, best or one of the steps that {folder} has: {known_steps}"
+        )
+    return read_checkpoint(path.resolve())
 
 
 def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -> tuple[Path, str | int]:
@@ -247,10 +303,11 @@ def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -
         folder = Path(os.path.abspath(path))  # `.` in a checkpoint, `latest` in their folder
     if folder.parent.name == CHECKPOINTS and not (folder / CONFIG_FILE).exists():
         name = folder.name.removeprefix("step_")
-        return folder.parent.parent, int(name) if name.isdigit() else name
+        step = as_step(name)
+        return folder.parent.parent, name if step is None else step
     if isinstance(checkpoint, str):
-        name = checkpoint.removeprefix("step_")
-        checkpoint = int(name) if name.isdigit() else checkpoint
+        step = as_step(checkpoint.removeprefix("step_"))
+        checkpoint = checkpoint if step is None else step
     return folder, checkpoint
 
 
@@ -258,41 +315,15 @@ def _seed_index(seed_index: int | str, seeds: int, meta: dict[str, Any]) -> int:
     if seed_index == "best":
         return best_seed(meta)
     if isinstance(seed_index, bool) or not isinstance(seed_index, int) or not 0 <= seed_index < seeds:
-        raise ConfigError(f'seed_index = {seed_index!r}: expected "best" or a whole number from 0 to {seeds - 1}')
+        raise ConfigError(f'seed_index = {shown(seed_index)}: expected "best" or a whole number from 0 to {seeds - 1}')
     return seed_index
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process; the system lets go of it however the process ends.
-
-    Raises:
-        ConfigError: another process trains there.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        file = (folder / LOCK_FILE).open("w")
-    except OSError as error:
-        raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"run folder {folder}: another process is training there") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
 
 
 def _write_info(folder: Path, info: RunInfo) -> None:
     import rljax
 
-    table = {"format": 1, "rljax": rljax.__version__, "jax": jax.__version__, **info._asdict()}
-    (folder / INFO_FILE).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    table = {FORMAT: 1, "rljax": rljax.__version__, "jax": jax.__version__, **info._asdict()}
+    (folder / INFO_FILE).write_text(seal(table, indent=2), encoding="utf-8")
 
 
 def _made_by(folder: Path) -> str | None:

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_install, shown
 
 
 class RunStart(NamedTuple):
@@ -186,10 +186,10 @@ def make_logger(logger: str | Logger) -> Logger:
     if not isinstance(logger, str):
         return logger
     if logger not in LOGGERS:
-        raise ConfigError(f"log = {logger!r}: {did_you_mean(logger, LOGGERS)}")
+        raise ConfigError(f"log = {shown(logger)}: {did_you_mean(logger, LOGGERS)}")
     make, module = LOGGERS[logger]
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f"log = {logger!r}: {module} is not installed: pip install 'rljax[{logger}]'")
+        raise ConfigError(f"log = {logger!r}: {module} is not installed: {how_to_install(logger)}")
     return make()
 
 

@@ -19,8 +19,9 @@ from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
 from rljax.nn.decoders import Parts
 from rljax.run.folder import load_run, read_config, split_path
+from rljax.run.lines import shown
 from rljax.run.outputs import output_path, written_aside
-from rljax.run.plot import COLORS, METADATA, STYLE, SUFFIXES, shown
+from rljax.run.plot import COLORS, METADATA, STYLE, SUFFIXES
 
 GROUPS, GROUP = 4, 16
 """Sequences that errors are averaged over, a group at a time: the pictures of all at once could be more than training holds."""

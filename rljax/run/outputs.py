@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
+from rljax.run.places import made_aside
 
 
 def output_path(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
@@ -21,9 +23,9 @@ def output_path(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
     """
     path = Path(out)
     if path.suffix.lower() not in suffixes:
-        raise ConfigError(f"out = {str(out)!r}: expected a file name that ends in {' or '.join(suffixes)}")
+        raise ConfigError(f"out = {shown(str(out))}: expected a file name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: this is a folder; give the name of a file")
+        raise ConfigError(f"out = {shown(str(out))}: this is a folder; give the name of a file")
     return path
 
 
@@ -55,18 +57,22 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def make_folder(folder: Path, files: Mapping[str, str], again: str) -> None:
-    """A new folder with some files of text.
+    """A new folder with some files of text, there with all of them or not at all.
 
     Raises:
         ConfigError: it exists (`again` says what to do about that), or cannot be made.
     """
     try:
-        folder.mkdir(parents=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        if os.path.lexists(folder):
+            raise FileExistsError
+        with made_aside(folder) as aside:
+            for name, text in files.items():
+                (aside / name).write_text(text, encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{folder}: exists already; {again}") from None
     except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise ConfigError(f"{folder}: exists already; {again}") from None
         raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from error
 
 
@@ -80,5 +86,7 @@ def read_table(folder: Path, name: str, what: str) -> dict[str, Any]:
         return tomllib.loads((folder / name).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{folder}: no {what} there ({name}: {error.strerror or error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{folder / name}: tables or lists lie too deep in each other") from None
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise ConfigError(f"{folder / name}: {error}") from None

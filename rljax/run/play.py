@@ -27,10 +27,10 @@ def play(
     """One game. What is typed wrongly is asked again; "quit", or the end of the input, ends the game.
 
     Args:
-        game: of two players.
+        game: of any number of players.
         params: of it.
-        opponent: the other player.
-        seat: the person's, 0 or 1.
+        opponent: plays all other seats.
+        seat: the person's, from 0.
         key: random key.
         ask: shows a prompt and returns the answer.
         say: shows a line.
@@ -56,9 +56,10 @@ def play(
                 say("you left the game")
                 return None
             action[seat] = chosen
-        if moves[1 - seat]:
-            together = " (at the same time)" if moves[seat] else ""
-            say(f"the agent chooses {names[action[1 - seat]]}{together}")
+        for other in np.flatnonzero(moves):
+            if other != seat:
+                who = "the agent" if game.num_players == 2 else f"player {other}"
+                say(f"{who} chooses {names[action[other]]}{' (at the same time)' if moves[seat] else ''}")
         obs, state, reward, terminated, _ = step(step_key, state, jnp.asarray(action))
         total += float(reward[seat])
         over = bool(terminated | game.is_truncated(state, params))
@@ -69,11 +70,10 @@ def play(
 
 
 def check_seat(game: Game, seat: int) -> None:
-    """Refuse games that are not of two, and seats that are not there."""
-    if game.num_players != 2:
-        raise ConfigError(f"{game.name}: has {game.num_players} players, expected a game of two to play in the terminal")
-    if seat not in (0, 1):
-        raise ConfigError(f"seat = {seat}: expected 0 or 1")
+    """Refuse seats that are not there."""
+    if not 0 <= seat < game.num_players:
+        seats = "0 or 1" if game.num_players == 2 else f"0 to {game.num_players - 1}"
+        raise ConfigError(f"seat = {seat}: expected {seats}")
 
 
 def _asked(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], say: Callable[[str], None]) -> int | None:

@@ -11,13 +11,15 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rljax.algos.training import train_iteration
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import try_environment
 from rljax.collect.evaluation import evaluate
-from rljax.core.agent import make_agent
-from rljax.core.config import Config
+from rljax.collect.rollout import NO_ACTION
+from rljax.core.agent import MakeAgent, make_agent
+from rljax.core.config import Config, env_name
 from rljax.core.devices import AXIS, everywhere, make_mesh
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, TrainingError
 from rljax.core.memory import device_memory, tree_bytes
+from rljax.run.divergence import bad_losses
 from rljax.run.fit import over_runs, run_iterations
 from rljax.run.records import last_known
 from rljax.run.scores import SCORES
@@ -41,25 +43,24 @@ class Programs:
     Args:
         config: of all; the leaves in `names` are replaced.
         names: the leaves that runs differ in.
+        make: from a configuration to its agent.
     """
 
-    def __init__(self, config: Config, names: tuple[str, ...]):
+    def __init__(self, config: Config, names: tuple[str, ...], make: MakeAgent = make_agent):
         # Devices have runs of their own here, and do not share one.
         self.config, self.names = config.replace(num_devices=1), names
         config = self.config
-        self.make = lambda values: make_agent(config.replace(**values))
+        try_environment(config)
+        self.make = lambda values: make(config.replace(**values))
         self._init = jax.vmap(lambda values, key: self.make(values).init(key))
         example = jax.eval_shape(self._init, *self._example(1))
         single = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
         values = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
         metrics = jax.eval_shape(lambda v, s, i: train_iteration(self.make(v), s, i)[1], values, single, _INT32)
         self.metric_names = sorted(metrics)
-        sample = make_evaluation_env(config)[0].best_is_random
         self.evaluate = jax.jit(
             jax.vmap(
-                lambda values, state, key, episodes: jnp.nanmean(
-                    evaluate(self.make(values), state, key, episodes, deterministic=not sample)
-                ),
+                lambda values, state, key, episodes: jnp.mean(evaluate(self.make(values), state, key, episodes)),
                 in_axes=(0, 0, 0, None),
             ),
             static_argnums=3,
@@ -185,7 +186,6 @@ class Population:
         """Train on, at most to the end of the budget."""
         names = self.programs.metric_names
         stop = min(self.done + iterations, self.programs.config.num_iterations)
-        losses = [i for i, name in enumerate(names) if name.startswith("train/")]
         while self.done < stop:
             chunk, size = self.programs.chunk(len(self.failed))
             length = min(size, stop - self.done)
@@ -195,7 +195,10 @@ class Population:
                 if name in names:
                     new = last_known(rows[:, :, names.index(name)])
                     self.scores[name] = np.where(np.isfinite(new), new, self.scores[name])
-            self.failed |= ~np.isfinite(rows[:, :, losses]).all((0, 2))
+            if NO_ACTION in names and (rows[:, :, names.index(NO_ACTION)] > 0).any():
+                name = env_name(self.programs.config)
+                raise TrainingError(f"stopped: action_mask of {name} allowed no action (of some head) in an episode that goes on")
+            self.failed |= bad_losses(rows, names)[0].any((0, 2))
             self.done += length
 
     def keep(self, which: np.ndarray) -> None:

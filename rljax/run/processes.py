@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 
 from rljax.core.config import Config
 from rljax.core.devices import everywhere
-from rljax.core.errors import ConfigError, RljaxError, first_line
+from rljax.core.errors import ConfigError, RljaxError, first_line, shown
 
 HEARTBEAT_SECONDS = 20
 """Without a word from a process for so long the others give up."""
@@ -33,7 +33,7 @@ def join_processes(coordinator: str, num_processes: int, process_id: int) -> Non
     """
     host, colon, port = coordinator.rpartition(":")
     if not colon or not host or not port.isdigit():
-        raise ConfigError(f"coordinator = {coordinator!r}: expected address:port of process 0, such as 10.0.0.1:1234")
+        raise ConfigError(f"coordinator = {shown(coordinator)}: expected address:port of process 0, such as 10.0.0.1:1234")
     if num_processes < 1:
         raise ConfigError(f"num_processes = {num_processes}: expected a whole number > 0")
     if not 0 <= process_id < num_processes:

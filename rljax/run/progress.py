@@ -1,112 +1,230 @@
-"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar in a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """What `fit` tells about its progress; `episode_return` is NaN while no episode has ended."""
+    """What `fit` tells about its progress, in this order."""
 
-    def start(self, total_steps: int) -> None: ...
-    def compiled(self) -> None: ...
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None: ...
-    def stop(self) -> None: ...
+    def prepare(self) -> None:
+        """The run is being made or read; its program is traced and compiled next."""
+        ...
+
+    def start(self, total_steps: int) -> None:
+        """How many environment steps there are in all."""
+        ...
+
+    def compiled(self) -> None:
+        """Training begins."""
+        ...
+
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
+        """`step` steps are taken. `episode_return` is NaN while no episode has ended, `seconds_left` before learning starts."""
+        ...
+
+    def stop(self) -> None:
+        """The run has ended, or failed, at whatever point; may come twice."""
+        ...
 
 
 class Silent:
+    def prepare(self) -> None:
+        pass
+
     def start(self, total_steps: int) -> None:
         pass
 
     def compiled(self) -> None:
         pass
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         pass
 
     def stop(self) -> None:
         pass
 
 
+class Pace:
+    """The time that iterations of full cost take: those before learning starts say nothing of it, being many times faster."""
+
+    def __init__(self) -> None:
+        self.seconds, self.iterations = 0.0, 0
+
+    def add(self, seconds: float, iterations: int) -> None:
+        """So many full iterations took so long, with all that the host did meanwhile."""
+        self.seconds += seconds
+        self.iterations += iterations
+
+    def left(self, iterations: int) -> float:
+        """Seconds that so many take; NaN before any was seen."""
+        return iterations * self.seconds / self.iterations if self.iterations else math.nan
+
+
+class _Ticker:
+    """Calls a function every so many seconds in a thread of its own, until it is stopped: XLA compiles for minutes."""
+
+    def __init__(self, seconds: float, tick: Callable[[], None]):
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(seconds, tick), name="rljax-progress", daemon=True)
+        self.thread.start()
+
+    def _run(self, seconds: float, tick: Callable[[], None]) -> None:
+        # What is printed may have nowhere to go (a full disk): that is for training to find out.
+        with contextlib.suppress(OSError, ValueError):
+            while not self.over.wait(seconds):
+                tick()
+
+    def stop(self) -> None:
+        self.over.set()
+        self.thread.join()
+
+
 class Lines:
-    """A line at every tenth of the run, or every ten seconds where that is sooner; `title` comes first."""
+    """A line at every tenth of the run, or every ten seconds where that is sooner, compiling included; `title` comes first."""
+
+    SECONDS = 10.0
 
     def __init__(self, title: str = ""):
         self.title = title
+        self.ticker: _Ticker | None = None
+
+    def prepare(self) -> None:
+        self.begun = time.monotonic()
+        print(f"{self.title}\ncompiling ..." if self.title else "compiling ...", flush=True)
+        self.ticker = _Ticker(self.SECONDS, self.tick)
+
+    def tick(self) -> None:
+        print(f"compiling ... {_duration(time.monotonic() - self.begun)}", flush=True)
 
     def start(self, total_steps: int) -> None:
-        self.total, self.last_step, self.last_time = total_steps, 0, time.monotonic()
-        print(f"{self.title}\ncompiling ..." if self.title else "compiling ...", flush=True)
+        self.total, self.last_step = total_steps, 0
 
     def compiled(self) -> None:
-        print(f"compiled in {time.monotonic() - self.last_time:.1f} s", flush=True)
+        self._stop_ticking()
         self.last_time = time.monotonic()
+        print(f"compiled in {self.last_time - self.begun:.1f} s", flush=True)
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         now = time.monotonic()
-        if step < self.total and step - self.last_step < self.total / 10 and now - self.last_time < 10:
+        if step < self.total and step - self.last_step < self.total / 10 and now - self.last_time < self.SECONDS:
             return
         self.last_step, self.last_time = step, now
-        left = (self.total - step) / steps_per_second if steps_per_second > 0 else math.nan
+        left = f"{_duration(seconds_left)} left" if math.isfinite(seconds_left) else "time left is known once learning starts"
         print(
-            f"step {step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  "
-            f"return {_number(episode_return)}  {_duration(left)} left",
+            f"step {step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  return {_number(episode_return)}  {left}",
             flush=True,
         )
 
     def stop(self) -> None:
-        pass
+        self._stop_ticking()
+
+    def _stop_ticking(self) -> None:
+        ticker, self.ticker = self.ticker, None
+        if ticker is not None:
+            ticker.stop()
 
 
 class Bar:
-    """rich's progress bar: steps, steps per second, return, time left; `title` comes first."""
+    """rich's progress bar: time spent compiling; then steps, steps per second, return, time left. `title` comes first."""
 
     def __init__(self, title: str = ""):
         self.title = title
 
-    def start(self, total_steps: int) -> None:
+    def prepare(self) -> None:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         if self.title:
             print(self.title, flush=True)
-        self.total = total_steps
+        self.begun = time.monotonic()
+        # The bar takes what is left of the line: in 80 columns the numbers stay whole.
         self.bar = RichProgress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[steps]} steps"),
-            TextColumn("{task.fields[speed]} steps/s"),
-            TextColumn("return {task.fields[episode_return]}"),
-            TextColumn("{task.fields[left]} left"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[numbers]}"),
+            expand=True,
+            get_time=time.monotonic,
         )
-        fields = {"steps": f"0/{total_steps:,}", "speed": "-", "episode_return": "-", "left": "-"}
-        self.task = self.bar.add_task("compiling", total=total_steps, **fields)  # type: ignore[arg-type]
+        self.task = self.bar.add_task("compiling", total=None, numbers="0:00")
+        self._show()
+
+    def _show(self) -> None:
         self.bar.start()
+        self.ticker: _Ticker | None = _Ticker(1.0, self.tick)
+
+    def _refresh(self) -> None:
+        """rich draws in a thread of its own."""
+
+    def tick(self) -> None:
+        """Compiling takes long: the time shows that it is alive."""
+        self.bar.update(self.task, numbers=_duration(time.monotonic() - self.begun))
+        self._refresh()
+
+    def start(self, total_steps: int) -> None:
+        self.total = total_steps
 
     def compiled(self) -> None:
-        self.bar.update(self.task, description="training")
+        self._stop_ticking()
+        self.bar.update(self.task, description="training", total=self.total, numbers=f"0/{self.total:,} steps")
+        self._refresh()
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
-        left = (self.total - step) / steps_per_second if steps_per_second > 0 else math.nan
-        self.bar.update(
-            self.task,
-            completed=step,
-            steps=f"{step:,}/{self.total:,}",
-            speed=f"{steps_per_second:,.0f}",
-            episode_return=_number(episode_return),
-            left=_duration(left),
-        )
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
+        left = f"{_duration(seconds_left)} left" if math.isfinite(seconds_left) else "left: once learning starts"
+        numbers = f"{step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  return {_number(episode_return)}  {left}"
+        self.bar.update(self.task, completed=step, numbers=numbers)
+        self._refresh()
 
     def stop(self) -> None:
+        self._stop_ticking()
         self.bar.stop()
+
+    def _stop_ticking(self) -> None:
+        ticker, self.ticker = self.ticker, None
+        if ticker is not None:
+            ticker.stop()
+
+
+class NotebookBar(Bar):
+    """The bar in a notebook: an output that is drawn anew, without the widgets that rich would need (ipywidgets)."""
+
+    SECONDS = 0.25
+    """Between two drawings at least: each is a message to the browser."""
+
+    def _show(self) -> None:
+        from IPython.display import display
+
+        self.drawn_at = time.monotonic()
+        self.output: Any = display(self.bar, display_id=True)
+        self.ticker = _Ticker(1.0, self.tick)
+
+    def _refresh(self, always: bool = False) -> None:
+        if always or time.monotonic() - self.drawn_at >= self.SECONDS:
+            self.drawn_at = time.monotonic()
+            self.output.update(self.bar)
+
+    def stop(self) -> None:
+        self._stop_ticking()
+        self._refresh(always=True)
 
 
 def default_progress(title: str) -> Progress:
-    """A bar where standard output is a terminal, plain lines where it is not."""
-    return Bar(title) if sys.stdout.isatty() else Lines(title)
+    """A bar in a notebook, or where standard output is a terminal; plain lines elsewhere."""
+    if sys.stdout.isatty():
+        return Bar(title)
+    if "ipykernel" in sys.modules:
+        from rich.console import Console
+
+        if Console().is_jupyter:
+            return NotebookBar(title)
+    return Lines(title)
 
 
 def _number(x: float) -> str:
@@ -114,8 +232,6 @@ def _number(x: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "-"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

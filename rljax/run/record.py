@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import action_mask_of, strong, tree_where
-from rljax.core.errors import ConfigError, first_line
+from rljax.core.environment import action_mask_of, plays_greedily, strong, tree_where
+from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
 from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
@@ -31,6 +31,9 @@ CHUNK = 32
 
 MIN_SIDE = 256
 """Pixels that the long side of a picture has at least; smaller ones are enlarged."""
+
+FPS, TURN_FPS = 30.0, 1.0
+"""Pictures a second by default; of games in which players take turns, a move a second, to be followed."""
 
 MAX_GIF_FPS = 50
 """Players show anything faster at 10 frames a second."""
@@ -120,8 +123,8 @@ def record(
     episodes: int = 1,
     max_steps: int = MAX_STEPS,
     key: jax.Array,
-    deterministic: bool = True,
-    fps: float = 30.0,
+    deterministic: bool | None = None,
+    fps: float | None = None,
 ) -> Recording:
     """Play whole episodes and write them to a GIF or MP4 file. A file of that name is replaced.
 
@@ -135,8 +138,9 @@ def record(
         episodes: how many, one after the other.
         max_steps: cut an episode after this many steps.
         key: random key; the episodes depend on nothing else.
-        deterministic: the mode of the policy (greedy) rather than samples.
-        fps: pictures a second. In a GIF a picture that equals the one before makes that one last longer.
+        deterministic: as in `rljax.evaluate`.
+        fps: pictures a second; 30, and 1 of games in which players take turns, unless given. In a GIF a picture that equals the
+            one before makes that one last longer.
 
     Raises:
         ConfigError: a bad argument, an environment whose `render` breaks the contract, or no encoder for MP4 installed.
@@ -145,6 +149,8 @@ def record(
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
             raise ConfigError(f"{name} = {value}: expected a whole number > 0")
+    if fps is None:
+        fps = TURN_FPS if agent.config.of_games and make_game(agent.config)[0].turn_gap else FPS
     if not 0 < fps < float("inf"):
         raise ConfigError(f"fps = {fps}: expected a number > 0")
     gif = path.suffix.lower() == ".gif"
@@ -155,7 +161,7 @@ def record(
     # Flattened for the policy only, below: a picture needs the observation's true shape.
     env, env_params = make_evaluation_env(agent.config.replace(flatten_observations=False))
     rendered = can_render(env)
-    start, advance = _player(agent, deterministic, env, env_params, rendered)
+    start, advance = _player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
     played = [_play(start, advance, state, k, max_steps) for k in keys]
     pictures = _renderer(env, env_params, played[0]) if rendered else _painter(played)
@@ -334,7 +340,7 @@ def _check_encoder() -> None:
         try:
             importlib.import_module(module)
         except ImportError:
-            raise ConfigError(f'writing .mp4 needs {module}: pip install "rljax[video]" (or write a .gif)') from None
+            raise ConfigError(f"writing .mp4 needs {module}: {how_to_install('video')} (or write a .gif)") from None
 
 
 def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:

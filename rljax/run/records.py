@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rljax.collect.rollout import NO_ACTION
+
 MAX_RECORDS = 1000
 """Number of records in a run: enough for any curve, and a bound on the file."""
 
@@ -18,6 +21,10 @@ MAX_VALUES = 4_000_000
 """Number of values in all records: bounds the file of a run of thousands of seeds, which then has fewer records."""
 
 MIN_RECORDS = 50
+
+
+UPDATES = "train/updates"
+"""Gradient steps in an iteration, of algorithms that begin with none: without one nothing is known of the losses."""
 
 
 def window_of(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
@@ -29,7 +36,8 @@ def window_of(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
 def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """One value per metric and seed, f64 `[S]`, for a window of iterations, each metric `[window, S]`.
 
-    Episode means are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged.
+    Means over episodes are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged:
+    losses over the iterations with gradient steps.
     """
     if all(len(values) == 1 for values in rows.values()):
         return {name: values[0].astype(np.float64) for name, values in rows.items()}
@@ -39,16 +47,25 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         known = np.isfinite(values)
         if name.startswith("eval/"):
             summary[name] = last_known(values)
-        elif name.endswith("/count"):
+        elif is_count(name):
             summary[name] = np.sum(values, 0, dtype=np.float64)
-        elif name.startswith("episode/") and counts is not None:
+        elif name.startswith(("episode/", "env/")) and counts is not None:
             weights = np.where(known, counts, 0.0).astype(np.float64)
             total = weights.sum(0)
             mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
             summary[name] = np.where(total > 0, mean, math.nan)
+        elif name.startswith("train/") and name not in (UPDATES, NO_ACTION) and UPDATES in rows:
+            trained = rows[UPDATES] != 0
+            total = np.sum(values, 0, dtype=np.float64, where=trained)
+            summary[name] = np.where(trained.any(0), total / np.maximum(trained.sum(0), 1), math.nan)
         else:
             summary[name] = np.mean(values, 0, dtype=np.float64)
     return summary
+
+
+def is_count(name: str) -> bool:
+    """Whether a metric adds up over iterations and seeds; those of environments are means, whatever they are called."""
+    return name.endswith("/count") and not name.startswith("env/")
 
 
 def last_known(values: np.ndarray) -> np.ndarray:
@@ -65,18 +82,33 @@ def over_seeds(name: str, values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     if not len(known):
         return math.nan
-    return float(known.sum() if name.endswith("/count") else known.mean())
+    return float(known.sum() if is_count(name) else known.mean())
+
+
+def record_of(step: int, summary: Mapping[str, np.ndarray], has_seeds: bool, **more: float) -> dict[str, Any]:
+    """A line of metrics.jsonl: each metric `[S]` over seeds, then `more`, then those of each seed where the run has several."""
+    metrics = {name: over_seeds(name, values) for name, values in summary.items()}
+    per_seed = {"seeds": {name: values.tolist() for name, values in summary.items()}} if has_seeds else {}
+    return {"step": step, **metrics, **more, **per_seed}
 
 
 class JsonLines:
-    """Appends records to a file, one JSON object per line, flushed each; NaN and infinities are written as null."""
+    """Appends records to a file, one JSON object per line, each at once; NaN and infinities are written as null."""
 
     def __init__(self, path: Path):
-        self.file = path.open("a", encoding="utf-8")
+        # No buffer: what a full disk did not take must not be tried again when the file is closed.
+        self.file = path.open("ab", buffering=0)
 
     def write(self, record: dict[str, Any]) -> None:
-        self.file.write(json.dumps(_without_nan(record), allow_nan=False) + "\n")
-        self.file.flush()
+        line = (json.dumps(_without_nan(record), allow_nan=False) + "\n").encode()
+        start = os.fstat(self.file.fileno()).st_size
+        try:
+            while line:
+                line = line[self.file.write(line) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self.file.fileno(), start)  # no half of a line
+            raise
 
     def close(self) -> None:
         self.file.close()
@@ -95,20 +127,32 @@ def cut_after(path: Path, step: int) -> int:
 
     Lines that cannot be read are left as they are. Returns the step of the last record that is kept, -1 where there is none.
     """
-    kept, last = 0, -1
     if not path.exists():
-        return last
+        return -1
+    ends: list[tuple[int, int | None]] = []
     with path.open("rb") as file:
         for line in file:
-            try:
-                found = int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
-                found = last
-            if found > step or not line.endswith(b"\n"):
+            if line.endswith(b"\n"):
+                ends.append(((ends[-1][0] if ends else 0) + len(line), _step_of(line)))
+    kept, last = 0, -1
+    for i, (end, found) in enumerate(ends):
+        # Steps rise: one that is higher than the next is damaged, and no reason to take back what follows.
+        after = next((later for _, later in ends[i + 1 :] if later is not None), found)
+        if found is not None and after is not None and found <= after:
+            if found > step:
                 break
-            kept, last = kept + len(line), found
+            last = found
+        kept = end
     os.truncate(path, kept)
     return last
+
+
+def _step_of(line: bytes) -> int | None:
+    """What a line says is its step; None where it cannot be read."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 class Records:

@@ -24,10 +24,11 @@ class Scores:
     """
 
     def __init__(self, num_seeds: int, meta: dict[str, Any]):
-        known = meta.get("returns", {})
+        known = meta.get("returns") or {}
         self.returns = {name: _from_json(known.get(name), num_seeds) for name in SCORES}
         self.best_score: float = -math.inf if meta.get("best_score") is None else meta["best_score"]
         self.best_step: int | None = meta.get("best_step")
+        self.left_out = np.zeros(num_seeds, bool)
 
     def update(self, names: list[str], rows: np.ndarray) -> None:
         """Take in rows `[iterations, S, metrics]`."""
@@ -39,11 +40,20 @@ class Scores:
                 self.returns[name] = evaluations[made][-1].astype(np.float64)
         values = last_known(rows[:, :, names.index("episode/return")])
         self.returns["episode/return"] = np.where(np.isfinite(values), values, self.returns["episode/return"])
+        for known in self.returns.values():
+            known[self.left_out] = math.nan
+
+    def leave_out(self, seed: int) -> None:
+        """A seed that has diverged has no score from now on, and the others are judged without it."""
+        self.left_out[seed] = True
+        for known in self.returns.values():
+            known[seed] = math.nan
 
     def improved(self, step: int) -> bool:
-        """Whether the evaluation just made is the best so far (the mean over seeds, all known); it is then noted as that."""
+        """Whether the evaluation just made is the best so far (the mean over seeds, all known but those left out); it is
+        then noted as that."""
         name = next((name for name in EVALUATIONS if np.isfinite(self.returns[name]).any()), "eval/return")
-        score = float(np.mean(self.returns[name]))
+        score = float(np.mean(self.returns[name][~self.left_out]))
         if not score > self.best_score:  # NaN is not
             return False
         self.best_score, self.best_step = score, step

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.config import OBJECT_PREFIX
+from rljax.collect.environments import EVALUATION_OPPONENT
+from rljax.core.config import class_name
+from rljax.core.errors import printable
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.curves import Curves, History, common_grid, curves, on_grid, read_metrics
-from rljax.run.folder import LOCK_FILE, RunInfo, last_iteration, read_config, read_info
+from rljax.run.divergence import diverged_in
+from rljax.run.folder import RunInfo, last_iteration, read_config, read_info
+from rljax.run.layout import make_console, make_table, print_table
+from rljax.run.places import LOCK_FILE
 from rljax.run.scores import SCORES
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-WIDTH = 100
 SPARKLINE = 60
 BLOCKS = " ▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = " .:-=+*%#"
@@ -51,34 +55,45 @@ def show(
     Raises:
         ConfigError: no run there, or a file of it cannot be read.
     """
-    from rich.text import Text
-
     folder = Path(run_dir)
     config = read_config(folder)
     info = read_info(folder)
     history = read_metrics(folder)
     checkpoints = _checkpoints(folder / CHECKPOINTS)
-    console = _console() if console is None else console
+    console = make_console() if console is None else console
 
-    env = str(config.env).removeprefix(OBJECT_PREFIX)
+    env = class_name(str(config.env))
     seeds = "" if info.seeds is None else f", {info.seeds} seeds"
-    # Text and not strings all over: in a string, [brackets] are markup.
-    console.print(Text(str(folder), style="bold"))
+    console.print(_text(str(folder), style="bold"), soft_wrap=True)
     status = _status(folder, config, info, history, checkpoints)
-    console.print(Text(f"{config.algorithm} on {env}{seeds}: {status}"))
+    console.print(_text(f"{config.algorithm} on {env}{seeds}: {status}"))
     if status.startswith("stopped"):
         # A line of its own that is never broken, to be copied.
-        console.print(Text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
+        console.print(_text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
+    if config.of_games:
+        console.print(_text(f"evaluated against {EVALUATION_OPPONENT}"))
     if info.forked_from is not None:
-        console.print(Text(f"forked from {info.forked_from['checkpoint']} at step {info.forked_from['step']:,}"))
+        console.print(_text(f"forked from {info.forked_from['checkpoint']} at step {info.forked_from['step']:,}"), soft_wrap=True)
     for line in _changes(history):
-        console.print(Text(line))
+        console.print(_text(line))
     console.print()
     _print_config(console, config)
     console.print()
-    _print_figures(console, folder, info, history)
+    meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
+    diverged = diverged_in(meta, info.seeds or 1)
+    _print_figures(console, folder, info, history, diverged)
+    for i, step in enumerate(diverged):
+        if step is not None:
+            console.print(_text(f"seed_index {i} diverged at step {step:,}: it trains no more"))
     console.print()
     _print_checkpoints(console, checkpoints)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text and not strings all over: in a string [brackets] are markup. What is in files must not steer the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
 
 
 def sparkline(values: np.ndarray, blocks: str = BLOCKS) -> str:
@@ -87,13 +102,6 @@ def sparkline(values: np.ndarray, blocks: str = BLOCKS) -> str:
     heights = (values - low) / ((high - low) or 1.0)
     top = len(blocks) - 2
     return "".join(blocks[0] if math.isnan(h) else blocks[1 + round(h * top)] for h in heights)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH, color_system=None)
 
 
 def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoints: list[_Checkpoint]) -> str:
@@ -133,45 +141,41 @@ def _changes(history: History) -> list[str]:
 
 def _print_config(console: Console, config: Any) -> None:
     """The fields that differ from their defaults in a table, the others below it."""
-    from rich.text import Text
-
-    table = _table("configuration", "value", "default")
+    table = make_table("configuration", "value", "default", text=("configuration", "value", "default"))
     unchanged = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if value == field.default:
             unchanged.append(f"{field.name}={_value(value)}")
         else:
-            table.add_row(Text(field.name, style="bold"), Text(_value(value)), Text(_value(field.default), style="dim"))
+            table.add_row(_text(field.name, style="bold"), _text(_value(value)), _text(_value(field.default), style="dim"))
     if table.row_count:
-        console.print(table)
+        print_table(console, table)
     title = "defaults: " if table.row_count else "configuration, all defaults: "
-    console.print(Text(title + " ".join(unchanged), style="dim"))
+    console.print(_text(title + " ".join(unchanged), style="dim"))
 
 
-def _print_figures(console: Console, folder: Path, info: RunInfo, history: History) -> None:
-    from rich.text import Text
-
+def _print_figures(console: Console, folder: Path, info: RunInfo, history: History, diverged: list[int | None]) -> None:
     overall = {name: _overall(history, name) for name in SCORES}
-    table = _table("metric", "last", "at step", "best", "at step")
+    table = make_table("metric", "latest", "at step", "best", "at step", text=("metric",))
     for name, (steps, values) in overall.items():
         if len(values):
             best = int(np.argmax(values))
-            marked = Text(_number(values[best]), style="bold")
+            marked = _text(_number(values[best]), style="bold")
             table.add_row(name, _number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
     if not table.row_count:
-        console.print(Text("no returns yet" if history.records else "no records yet"))
+        console.print(_text("no returns yet" if history.records else "no records yet"))
         return
-    console.print(table)
+    print_table(console, table)
     speed = [record["perf/steps_per_second"] for record in history.records if record.get("perf/steps_per_second")]
     if speed:
-        console.print(Text(f"speed: {np.median(speed):,.0f} steps/s (median)"))
+        console.print(_text(f"speed: {np.median(speed):,.0f} steps/s (median)"))
     score = next(name for name in SCORES if len(overall[name].values))
     console.print()
     _print_sparkline(console, score, overall[score])
     if info.seeds is not None:
         console.print()
-        _print_seeds(console, score, curves(folder, score, history))
+        _print_seeds(console, score, curves(folder, score, history), diverged)
 
 
 def _overall(history: History, metric: str) -> Curves:
@@ -183,30 +187,32 @@ def _overall(history: History, metric: str) -> Curves:
 def _print_sparkline(console: Console, score: str, overall: Curves) -> None:
     from rich.text import Text
 
-    grid = common_grid(overall.steps, SPARKLINE)
+    grid = common_grid(overall.steps, max(1, min(SPARKLINE, console.width - len(score) - 1)))
     line = on_grid(Curves(overall.steps, overall.values[None]), grid)[0]
     blocks = ASCII_BLOCKS if console.options.ascii_only else BLOCKS
     console.print(Text.assemble(f"{score} ", (sparkline(line, blocks), "cyan")))
     span = f"steps {overall.steps[0]:,} to {overall.steps[-1]:,}"
-    console.print(Text(f"min {_number(np.nanmin(line))}, max {_number(np.nanmax(line))}, {span}"))
+    console.print(_text(f"min {_number(np.nanmin(line))}, max {_number(np.nanmax(line))}, {span}"))
 
 
-def _print_seeds(console: Console, score: str, by_seed: Curves) -> None:
-    """Each seed's last and best score; of many seeds, their spread."""
-    from rich.text import Text
-
+def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[int | None]) -> None:
+    """Each seed's latest and best score; of many seeds, the spread of those that have not diverged."""
     known = [values[np.isfinite(values)] for values in by_seed.values]
-    last = np.array([values[-1] if len(values) else math.nan for values in known])
+    latest = np.array([values[-1] if len(values) else math.nan for values in known])
     best = [values.max() if len(values) else math.nan for values in known]
     if len(known) > MAX_SEED_ROWS:
-        quartiles = zip(("min", "25 %", "median", "75 %", "max"), np.nanpercentile(last, [0, 25, 50, 75, 100]), strict=True)
+        judged = np.where([step is None for step in diverged], latest, math.nan)
+        if not np.isfinite(judged).any():
+            judged = latest
+        quartiles = zip(("min", "25 %", "median", "75 %", "max"), np.nanpercentile(judged, [0, 25, 50, 75, 100]), strict=True)
         spread = ", ".join(f"{name} {_number(value)}" for name, value in quartiles)
-        console.print(Text(f"last {score} of {len(known)} seeds: {spread}; the highest is seed_index {np.nanargmax(last)}"))
-        return
-    table = _table("seed_index", f"last {score}", "best")
-    for i in range(len(known)):
-        table.add_row(str(i), _number(last[i]), _number(best[i]))
-    console.print(table)
+        count = int(np.isfinite(judged).sum())
+        console.print(_text(f"latest {score} of {count} seeds: {spread}; the highest is seed_index {np.nanargmax(judged)}"))
+    else:
+        table = make_table("seed_index", f"latest {score}", "best")
+        for i in range(len(known)):
+            table.add_row(str(i), _number(latest[i]), _number(best[i]))
+        print_table(console, table)
 
 
 def _checkpoints(folder: Path) -> list[_Checkpoint]:
@@ -225,35 +231,23 @@ def _checkpoints(folder: Path) -> list[_Checkpoint]:
 
 
 def _print_checkpoints(console: Console, checkpoints: list[_Checkpoint]) -> None:
-    from rich.text import Text
-
     if not checkpoints:
-        console.print(Text("no checkpoints yet"))
+        console.print(_text("no checkpoints yet"))
         return
     metas = [c.meta or {} for c in checkpoints]
-    names = list(dict.fromkeys(meta["score_name"] for meta in metas if meta.get("score_name")))
-    table = _table("checkpoint at step", "size", names[0] if len(names) == 1 else "score", "", "written")
+    known = [meta for meta in metas if any(score is not None for score in meta.get("scores") or [])]
+    names = list(dict.fromkeys(meta["score_name"] for meta in known if meta.get("score_name")))
+    to_the_second = 19 if console.width >= 75 else 16
+    table = make_table("checkpoint", "size", names[0] if len(names) == 1 else "score", "", "written", text=("",))
     for checkpoint, meta in zip(checkpoints, metas, strict=True):
         scores = [score for score in meta.get("scores") or [] if score is not None]
         score = _number(float(np.mean(scores))) if scores else "-"
         if len(names) > 1 and scores:
             score += f" ({meta['score_name']})"
         marks = ", ".join(checkpoint.marks) if checkpoint.meta is not None else "damaged"
-        written = str(meta.get("time", "-"))[:19].replace("T", " ")
-        table.add_row(f"{checkpoint.step:,}", _size(checkpoint.size), score, Text(marks, style="bold"), written)
-    console.print(table)
-
-
-def _table(*columns: str) -> Table:
-    """Words to the left, numbers to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        words = column in ("configuration", "value", "default", "metric", "", "written")
-        table.add_column(column, justify="left" if words else "right", overflow="fold")
-    return table
+        written = str(meta.get("time", "-"))[:to_the_second].replace("T", " ")
+        table.add_row(f"{checkpoint.step:,}", _size(checkpoint.size), score, _text(marks, style="bold"), written)
+    print_table(console, table)
 
 
 def _number(value: float) -> str:
@@ -275,7 +269,7 @@ def _value(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, str):
-        return value.removeprefix(OBJECT_PREFIX)
+        return class_name(value)
     if isinstance(value, bool):
         return str(value).lower()
     if hasattr(value, "items"):

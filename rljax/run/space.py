@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.config import Config
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shown
 
 SEARCHES = ("grid", "random", "sobol")
 
@@ -92,7 +92,7 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
         ConfigError: an unknown field, one that is not swept, a value twice, a range where values are wanted, or a bad value.
     """
     if search not in SEARCHES:
-        raise ConfigError(f"search = {search!r}: {did_you_mean(search, SEARCHES)}")
+        raise ConfigError(f"search = {shown(search)}: {did_you_mean(search, SEARCHES)}")
     known = [f.name for f in dataclasses.fields(config)]
     checked: dict[str, tuple[Any, ...] | Range] = {}
     for name, values in space.items():
@@ -114,7 +114,7 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
             ends: tuple[Any, ...] = (values.low, values.high)
         else:
             if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)) or not len(values):
-                raise ConfigError(f"{name} = {values!r}: expected a list of values")
+                raise ConfigError(f"{name} = {shown(values)}: expected a list of values")
             ends = tuple(x.item() if isinstance(x, np.generic) else x for x in values)
             if len({repr(value) for value in ends}) < len(ends):
                 raise ConfigError(f"{name} = {', '.join(map(str, ends))}: a value comes twice")
@@ -146,7 +146,7 @@ def check_counts(**counts: Any) -> None:
     """
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"{name} = {count!r}: expected a whole number > 0")
+            raise ConfigError(f"{name} = {shown(count)}: expected a whole number > 0")
 
 
 def cells_of(
@@ -162,9 +162,9 @@ def cells_of(
         lists = [values for values in space.values() if not isinstance(values, Range)]
         return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise ConfigError(f"samples = {samples!r}: a {search} search needs a whole number > 0")
+        raise ConfigError(f"samples = {shown(samples)}: a {search} search needs a whole number > 0")
     if not space:
-        raise ConfigError(f"search = {search!r}: needs at least one field")
+        raise ConfigError(f"search = {shown(search)}: needs at least one field")
     shares = _points(search, len(space), samples, seed)
 
     def value(values: tuple[Any, ...] | Range, share: float) -> Any:

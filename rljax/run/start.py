@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +14,15 @@ import numpy as np
 
 from rljax.algos.ppo import PPOConfig
 from rljax.algos.value_heads import head_names
-from rljax.core.agent import Agent, make_agent
-from rljax.core.config import OBJECT_PREFIX, Config, config_table
+from rljax.core.agent import Agent, check_own, make_agent
+from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.devices import ENVIRONMENT_FIELDS
-from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.run.checkpoint import CHECKPOINTS, describe, named_arrays, state_from
+from rljax.run.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, state_from
 from rljax.run.folder import (
     RunInfo,
+    check_seeds,
     initial_keys,
     initial_state,
     last_iteration,
@@ -73,7 +75,10 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     config = agent.config
     allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
     if not allowed:
-        raise ConfigError(f"seeds = {seeds!r}: expected a whole number from 1 (seed + seeds at most 2**32)")
+        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
+    if seeds is not None:
+        one = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
+        check_memory(seeds * tree_bytes(one), f"seeds = {seeds}: the state of so many runs", "take fewer seeds")
     if key is None:
         keys = initial_keys(config.seed, seeds)
     elif seeds is None:
@@ -81,7 +86,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     else:
         keys = jax.random.split(key, seeds)
     state = _initial(agent, keys, seeds)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)))
+    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=agent.own)
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 
@@ -109,11 +114,12 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     """
     frozen, info = read_config(folder), read_info(folder)
     _check_seeds(seeds, info, f"run {folder}")
+    check_own(f"run {folder}", info.own, "" if given is None else given.own)
     saved = load_checkpoint(folder)
     step = saved.meta["step"]
     if step != info.step_offset + saved.meta["iteration"] * frozen.steps_per_iteration:
         raise ConfigError(f"{folder}: step {step} and iteration {saved.meta['iteration']} of its checkpoint do not agree")
-    config = frozen if given is None else _with_objects(frozen, given.config)
+    config = frozen if given is None else _with_objects(frozen, given.config, folder)
     budget = total_timesteps
     if budget is None and given is not None:
         budget = given.config.total_timesteps
@@ -125,6 +131,12 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
             budget = None
     if budget is not None:
         config = config.replace(**{BUDGET: budget})
+    if given is not None and given.own and config != given.config:
+        # Another agent of this configuration would be made without what is its own.
+        raise ConfigError(
+            f"run {folder}: the agent with {given.own} has another configuration: make it of load_run(...).config, with another "
+            f"{BUDGET} if you like"
+        )
     agent = given if given is not None and config == given.config else make_agent(config)
     start = Start(
         agent=agent,
@@ -162,13 +174,14 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     config, step = agent.config, saved.meta["step"]
     source = folder / CHECKPOINTS / f"step_{step}"
     _check_seeds(seeds, info, f"checkpoint {source}")
+    check_seeds(info, saved, saved_config, source)
     iteration = step // config.steps_per_iteration
     if config.steps_per_iteration == saved_config.steps_per_iteration:
         iteration = saved.meta["iteration"]
     step_offset = step - iteration * config.steps_per_iteration
     keys = initial_keys(config.seed, info.seeds, info.key_impl)
     fresh = _initial(agent, keys, info.seeds)
-    state, anew, left_out = _take_over(fresh, saved.arrays, saved_config, config, info.key_impl, source, info.seeds)
+    state, anew, left_out = _take_over(fresh, saved, saved_config, config, source, info.seeds)
     if anew:
         warnings.warn(
             f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2
@@ -182,7 +195,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     start = Start(
         agent=agent,
         state=state,
-        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from),
+        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from, own=agent.own),
         iteration=iteration,
         pending=None,
         meta={},
@@ -201,11 +214,11 @@ def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:
 
 
 def _take_over(
-    fresh: Any, arrays: dict[str, np.ndarray], old: Config, new: Config, key_impl: str, source: Path, seeds: int | None
+    fresh: Any, checkpoint: Checkpoint, old: Config, new: Config, source: Path, seeds: int | None
 ) -> tuple[Any, list[str], list[str]]:
     """`(state, fields made anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
     saved: dict[str, dict[str, np.ndarray]] = {}
-    for name, x in arrays.items():
+    for name, x in checkpoint.arrays.items():
         saved.setdefault(name.partition("/")[0], {})[name] = x
     fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if getattr(fresh, name) is not None}
     here = {name: named_arrays({name: value}) for name, value in fields.items()}
@@ -220,7 +233,9 @@ def _take_over(
         raise ConfigError(
             f"value heads {list(head_names(new))}: the weights of {source} are those of {list(head_names(old))}, in this order"
         )
+    keys = checkpoint.meta["keys"] or {}
     anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
+    anew |= {name for name in fields if any(keys.get(key, impl) != impl for key, impl in key_impls({name: fields[name]}).items())}
     there, now = config_table(old), config_table(new)
     another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
     if any(getattr(old, name, None) != getattr(new, name, None) for name in PRIORITY_FIELDS):
@@ -237,7 +252,7 @@ def _take_over(
         # It counts sequences of the old length. The buffer stays: rows count from where it is now.
         anew |= fields.keys() & {"queue"}
     taken = {
-        name: state_from(saved[name], {name: value}, key_impl, source)[name]
+        name: state_from(saved[name], {name: value}, keys, source)[name]
         for name, value in fields.items()
         if name not in anew and not (old.seed != new.seed and name in ("key", "eval_key"))
     }
@@ -258,27 +273,32 @@ def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray])
     return None
 
 
-def _with_objects(frozen: Config, given: Config) -> Config:
-    """The frozen configuration, with the objects of the given one for what the folder knows by name; warns of other changes."""
+def _with_objects(frozen: Config, given: Config, folder: Path) -> Config:
+    """The frozen configuration, with the objects of the given one for what the folder knows by name.
+
+    Raises:
+        ConfigError: another field than the budget differs.
+    """
     if type(frozen) is not type(given):
         raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
-    there, here = config_table(frozen), config_table(given)
-    objects = {
-        name: getattr(given, name)
-        for name, value in there.items()
-        if isinstance(value, str) and value.startswith(OBJECT_PREFIX) and here[name] == value
-    }
-    refused = [name for name in there if there[name] != here[name] and name != BUDGET]
-    warn_refused(refused)
+    # By the names of classes alone: a script may have been renamed since.
+    there, here = (
+        {name: OBJECT_PREFIX + class_name(x) if _is_object(x) else x for name, x in config_table(config).items()}
+        for config in (frozen, given)
+    )
+    objects = {name: getattr(given, name) for name, value in there.items() if _is_object(value) and here[name] == value}
+    refuse_changes([name for name in there if there[name] != here[name] and name != BUDGET], folder)
     return frozen.replace(**objects)
 
 
-def warn_refused(names: list[str]) -> None:
-    """Say that changes to a resumed run are not made."""
+def _is_object(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(OBJECT_PREFIX)
+
+
+def refuse_changes(names: list[str], folder: Path) -> None:
+    """Raise a ConfigError where a run that is resumed would change: what the user asks for would not be done."""
     if names:
-        warnings.warn(
-            f"{', '.join(names)}: refused, a resumed run keeps its configuration (only {BUDGET} may change; "
-            "fork it to change more)",
-            RljaxWarning,
-            stacklevel=2,
+        raise ConfigError(
+            f"{', '.join(names)}: a resumed run keeps its configuration, only {BUDGET} may change; a fork may change "
+            f"anything (rljax train --fork {shlex.quote(str(folder))}, or fit(config, fork=...))"
         )

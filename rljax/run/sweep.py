@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import json
@@ -17,11 +16,13 @@ import jax
 import numpy as np
 import tomli_w
 
-from rljax.core.agent import make_agent
+from rljax.core.agent import MakeAgent, check_own, own_of
+from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
-from rljax.core.errors import ConfigError, RljaxError
-from rljax.run.folder import CONFIG_FILE, locked
+from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
+from rljax.run.folder import CONFIG_FILE
 from rljax.run.outputs import make_folder, read_table, write_csv, written_aside
+from rljax.run.places import Watched, locked
 from rljax.run.population import Population, Programs, Told, out_of_memory
 from rljax.run.space import Cell, Range, cells_of, changed, check_counts, check_space, is_leaf, space_from, space_table
 
@@ -29,6 +30,9 @@ SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "bes
 
 MAX_RUNS = 4096
 """Runs in a sweep at most, unless asked for."""
+
+MAX_STORED_RUNS = 2**24
+"""Runs in a sweep that is resumed at most: a file that says more is damaged, or would take all memory."""
 
 PARTS, TELL_SECONDS = 50, 10.0
 """Of a batch's training, after which there may be a word; and how long until the next."""
@@ -78,6 +82,7 @@ class Plan(NamedTuple):
     search: str
     samples: int | None
     cells: list[Cell]
+    make_agent: MakeAgent = standard_agent
 
     @property
     def runs(self) -> int:
@@ -92,6 +97,7 @@ def plan_sweep(
     search: str = "grid",
     samples: int | None = None,
     max_runs: int = MAX_RUNS,
+    make_agent: MakeAgent = standard_agent,
 ) -> Plan:
     """Check a sweep and write out its cells.
 
@@ -99,7 +105,7 @@ def plan_sweep(
         ConfigError: a field or value is not allowed, or there are more than `max_runs` runs.
     """
     if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 2**32 - config.seed:
-        raise ConfigError(f"seeds = {seeds!r}: expected a whole number from 1 (seed + seeds at most 2**32)")
+        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
     checked = check_space(config, space, search)
     counts = [len(values) for values in checked.values() if not isinstance(values, Range)]
     count = math.prod(counts) if search == "grid" else (samples or 0)
@@ -109,8 +115,8 @@ def plan_sweep(
     cells = cells_of(checked, search, samples, config.seed)
     # Values may be allowed one by one and not together; environment and network are those of a structure.
     for found in {_structure(config, cell): changed(config, cell) for cell in cells}.values():
-        make_agent(found)
-    return Plan(config, checked, seeds, search, samples, cells)
+        own_of(found, make_agent)
+    return Plan(config, checked, seeds, search, samples, cells, make_agent)
 
 
 def sweep(
@@ -125,6 +131,7 @@ def sweep(
     episodes: int = 100,
     run_dir: str | os.PathLike[str] | None = None,
     progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
     """Train every cell of a sweep with every seed, and say how good each run's policy is.
 
@@ -143,11 +150,12 @@ def sweep(
         episodes: played with the last policy of each run.
         run_dir: folder for `results.csv` (a line for each run), `best.toml` and `sweep.png`; None writes nothing.
         progress: is told in lines.
+        make_agent: from a configuration to the agent that trains: `functools.partial(rljax.make_agent, loss_fn=my_loss)`, say.
 
     Raises:
         ConfigError: a field or value is not allowed, there are too many runs, or `run_dir` exists.
     """
-    plan = plan_sweep(config, space, seeds=seeds, search=search, samples=samples, max_runs=max_runs)
+    plan = plan_sweep(config, space, seeds=seeds, search=search, samples=samples, max_runs=max_runs, make_agent=make_agent)
     check_numbers(batch_size, episodes)
     folder = None if run_dir is None else Path(run_dir)
     if folder is not None:
@@ -156,23 +164,31 @@ def sweep(
 
 
 def resume_sweep(
-    run_dir: str | os.PathLike[str], *, batch_size: int | None = None, progress: Told = lambda _: None
+    run_dir: str | os.PathLike[str],
+    *,
+    batch_size: int | None = None,
+    progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
     """Go on with a sweep that was interrupted: runs in its `results.csv` are not trained again.
 
     Raises:
-        ConfigError: there is no sweep in that folder.
+        ConfigError: there is no sweep in that folder, or it was begun with another `make_agent`.
     """
     folder = Path(run_dir)
-    plan, episodes = read_sweep(folder)
+    plan, episodes = read_sweep(folder, make_agent)
     return run_sweep(plan, folder, batch_size=batch_size, episodes=episodes, progress=progress)
 
 
 def run_sweep(plan: Plan, folder: Path | None, *, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
     """Train what is not done, and write down what came of it after every batch."""
     check_numbers(batch_size, episodes)
-    with contextlib.nullcontext() if folder is None else locked(folder):
-        return _run(plan, folder, batch_size, episodes, progress)
+    if folder is None:
+        return _run(plan, None, batch_size, episodes, progress)
+    with locked(folder), Watched(folder) as watched:
+        for left in folder.glob(".writing_*"):  # by a process that was killed: none other writes here
+            left.unlink(missing_ok=True)
+        return _run(plan, watched, batch_size, episodes, progress)
 
 
 def check_numbers(batch_size: int | None, episodes: int) -> None:
@@ -182,7 +198,8 @@ def check_numbers(batch_size: int | None, episodes: int) -> None:
         check_counts(batch_size=batch_size)
 
 
-def _run(plan: Plan, folder: Path | None, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
+def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
+    folder = None if watched is None else watched.folder
     shape = (len(plan.cells), plan.seeds)
     returns, train_returns = np.full(shape, np.nan), np.full(shape, np.nan)
     done = np.zeros(shape, bool)
@@ -201,7 +218,7 @@ def _run(plan: Plan, folder: Path | None, batch_size: int | None, episodes: int,
             continue
         first = plan.cells[group[0]]
         names = tuple(name for name in first if _swept_inside(plan.config, name, first[name]))
-        programs = Programs(changed(plan.config, first), names)
+        programs = Programs(changed(plan.config, first), names, plan.make_agent)
         size = programs.batch_size(len(left), batch_size)
         population: Population | None = None
         while left:
@@ -226,8 +243,9 @@ def _run(plan: Plan, folder: Path | None, batch_size: int | None, episodes: int,
                 returns[cell, seed], train_returns[cell, seed] = played[k], trained[k]
                 done[cell, seed] = True
             left = left[size:]
-            if folder is not None:
-                _write_results(folder, plan, returns, train_returns, done)
+            if watched is not None:
+                watched.check()
+                _write_results(watched.folder, plan, returns, train_returns, done)
             share = (done.sum() - before) / (plan.runs - before)
             rest = (time.monotonic() - started) * (1 - share) / share
             known = returns[done & np.isfinite(returns)]
@@ -237,9 +255,10 @@ def _run(plan: Plan, folder: Path | None, batch_size: int | None, episodes: int,
     if not np.isfinite(result.means).any():
         kept = "" if folder is None else f"; {folder / RESULTS_FILE} has every run"
         raise RljaxError(f"no cell came to a number: some run of each diverged (too high a learning_rate?){kept}")
-    if folder is not None:
+    if watched is not None and folder is not None:
         from rljax.run.sweep_plot import draw_sweep
 
+        watched.check()
         with written_aside(folder / BEST_FILE) as aside:
             aside.write_text(dump_config(result.best), encoding="utf-8")
         if plan.space:
@@ -279,6 +298,7 @@ def create_sweep_dir(folder: Path, plan: Plan, episodes: int) -> None:
         "search": plan.search,
         "samples": "none" if plan.samples is None else plan.samples,
         "episodes": episodes,
+        "own": own_of(plan.config, plan.make_agent),
         "space": space_table(plan.space),
     }
     try:
@@ -288,17 +308,22 @@ def create_sweep_dir(folder: Path, plan: Plan, episodes: int) -> None:
     make_folder(folder, files, "to go on with a sweep there, resume it")
 
 
-def read_sweep(folder: Path) -> tuple[Plan, int]:
+def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Plan, int]:
     """The plan of a sweep's folder, and the episodes that its policies play."""
     table = read_table(folder, SWEEP_FILE, "sweep")
     config = load_config(folder / CONFIG_FILE)
+    check_own(f"the sweep in {folder}", table.get("own", ""), own_of(config, make_agent))
     try:
         samples = None if table["samples"] == "none" else table["samples"]
         how = {"seeds": table["seeds"], "search": table["search"], "samples": samples}
-        plan = plan_sweep(config, space_from(table["space"]), **how, max_runs=2**62)
-        return plan, table["episodes"]
-    except (KeyError, AttributeError):
-        raise ConfigError(f"{folder / SWEEP_FILE}: is not as it was written") from None
+        space, episodes = space_from(table["space"]), table["episodes"]
+    except (KeyError, AttributeError) as error:
+        raise ConfigError(f"{folder / SWEEP_FILE}: is not as it was written ({first_line(error)})") from None
+    try:
+        check_counts(episodes=episodes)
+        return plan_sweep(config, space, **how, max_runs=MAX_STORED_RUNS, make_agent=make_agent), episodes
+    except ConfigError as error:
+        raise ConfigError(f"{folder / SWEEP_FILE}: {error}") from None
 
 
 def _write_results(folder: Path, plan: Plan, returns: np.ndarray, train_returns: np.ndarray, done: np.ndarray) -> None:
@@ -307,16 +332,23 @@ def _write_results(folder: Path, plan: Plan, returns: np.ndarray, train_returns:
         if done[cell, seed]:
             values = [x if isinstance(x, (int, float, str)) else json.dumps(x) for x in plan.cells[cell].values()]
             rows.append([cell, *values, plan.config.seed + seed, returns[cell, seed], train_returns[cell, seed]])
-    write_csv(folder / RESULTS_FILE, ["cell", *plan.space, "seed", "return", "train_return"], rows)
+    write_csv(folder / RESULTS_FILE, _header(plan), rows)
+
+
+def _header(plan: Plan) -> list[str]:
+    return ["cell", *plan.space, "seed", "return", "train_return"]
 
 
 def _read_results(folder: Path, plan: Plan) -> list[tuple[int, int, float, float]]:
     path = folder / RESULTS_FILE
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+        if reader.fieldnames != _header(plan):
+            raise ValueError
         read = [
             (int(row["cell"]), int(row["seed"]) - plan.config.seed, float(row["return"]), float(row["train_return"]))
             for row in rows
@@ -324,7 +356,9 @@ def _read_results(folder: Path, plan: Plan) -> list[tuple[int, int, float, float
         if all(0 <= cell < len(plan.cells) and 0 <= seed < plan.seeds for cell, seed, _, _ in read):
             return read
         raise ValueError
-    except (KeyError, ValueError, TypeError):
+    except OSError as error:
+        raise RljaxError(f"{path}: cannot be read: {error.strerror}") from None
+    except (KeyError, ValueError, TypeError, csv.Error):
         raise RljaxError(f"{path}: is not the table of this sweep; move it away to train its runs again") from None
 
 
@@ -356,4 +390,4 @@ def check_parquet() -> None:
     import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError("parquet: needs pyarrow: pip install 'rljax[parquet]'")
+        raise ConfigError(f"parquet: needs pyarrow: {how_to_install('parquet')}")

@@ -1,19 +1,25 @@
-"""The picture of a sweep: a heat map of two fields, points of one, or returns against every field of a search."""
+"""The picture of a sweep: heat maps of two or three fields, points of one, or returns against every field of a search."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rljax.run.lines import shown
 from rljax.run.outputs import written_aside
-from rljax.run.plot import COLORS, METADATA, STYLE, shown
+from rljax.run.plot import COLORS, METADATA, STYLE
 from rljax.run.space import Range
 from rljax.run.sweep import Plan, SweepResult
 
 NUMBERS = 100
 """Cells up to which a heat map has numbers."""
+
+ABREAST = 4
+"""Heat maps beside each other at most, unless that would make more rows than columns."""
 
 
 def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
@@ -24,8 +30,7 @@ def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
     with matplotlib.rc_context(STYLE), written_aside(path) as aside:
         varied = [name for name, values in plan.space.items() if isinstance(values, Range) or len(values) > 1]
         if plan.search == "grid" and len(varied) >= 2:
-            figure = Figure(figsize=(5.6, 4.2), layout="constrained")
-            _heat_map(figure, result, plan, varied)
+            figure = _heat_maps(result, plan, varied)
         else:
             names = varied or list(plan.space)
             figure = Figure(figsize=(min(4.0 * len(names), 14.0), 3.2), layout="constrained")
@@ -37,32 +42,76 @@ def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
         figure.savefig(aside, format=suffix[1:], dpi=200, metadata=METADATA[suffix])
 
 
-def _heat_map(figure: Any, result: SweepResult, plan: Plan, varied: list[str]) -> None:
-    """Of the two fields with most values; of the others the best."""
-    ax = figure.subplots()
-    first, second = sorted(varied, key=lambda name: -len(plan.space[name]))[:2]
-    rows, columns = plan.space[first], plan.space[second]
-    table = np.full((len(rows), len(columns)), -np.inf)
+def _heat_maps(result: SweepResult, plan: Plan, varied: list[str]) -> Any:
+    """Heat maps of two fields, one for each value of a third, on one scale; of further fields, which matter least, the best."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    drawn = by_effect(result, plan, varied)[:3]
+    first, second, *third = sorted(drawn, key=lambda name: -len(plan.space[name]))
+    tables = best_of(result, plan, [*third, first, second]).reshape(-1, len(plan.space[first]), len(plan.space[second]))
+    high = -(-len(tables) // max(ABREAST, math.isqrt(len(tables))))
+    wide = -(-len(tables) // high)
+    side = 5.6 if len(tables) == 1 else 3.6
+    figure = Figure(figsize=(side * wide, 0.75 * side * high), layout="constrained")
+    axes = figure.subplots(high, wide, squeeze=False).ravel()
+    finite = tables[np.isfinite(tables)]
+    scale = Normalize(finite.min(), finite.max())
+    for ax, table, value in zip(axes, tables, plan.space[third[0]] if third else [None], strict=False):
+        _heat_map(ax, table, scale, plan, first, second)
+        if third:
+            ax.set_title(f"{third[0]} = {shown(value)}")
+    for ax in axes[len(tables) :]:
+        ax.set_axis_off()
+    others = [name for name in varied if name not in drawn]
+    counted = ", ".join(f"{name} ({len(plan.space[name])} values)" for name in others)
+    best = f", the best over what matters least: {counted}" if others else ""
+    title = f"mean return of {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}{best}"
+    figure.suptitle(textwrap.fill(title, int(12 * side * wide)), fontsize=10)
+    figure.colorbar(ScalarMappable(scale, "viridis"), ax=list(axes), label="return of the last policy", shrink=0.9)
+    return figure
+
+
+def by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[str]:
+    """The fields of a grid, those first that matter most: by how far apart the best cells of their values are."""
+    effects = {}
+    for name in varied:
+        best = best_of(result, plan, [name])
+        finite = best[np.isfinite(best)]
+        # A value with which every run diverges matters more than any difference.
+        effects[name] = np.inf if len(finite) < len(best) else np.ptp(finite)
+    return sorted(varied, key=lambda name: -effects[name])
+
+
+def best_of(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
+    """The highest mean of the cells that have the same values of these fields: an axis for each; minus infinity where no run of
+    any cell is finite."""
+    table = np.full([len(plan.space[name]) for name in names], -np.inf)
     for cell, mean in zip(result.cells, result.means, strict=True):
-        i, j = rows.index(cell[first]), columns.index(cell[second])
-        table[i, j] = max(table[i, j], mean)
-    image = ax.imshow(np.where(np.isfinite(table), table, np.nan), cmap="viridis", aspect="auto")
+        place = tuple(plan.space[name].index(cell[name]) for name in names)
+        table[place] = max(table[place], mean)
+    return table
+
+
+def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, second: str) -> None:
+    ax.imshow(np.where(np.isfinite(table), table, np.nan), cmap="viridis", norm=scale, aspect="auto")
     ax.set_facecolor("0.8")  # where no run is finite
     if table.size <= NUMBERS:
-        low, high = np.nanmin(np.where(np.isfinite(table), table, np.nan)), np.max(table)
         for (i, j), value in np.ndenumerate(table):
-            bright = np.isfinite(value) and value > low + 0.6 * (high - low)
-            text = f"{value:.4g}" if np.isfinite(value) else "-"
-            ax.text(j, i, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
-    ax.set_xticks(range(len(columns)), [shown(x) for x in columns], rotation=45 if len(columns) > 6 else 0)
+            finite = np.isfinite(value)
+            dark = finite and scale(value) < 0.6
+            ax.text(
+                j, i, f"{value:.4g}" if finite else "-", ha="center", va="center", fontsize=8, color="white" if dark else "black"
+            )
+    rows, columns = plan.space[first], plan.space[second]
+    labels = [shown(x) for x in columns]
+    crowded = len(columns) > 6 or max(map(len, labels)) * len(columns) > 40
+    ax.set_xticks(range(len(columns)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center")
     ax.set_yticks(range(len(rows)), [shown(x) for x in rows])
     ax.set_xlabel(second)
     ax.set_ylabel(first)
     ax.spines[:].set_visible(False)
-    others = [name for name in varied if name not in (first, second)]
-    best = f"; the best of {', '.join(others)}" if others else ""
-    ax.set_title(f"mean return of {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}{best}")
-    figure.colorbar(image, label="return of the last policy", shrink=0.9)
 
 
 def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
@@ -78,7 +127,10 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
         ax.plot(np.repeat(places, returns.shape[1]), returns.ravel(), ".", color="0.6", markersize=4, label="runs")
     order = np.argsort(places, kind="stable")
     style = "o-" if plan.search == "grid" else "o"
-    ax.plot(places[order], np.nanmean(returns, 1)[order], style, color=COLORS[0], markersize=4, label="mean")
+    ended = np.isfinite(returns)
+    # Of a cell none of whose runs is finite there is no mean, and no point.
+    means = np.sum(returns, 1, where=ended) / np.where(ended.any(1), ended.sum(1), np.nan)
+    ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
     space = plan.space[name]
     if numeric and (space.log if isinstance(space, Range) else min(places) > 0 and max(places) / min(places) >= 30):
         ax.set_xscale("log")

@@ -23,13 +23,19 @@ class Timing(NamedTuple):
 Program = Callable[[jax.Array], Any]
 
 
-def hardware() -> str:
-    """One line: processor, cores, accelerator, versions."""
-    model = platform.processor() or platform.machine()
+def cpu_model() -> str:
+    """The processor's name."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def hardware() -> str:
+    """One line: processor, cores, accelerator, versions."""
+    model = cpu_model()
     device = jax.devices()[0]
     accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
     versions = f"Python {platform.python_version()}, JAX {jax.__version__}"

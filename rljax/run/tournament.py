@@ -17,14 +17,14 @@ import numpy as np
 from rljax.collect.environments import make_game
 from rljax.collect.matches import Match, play_match, policy_player
 from rljax.core.agent import make_agent
-from rljax.core.config import Config, config_table
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.config import Config, config_table, env_name
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.versus import Player, random_player
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo
 from rljax.league.rules import ROLES
-from rljax.planning.mcts import check_searchable, make_mcts, search_player, searching
+from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.folder import Run
 from rljax.run.outputs import output_path, written_aside
 from rljax.run.plot import METADATA, STYLE, SUFFIXES
@@ -41,22 +41,27 @@ ROUND_ROBIN = 50
 
 
 class Entry(NamedTuple):
-    """Who takes part: `make(state)` is the player. Entries of one `kind` are compiled once."""
+    """Who takes part: `make(state)` is the player. Entries of one `kind` are compiled once; `draws` says whether a player may do
+    different things in the same position."""
 
     name: str
     kind: str
     make: Callable[[Any], Player]
     state: Any
+    draws: bool = False
 
 
 class Standings(NamedTuple):
     """What came of a tournament of K players.
 
+    A game that two players that draw nothing play again says nothing new, and counts once.
+
     Attributes:
         names: of the players.
         wins: how often i beat j, f32 `[K, K]`.
         draws: `[K, K]`, symmetric.
-        games: `[K, K]`, symmetric.
+        games: that count, `[K, K]`, symmetric.
+        played: games, `[K, K]`, symmetric.
         ratings: Elo with 95 % intervals; `random` has 1000, or the first player where it does not take part.
     """
 
@@ -64,12 +69,27 @@ class Standings(NamedTuple):
     wins: np.ndarray
     draws: np.ndarray
     games: np.ndarray
+    played: np.ndarray
     ratings: Ratings
 
     def score(self) -> np.ndarray:
         """The share of points of i against j, a draw as half a win, `[K, K]`; NaN where they did not play."""
         with np.errstate(invalid="ignore"):
             return np.where(self.games > 0, (self.wins + 0.5 * self.draws) / self.games, np.nan)
+
+    def few(self) -> str | None:
+        """A line about pairings in which fewer than half of the games count, the worst of them by name; None: there are none."""
+        pairs = [
+            (i, j) for i, j in zip(*np.triu_indices(len(self.names), 1), strict=True) if 2 * self.games[i, j] < self.played[i, j]
+        ]
+        if not pairs:
+            return None
+        i, j = min(pairs, key=lambda pair: self.games[pair] / self.played[pair])
+        others = f", and few in {len(pairs) - 1} other pairings" if len(pairs) > 1 else ""
+        return (
+            f"only {self.games[i, j]:.0f} distinct games of {self.played[i, j]:.0f} between {self.names[i]} and {self.names[j]}"
+            f"{others}: the same game counts once; longer random openings make more of them (--openings)"
+        )
 
 
 def game_of(config: Config) -> tuple[Game, Any]:
@@ -80,7 +100,7 @@ def game_of(config: Config) -> tuple[Game, Any]:
     """
     if not config.of_games:
         raise ConfigError(
-            f"{config.algorithm} on {config.env}: is no agent of a game, expected a run of self_play, league or alphazero"
+            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero"
         )
     return make_game(config)
 
@@ -109,12 +129,15 @@ def entries_of(
     entries = []
     for (name, run), table in zip(runs, tables, strict=True):
         kind = str([table[field] for field in ("algorithm", "env", "env_params", "network")])
-        entries.append(Entry(name, kind, player_of(run, sample, simulations), run.state))
+        draws = simulations == 0 and (sample or game.best_is_random)
+        entries.append(Entry(name, kind, player_of(run, sample, simulations), run.state, draws))
     for name in include:
         if name not in UNTRAINED:
             raise ConfigError(f"include: '{name}': {did_you_mean(name, UNTRAINED)}")
         search = None if name == "random" else make_mcts(game, params, num_simulations=MCTS_SIMULATIONS)
-        entries.append(Entry(name, name, partial(_always, random_player if search is None else searching(search, game)), None))
+        entries.append(
+            Entry(name, name, partial(_always, random_player if search is None else searching(search, game)), None, True)
+        )
     names = [entry.name for entry in entries]
     if len(entries) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")
@@ -127,15 +150,15 @@ def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[
     Raises:
         ConfigError: `simulations` is not allowed, or with `sample`.
     """
-    if simulations < 0:
-        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone), or more")
+    if not 0 <= simulations <= MAX_SIMULATIONS:
+        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
     if simulations and sample:
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
     agent = make_agent(run.config)
     if simulations:
-        check_searchable(game_of(run.config)[0])
+        check_searchable(*game_of(run.config))
         return partial(search_player, agent, num_simulations=simulations)
-    return partial(policy_player, agent, deterministic=not (sample or game_of(run.config)[0].best_is_random))
+    return partial(policy_player, agent, deterministic=False if sample else None)
 
 
 def _always(player: Player, _state: Any) -> Player:
@@ -149,10 +172,14 @@ def tournament(
     *,
     key: jax.Array,
     num_games: int = 100,
+    opening_moves: int | None = None,
     system: str = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Standings:
     """Everybody against everybody, or Swiss rounds: those of like scores meet.
+
+    Games begin with random moves, each such opening played from every seat, and go on as the players play: best moves from one
+    position would give the same game again and again. Where both players draw nothing, a game that is repeated counts once.
 
     Args:
         game: the game.
@@ -160,16 +187,21 @@ def tournament(
         entries: who takes part.
         key: random key.
         num_games: of each pairing, seats taken in turn.
+        opening_moves: steps of random play that games begin with; the game's `opening_moves` unless given, and none where chance,
+            or best play that is random, makes games differ.
         system: "round-robin", "swiss", or "auto": Swiss from more than 50 pairings on.
         progress: is told of every pairing.
     """
     count = len(entries)
     pairings = count * (count - 1) // 2
     if system not in ("auto", "round-robin", "swiss"):
-        raise ConfigError(f"system = {system!r}: expected auto, round-robin or swiss")
+        raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
     swiss = system == "swiss" or (system == "auto" and pairings > ROUND_ROBIN)
+    if opening_moves is None:
+        varied = game.best_is_random or game.hides_state or game.step_is_random
+        opening_moves = 0 if varied else game.opening_moves
     programs: dict[tuple[str, str], Any] = {}
-    wins, draws, games = np.zeros((3, count, count))
+    wins, draws, games, all_games = np.zeros((4, count, count))
 
     def meet(i: int, j: int) -> None:
         nonlocal key
@@ -179,16 +211,22 @@ def tournament(
         if kinds not in programs:
 
             def match(a: Any, b: Any, key: jax.Array) -> Match:
-                return play_match(game, params, first.make(a), second.make(b), key, num_games)
+                return play_match(game, params, first.make(a), second.make(b), key, num_games, opening_moves=opening_moves)
 
             programs[kinds] = jax.jit(match)
-        result = np.asarray(programs[kinds](first.state, second.state, match_key).result)
+        match_ = programs[kinds](first.state, second.state, match_key)
+        result = np.asarray(match_.result)
+        played = int(np.isfinite(result).sum())
+        if not (first.draws or second.draws):
+            result = result[np.asarray(match_.new)]
         wins[i, j] += (result > 0).sum()
         wins[j, i] += (result < 0).sum()
-        for table, number in ((draws, (result == 0).sum()), (games, np.isfinite(result).sum())):
+        counted = int(np.isfinite(result).sum())
+        for table, number in ((draws, (result == 0).sum()), (games, counted), (all_games, played)):
             table[i, j] += number
             table[j, i] += number
-        progress(f"{first.name} - {second.name}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn")
+        again = f" ({counted} distinct games of {played})" if counted < played else ""
+        progress(f"{first.name} - {second.name}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn{again}")
 
     if swiss:
         for _ in range(min(count - 1, 2 * math.ceil(math.log2(count)))):
@@ -201,7 +239,7 @@ def tournament(
             meet(i, j)
     names = tuple(entry.name for entry in entries)
     anchor = names.index("random") if "random" in names else 0
-    return Standings(names, wins, draws, games, elo(jnp.asarray(wins + 0.5 * draws, jnp.float32), anchor))
+    return Standings(names, wins, draws, games, all_games, elo(jnp.asarray(wins + 0.5 * draws, jnp.float32), anchor))
 
 
 def swiss_pairs(share: np.ndarray, played: np.ndarray, met: np.ndarray) -> list[tuple[int, int]]:
@@ -233,7 +271,9 @@ def league_standings(run: Run) -> Standings:
     """
     league: League | None = getattr(run.state, "league", None)
     if league is None:
-        raise ConfigError(f"{run.config.algorithm} on {run.config.env}: has no pool of past players, so no record of results")
+        raise ConfigError(
+            f"{run.config.algorithm} on {env_name(run.config)}: has no pool of past players, so no record of results"
+        )
     record, pool = jax.tree.map(np.asarray, (league.payoff.record, league.pool))
     learners = len(run.config.roles)
     there = [i for i in range(pool.capacity) if pool.filled[i]]
@@ -246,7 +286,7 @@ def league_standings(run: Run) -> Standings:
     players = [*range(learners), *(learners + i for i in there)]
     order = np.ix_(players, players)
     wins, draws, games = record.wins[order], record.draws[order], record.games[order]
-    return Standings(tuple(names), wins, draws, games, elo(jnp.asarray(wins + 0.5 * draws), anchor=learners))
+    return Standings(tuple(names), wins, draws, games, games, elo(jnp.asarray(wins + 0.5 * draws), anchor=learners))
 
 
 def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:

@@ -15,12 +15,15 @@ import jax
 import numpy as np
 import tomli_w
 
+from rljax.core.agent import MakeAgent, check_own, own_of
+from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
-from rljax.core.errors import ConfigError, did_you_mean, first_line
+from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
 from rljax.run.folder import CONFIG_FILE
 from rljax.run.outputs import make_folder, read_table, write_csv, written_aside
 from rljax.run.population import Population, Programs, Told, out_of_memory
 from rljax.run.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
+from rljax.run.storage import absolute, check_storage, file_of, journal
 
 TUNE_FILE, JOURNAL, TRIALS_FILE, BEST_FILE, PICTURE = "tune.toml", "study.journal", "trials.csv", "best.toml", "tune.png"
 STUDY, PROCESS = "rljax", "process"
@@ -77,6 +80,7 @@ def tune(
     storage: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
 ) -> TuneResult:
     """Look for leaves with which the last policy's mean greedy return is high, by Optuna's TPE (Bergstra et al., 2011).
 
@@ -97,6 +101,7 @@ def tune(
             `run_dir` unless given, or in memory.
         run_dir: folder for the study, `trials.csv`, `best.toml` and `tune.png`; if it exists, its study goes on.
         progress: is told in lines.
+        make_agent: from a configuration to the agent that trains: `functools.partial(rljax.make_agent, loss_fn=my_loss)`, say.
 
     Raises:
         ConfigError: a field or value is not allowed, or Optuna is not installed.
@@ -104,7 +109,7 @@ def tune(
     check_optuna()
     check_counts(trials=trials, batch_size=batch_size, seeds=seeds, episodes=episodes)
     if pruner not in PRUNERS:
-        raise ConfigError(f"pruner = {pruner!r}: {did_you_mean(pruner, PRUNERS)}")
+        raise ConfigError(f"pruner = {shown(pruner)}: {did_you_mean(pruner, PRUNERS)}")
     chosen = check_space(config, default_space(config) if space is None else space, "random")
     if not chosen:
         raise ConfigError("nothing to tune: give at least one field")
@@ -115,22 +120,26 @@ def tune(
                 f"{name}: fixes the structure of the program, so not all trials could train in one: sweep it instead"
             )
     folder = None if run_dir is None else Path(run_dir)
-    same = {"seeds": seeds, "episodes": episodes, "pruner": pruner}
+    if storage is not None:
+        storage = absolute(storage)
+    same: dict[str, Any] = {"seeds": seeds, "episodes": episodes, "pruner": pruner}
+    own = own_of(config, make_agent)
+    same |= {"own": own} if own else {}  # studies of the algorithm's own loss are as they were before there were others
     joined = storage is not None
     if folder is not None and (folder / TUNE_FILE).exists():
-        joined, storage = True, read_tune(folder)[2]
-    programs = Programs(config, tuple(chosen))
+        joined, storage = True, _storage_of(folder, storage)
+    programs = Programs(config, tuple(chosen), make_agent)
     most = min(batch_size, trials) * seeds
     size = programs.batch_size(most, most) // seeds
     if size < 1:
         raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
     if storage is not None:
-        storage = _absolute(storage)
         _study(storage, pruner)  # before there is a folder: it may not be one
     if folder is not None and not (folder / TUNE_FILE).exists():
         _create(folder, config, chosen, storage, same)
     study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
     _check_same(study, config, chosen, same)
+    study.set_user_attr(f"{PROCESS} {_process()}", True)
     _free_abandoned(study)
     while (left := trials - len(_counted(study))) > 0:
         # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
@@ -171,22 +180,57 @@ def tune(
 
 
 def resume_tune(
-    run_dir: str | os.PathLike[str], *, trials: int = 64, batch_size: int = 16, progress: Told = lambda _: None
+    run_dir: str | os.PathLike[str],
+    *,
+    trials: int = 64,
+    batch_size: int = 16,
+    storage: str | None = None,
+    progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
 ) -> TuneResult:
     """Go on with a study, or join one that another process works on, as it was begun.
 
+    Args:
+        run_dir: the study's folder.
+        trials: number of trials in the study, as in `tune`.
+        batch_size: how many trials train at once.
+        progress: told after each batch.
+        make_agent: what made the agents when the study was begun.
+        storage: of a study whose storage is not in its folder, the same as when it was begun: nothing outside of a folder is
+            opened because a file in it says so.
+
     Raises:
-        ConfigError: there is no study in that folder.
+        ConfigError: there is no study in that folder, its storage is another one, or it was begun with another `make_agent`.
     """
     folder = Path(run_dir)
-    config, space, storage, same = read_tune(folder)
-    return tune(config, space, trials=trials, batch_size=batch_size, storage=storage, run_dir=folder, progress=progress, **same)
+    config, space, _, same = read_tune(folder)
+    check_own(f"the study in {folder}", same.pop("own", ""), own_of(config, make_agent))
+    how: dict[str, Any] = {"trials": trials, "batch_size": batch_size, "progress": progress, "make_agent": make_agent}
+    return tune(config, space, storage=storage, run_dir=folder, **same, **how)
+
+
+def _storage_of(folder: Path, given: str | None) -> str | None:
+    """Where the study of a folder is kept; None: in the folder.
+
+    Raises:
+        ConfigError: elsewhere, and that was not given as well.
+    """
+    storage = read_tune(folder)[2]
+    if storage is None and given is not None:
+        raise ConfigError(f"storage = {given!r}: the study of {folder} is in that folder; leave it out")
+    if storage is not None and given is None and not Path(file_of(storage) or "/").is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"{folder / TUNE_FILE}: storage = {storage!r} is not in this folder: give the same storage again to go on"
+        )
+    if given is not None and given != storage:
+        raise ConfigError(f"storage = {given!r}: the study of {folder} is in {storage!r}")
+    return storage
 
 
 def check_optuna() -> None:
     """Refuse early where Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
-        raise ConfigError("tuning needs Optuna: pip install 'rljax[tune]'")
+        raise ConfigError(f"tuning needs Optuna: {how_to_install('tune')}")
 
 
 def _distributions(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
@@ -215,13 +259,17 @@ def _study(where: str | None, pruner: str) -> Any:
     }
     try:
         storage: Any = where
-        if where is not None and "://" not in where:
-            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(where))
+        if where is not None:
+            check_storage(where)
+            if "://" not in where:
+                storage = optuna.storages.JournalStorage(journal(where))
         return optuna.create_study(
             storage=storage, pruner=pruners[pruner], study_name=STUDY, direction="maximize", load_if_exists=True
         )
+    except ConfigError:
+        raise
     except Exception as error:  # whatever the driver of a storage raises
-        raise ConfigError(f"storage = {where!r}: cannot be opened: {first_line(error)}") from error
+        raise ConfigError(f"storage = {shown(where)}: cannot be opened: {first_line(error)}") from error
 
 
 def _sampler(*entropy: int) -> Any:
@@ -236,14 +284,6 @@ def _process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _absolute(storage: str) -> str:
-    """A file's path wherever it is opened from."""
-    if "://" not in storage:
-        return str(Path(storage).resolve())
-    kind, _, path = storage.partition(":///")
-    return f"{kind}:///{Path(path).resolve()}" if kind == "sqlite" and path else storage
-
-
 def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapping[str, Any]) -> None:
     """Refuse a study of something else: its trials would be ranked with ours."""
     what = dump_config(config) + repr({name: str(x) for name, x in space.items()}) + repr(dict(same))
@@ -253,19 +293,32 @@ def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapp
 
 
 def _free_abandoned(study: Any) -> None:
-    """Trials whose process on this machine is gone have failed; others may try them again."""
+    """Trials whose process on this machine is gone have failed; others may try them again.
+
+    A process that was killed before it noted itself on a trial leaves one of nobody: it is given up once all others are gone.
+    """
     from optuna.trial import TrialState
 
+    others = {name.removeprefix(f"{PROCESS} ") for name in study.user_attrs if name.startswith(f"{PROCESS} ")} - {_process()}
+    nobodys = all(_is_gone(process) for process in others)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        host, _, pid = trial.user_attrs.get(PROCESS, ":").rpartition(":")
-        if host != socket.gethostname():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
+        process = trial.user_attrs.get(PROCESS)
+        if nobodys if process is None else _is_gone(process):
             study.tell(trial.number, state=TrialState.FAIL)
-        except OSError:
-            pass  # somebody else's
+
+
+def _is_gone(process: str) -> bool:
+    """Whether a process was of this machine and has ended; of others nothing is known."""
+    host, _, pid = process.rpartition(":")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's
+    return False
 
 
 def _counted(study: Any) -> list[Any]:
@@ -342,9 +395,11 @@ def read_tune(folder: Path) -> tuple[Config, dict[str, Any], str | None, dict[st
     try:
         space = space_from(table["space"])
         storage = None if table["storage"] == "none" else table["storage"]
-        same = {name: table[name] for name in ("seeds", "episodes", "pruner")}
-    except (KeyError, AttributeError):
-        raise ConfigError(f"{folder / TUNE_FILE}: is not as it was written") from None
+        same = {name: table[name] for name in ("seeds", "episodes", "pruner")} | ({"own": table["own"]} if "own" in table else {})
+        if not isinstance(storage, str | None):
+            raise TypeError(f"storage = {storage!r}")
+    except (KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{folder / TUNE_FILE}: is not as it was written ({first_line(error)})") from None
     return load_config(folder / CONFIG_FILE), space, storage, same
 
 

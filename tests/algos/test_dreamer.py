@@ -127,7 +127,7 @@ def collected(turns: int, **changes: Any) -> tuple[Any, np.ndarray]:
     for _ in range(turns):
         state, noise = loop.noise(state)
         state, episodes = loop.collect(state, noise)
-        sums += episodes
+        sums += np.asarray(episodes.totals)
     return state, sums
 
 

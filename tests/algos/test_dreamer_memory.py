@@ -126,7 +126,8 @@ def test_a_run_says_what_it_needs_before_it_compiles(
     assert re.fullmatch(r"buffer 58 MB \(latents 54 MB\), parameters 1\.5 MB, activations about \d\S* MB", line), line
 
     def stop(agent: Any, progress: Any, **_: Any) -> None:
-        progress.start(1)
+        progress.prepare()
+        progress.stop()
         raise rljax.ConfigError("stop")
 
     monkeypatch.setattr(commands.rljax, "fit", stop)
@@ -136,7 +137,7 @@ def test_a_run_says_what_it_needs_before_it_compiles(
     for options, of_each in (([], ""), (["--seeds", "3"], " of each seed")):
         with pytest.raises(SystemExit):
             main(["train", str(tmp_path / "a.toml"), "--run-dir", str(tmp_path / "run"), *options])
-        title, said, compiling = capsys.readouterr().out.splitlines()
+        title, _device, said, compiling = capsys.readouterr().out.splitlines()
         assert title.startswith("training dreamer on CartPole-v1")
         assert said == f"memory{of_each}: {line}"
         assert compiling == "compiling ..."

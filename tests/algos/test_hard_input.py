@@ -131,6 +131,8 @@ def test_an_environment_given_as_an_object_is_never_loaded_as_another(tmp_path: 
     """A changed CartPole is still named CartPole-v1, but is not what that id builds."""
     cartpole = type("Changed", (rljax.make_env("CartPole-v1")[0].__class__,), {})()
     rljax.fit(rljax.PPOConfig(env=cartpole, **TINY), run_dir=tmp_path / "run")
-    with pytest.raises(rljax.ConfigError, match=r"object of class Changed: give it again, load_run\(path, env=\.\.\.\)"):
+    with pytest.raises(
+        rljax.ConfigError, match=r"object of class Changed: in Python give it again, load_run\(path, env=\.\.\.\)"
+    ):
         rljax.load_run(tmp_path / "run")
     assert rljax.load_run(tmp_path / "run", env=cartpole).step == 32

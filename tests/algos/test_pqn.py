@@ -132,7 +132,7 @@ def test_a_rollout_plays_legal_actions_and_its_next_values_are_maxima_over_them(
 def test_the_maximum_is_over_legal_actions_and_finite_where_there_is_none() -> None:
     q = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [-5.0, -6.0, -7.0]])
     mask = jnp.array([[True, True, False], [False, False, False], [False, True, True]])
-    np.testing.assert_array_equal(legal_max(q, mask), [2.0, 1.0, -6.0])
+    np.testing.assert_array_equal(legal_max(q, mask), [2.0, 3.0, -6.0])
     np.testing.assert_array_equal(legal_max(q, None), [3.0, 3.0, -5.0])
 
 
@@ -174,6 +174,26 @@ def test_the_loss_is_half_the_mean_squared_error_of_the_actions_taken(tiny: Any)
     assert float(metrics["train/value"]) == pytest.approx(np.mean([q[i, action[i]] for i in range(20)]), rel=1e-5, abs=1e-6)
 
 
+def test_a_huber_loss_counts_large_errors_linearly_and_bounds_their_gradient(tiny: Any) -> None:
+    _, state, _, _ = tiny
+    parts = pqn_parts(TINY.replace(huber_delta=0.5))
+    rng = np.random.default_rng(1)
+    obs = rng.normal(size=(20, 9)).astype(np.float32)
+    action, target = rng.integers(0, 5, 20), 5.0 * rng.normal(size=20).astype(np.float32)
+    q = np.asarray(q_values(parts, state.params, obs), np.float64)
+    errors = np.array([q[i, action[i]] - float(target[i]) for i in range(20)])
+    assert 0 < (np.abs(errors) < 0.5).sum() < 20
+    expected = np.where(np.abs(errors) < 0.5, 0.5 * errors**2, 0.5 * (np.abs(errors) - 0.25)).mean()
+    batch = PQNMinibatch(jnp.asarray(obs), jnp.asarray(action), jnp.asarray(target))
+    assert float(pqn_loss(parts, state.params, batch)[0]) == pytest.approx(expected, rel=1e-5)
+    # A failure after long success: its gradient does not grow with its error.
+    slopes = [
+        jax.grad(lambda x: pqn_loss(parts, state.params, batch._replace(target=x))[0])(batch.target + x) for x in (50.0, 100.0)
+    ]
+    np.testing.assert_allclose(slopes[0], 0.5 / 20, rtol=1e-5)
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_targets_are_q_lambda_returns_of_scaled_rewards_and_observations_are_normalised_as_in_the_rollout() -> None:
     config = TINY.replace(
@@ -210,7 +230,7 @@ def test_the_users_own_loop_equals_agent_step_and_metrics_are_finite(tiny: Any) 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), by_parts.params, by_step.params)
     names = ("value_loss", "value", "td_error", "grad_norm", "epsilon", "learning_rate")
     assert set(update_metrics) == {f"train/{name}" for name in names}
-    assert set(metrics) == set(update_metrics) | {"episode/return", "episode/length", "episode/count"}
+    assert set(metrics) == set(update_metrics) | {"episode/return", "episode/length", "episode/count", "train/no_legal_action"}
     assert all(np.isfinite(metrics[name]) for name in update_metrics)
     assert float(metrics["train/learning_rate"]) == pytest.approx(TINY.learning_rate)
     assert float(metrics["train/epsilon"]) == pytest.approx(1 - 0.95 * 32 / 50_000)

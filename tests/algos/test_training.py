@@ -24,7 +24,7 @@ CONFIG = PPOConfig(
     network={"hidden": [8]},
     learning_rate=1e-2,
 )
-# Due at 50, 100, 150: after iterations 2 (64 steps), 4 (128) and 5 (160), none of them a multiple.
+# Due at 50, 100, 150: after iterations 2 (64 steps), 4 (128) and 5 (160), none of them a multiple; and at the end, after 6.
 EVALUATED = CONFIG.replace(eval_every=50, eval_episodes=8)
 
 
@@ -138,9 +138,11 @@ def test_an_evaluation_that_is_not_due_is_skipped_under_vmap_too(keys: jax.Array
     assert "while[" in program[program.index("cond[") :]
 
 
-def test_evaluation_is_due_each_time_another_eval_every_steps_have_been_taken(train_evaluated: Any, keys: jax.Array) -> None:
+def test_evaluation_is_due_each_time_another_eval_every_steps_have_been_taken_and_at_the_end(
+    train_evaluated: Any, keys: jax.Array
+) -> None:
     metrics = train_evaluated(keys[0]).metrics
-    due = [False, True, False, True, True, False]
+    due = [False, True, False, True, True, True]
     for name in ("eval/return", "eval/length", "eval/count"):
         np.testing.assert_array_equal(np.isfinite(metrics[name]), due)
     np.testing.assert_array_equal(metrics["eval/count"][np.array(due)], 8)

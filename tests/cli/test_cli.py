@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,11 +72,13 @@ def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]
     status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo")
     assert (status, err) == (0, "")
     assert "complete at step 256; to train on: rljax train --resume runs/cartpole_ppo --total-timesteps 512" in out
-    assert "compil" not in out
-    status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512", "--num-envs", "8")
-    assert status == 0
-    assert err.startswith("rljax: warning: num_envs: refused, a resumed run keeps its configuration")
-    assert err.count("\n") == 1
+    assert "compiled in" not in out
+    changed = refused(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512", "--num-envs", "8")
+    assert "num_envs: a resumed run keeps its configuration, only total_timesteps may change" in changed
+    assert "rljax train --fork runs/cartpole_ppo" in changed
+    assert rljax.load_run("runs/cartpole_ppo").step == 256
+    status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512")
+    assert (status, err) == (0, "")
     assert "trained to step 512" in out
     assert rljax.load_config("runs/cartpole_ppo/config.toml").total_timesteps == 512
     status, out, err = run(capsys, "train", "--fork", "runs/cartpole_ppo/checkpoints/step_256", "--learning-rate", "1e-4")
@@ -291,7 +297,10 @@ def test_list_names_everything_and_details(capsys: pytest.CaptureFixture[str]) -
         "GridWorld-v0",
         "Breakout-MinAtar",
     ):
-        assert f"  {name}\n" in out
+        assert re.search(rf"^  {name}( |$)", out, re.M)
+    described = [line for line in out.partition("environments of gymnax")[0].splitlines() if re.match("  [^ ]", line)]
+    assert all(len(line.split()) > 1 for line in described)
+    assert out.index("Draft-v0") < out.index("probes:") < out.index("ConstantReward-v0")
     _, fields, _ = run(capsys, "list", "ppo")
     assert "--gae-lambda" in fields
     assert "trace decay" in fields
@@ -307,3 +316,132 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "train", "--help")
     assert status == 0
     assert "--run-dir" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trian", "cartpole_ppo"], "unknown command 'trian': did you mean 'train'?"),
+        (["eval", "nowhere", "--episode", "3"], "unknown option --episode: did you mean '--episodes'?"),
+        (["train", "cartpole_ppo", "--run-dri", "a"], "unknown option --run-dri: did you mean --run-dir?"),
+        (["tune", "cartpole_ppo", "--trails", "3"], "unknown option --trails: did you mean --trials?"),
+        (["train", "pp", "--env", "CartPole-v1"], "unknown preset 'pp': did you mean 'ppo'?"),
+        (["train", "cartpole_ppo", "--self", "3"], "unknown field 'self' of PPOConfig"),
+        (["train", "cartpole_ppo", "--preset-or-path", "3"], "unknown field 'preset_or_path' of PPOConfig"),
+        (["train", "cartpole_ppo", "--num-envs", "1" * 5000], "num_envs = '1111"),
+        (["train", "cartpole_ppo", "--network", "[" * 5000], "network = '[[[["),
+        (["train", "x" * 300], "unknown preset 'xxxx"),
+        (["x" * 5000], "unknown command 'xxxx"),
+        (["show", "x" * 300], "no run there"),
+        (
+            ["train", "cartpole_ppo", "--time-limit", "1000000000000"],
+            "time_limit = 1000000000000: expected a whole number > 0 and <=",
+        ),
+        (["train", "cartpole_ppo", "--seeds", "4294967296"], "the state of so many runs needs"),
+        (["train", "cartpole_ppo", "--seeds", "1e18"], "1e18"),
+        (["train", "cartpole_ppo", "--keep", "-1"], "keep = -1: expected a whole number > 0 or none"),
+        (["train", "cartpole_ppo", "--max-minutes", "nan"], "max_minutes = nan: expected a number > 0 or none"),
+        (["train", "cartpole_ppo", "--checkpoint-every", "nan"], "checkpoint_every = nan: expected a whole number > 0"),
+        (
+            ["train", "league", "--env", "BiasedRPS-v0", "--league-exploiters", "1e9"],
+            "league_exploiters = 1000000002: expected at most 64 learners",
+        ),
+        (["eval", "nowhere", "--episodes", str(10**18)], f"episodes = {10**18}: expected a whole number from 1 to 1000000"),
+        (["eval", "nowhere", "--seed", "-1"], "seed = -1: expected a whole number from 0"),
+        (["record", "nowhere", "--max-steps", str(10**18)], f"max_steps = {10**18}: expected a whole number from 1"),
+        (["record", "nowhere", "--fps", "0"], "fps = 0: expected a whole number from 1"),
+        (["tournament", "nowhere", "--games", str(10**18)], f"games = {10**18}: expected a whole number from 1"),
+        (["tournament", "nowhere", "--simulations", "-1"], "simulations = -1: expected a whole number from 0"),
+        (["sweep", "cartpole_ppo", "--gamma", "0.9", "--seeds", str(10**9)], "more than max_runs = 4096"),
+        (
+            ["sweep", "cartpole_ppo", "--gamma", "0:1", "--search", "sobol", "--samples", str(10**18)],
+            "samples = 1000000000000000000",
+        ),
+        (["tune", "cartpole_ppo", "--trials", str(10**18)], "trials = 1000000000000000000: expected a whole number from 1"),
+        (["bench", "ppo", "--repeats", str(10**18)], "repeats = 1000000000000000000: expected a whole number from 1"),
+    ],
+)
+def test_absurd_input_is_one_short_line(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    line = refused(capsys, *arguments)
+    assert expected in line
+    assert "1" * 81 not in line
+    assert len(line) < 2200
+
+
+def test_no_text_for_a_number_of_a_run_is_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    rljax.fit(rljax.PPOConfig(total_timesteps=64, num_steps=16, network={"hidden": [8]}), run_dir="a", seeds=2)
+    for text in ("9" * 5000, "²", "-1", "nan", "", "worst"):
+        for option in ("--seed-index", "--checkpoint"):
+            status, _, err = run(capsys, "eval", "a", option, text)
+            assert status in (1, 2)
+            assert err.startswith("rljax: ")
+            assert err.count("\n") == 1
+            assert len(err) < 1000
+
+
+@pytest.mark.slow
+def test_any_algorithm_trains_with_its_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "train", "ppo", "--env", "CartPole-v1", *TINY, "--num-steps", "16", "--run-dir", "a")
+    assert (status, err) == (0, "")
+    written = rljax.load_config("a/config.toml")
+    assert written == rljax.PPOConfig(env="CartPole-v1", total_timesteps=256, num_steps=16, network={"hidden": [8]})
+    line = refused(capsys, "sweep", "ppo", "--env", "CartPol-v1", "--gamma", "0.9", "0.99")
+    assert "did you mean 'CartPole-v1'?" in line
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"rljax {rljax.__version__}\n", "")
+
+
+def process(*arguments: str, out: Any = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The command as a process of its own, with a standard output and an environment of the test's choice."""
+    return subprocess.run(
+        [sys.executable, "-m", "rljax.cli.main", *arguments],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_device_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = process("list", out=full)
+    assert (done.returncode, done.stderr) == (1, b"rljax: output cannot be written: No space left on device\n")
+
+
+def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--version")  # registers what follows
+    done = process("--help", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"rljax train cartpole_ppo" in done.stdout
+    assert b"    * train " in done.stdout
+    assert b"?" not in done.stdout
+    assert "╭──┬ │█▁ • é".encode("ascii", "rljax") == b"+--+ |## * ?"
+
+
+def test_a_platform_that_is_not_there_is_one_line() -> None:
+    done = process("train", "cartpole_ppo", JAX_PLATFORMS="rocm")
+    assert done.returncode == 2
+    assert re.fullmatch(rb"rljax: JAX_PLATFORMS = 'rocm': JAX finds no such device here.*; leave it unset.*\n", done.stderr)
+    assert not Path("runs").exists()
+
+
+def test_a_folder_without_permission_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Any, *_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", denied)
+        line = refused(capsys, "train", "cartpole_ppo", "--run-dir", "locked/run", *TINY)
+        assert "locked/run: cannot be made: Permission denied" in line
+    Path("mine.toml").write_text('algorithm = "ppo"\n')
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", denied)
+        assert "mine.toml: cannot read the configuration: Permission denied" in refused(capsys, "train", "mine.toml")
+    with monkeypatch.context() as patched:
+        # What no command expects is a line, too.
+        patched.setattr("rljax.cli.commands.list_names", denied)
+        assert run(capsys, "list", "ppo") == (1, "", "rljax: ppo: Permission denied\n")

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax import PPOConfig, evaluate, make_agent
+import rljax
+from rljax import PPOConfig, evaluate, make_agent, make_train
+from rljax.algos.training import train_iteration
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.normalizers import RunningStatistics
 from rljax.core.agent import Agent
@@ -66,6 +68,16 @@ class Tell(TwoLengths):
         return self._obs(state), state, jnp.where((action == 1) == state.long, 1.0, 0.0), jnp.asarray(True), {}
 
 
+class Endless(TwoLengths):
+    """An episode that begins well ends with action 1 only; another ends at once. Reward 1 per step."""
+
+    def _obs(self, state: TwoState) -> jax.Array:
+        return jnp.ones(1)
+
+    def step_env(self, key: jax.Array, state: TwoState, action: jax.Array, params: Any) -> Any:
+        return self._obs(state), state, jnp.ones(()), (action == 1) | ~state.long, {}
+
+
 class Fixed(nn.Module):
     """A policy whose outputs are a given function of the observation; one parameter, so that there is something to train."""
 
@@ -103,21 +115,35 @@ def test_a_slots_result_stays_that_of_its_first_episode_while_others_go_on() -> 
     agent, state = fixed_agent(TwoPays())
     key = jax.random.key(8)
     early, late = jax.jit(lambda key: tuple(play_episodes(agent, state, key, 32, max_steps=n) for n in (2, 50)))(key)
-    short = np.isfinite(np.asarray(early.returns))
+    short = np.asarray(early.ended)
+    assert np.all(late.ended)
     assert 4 < short.sum() < 28
     np.testing.assert_array_equal(late.returns[short], early.returns[short])
     np.testing.assert_array_equal(late.lengths, np.where(short, 2, 50))
     assert len(np.unique(late.returns)) == 32
 
 
-def test_an_episode_that_does_not_end_within_max_steps_is_nan() -> None:
+def test_an_episode_that_does_not_end_within_max_steps_counts_with_its_return_so_far() -> None:
     agent, state = fixed_agent(TwoLengths())
-    results = jax.jit(lambda key: play_episodes(agent, state, key, 32, max_steps=2))(jax.random.key(1))
+    results = jax.jit(lambda key: play_episodes(agent, state, key, 32, max_steps=7))(jax.random.key(1))
     returns = np.asarray(results.returns)
-    np.testing.assert_array_equal(results.lengths, 2)
-    # The short episodes end just in time.
-    assert 4 < np.sum(returns == 2.0) < 28
-    assert np.all(np.isnan(returns[returns != 2.0]))
+    np.testing.assert_array_equal(results.lengths, returns)
+    np.testing.assert_array_equal(returns, np.where(results.ended, 2.0, 7.0))
+    assert 4 < np.sum(results.ended) < 28
+
+
+def test_a_policy_whose_good_episodes_never_end_has_the_better_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Action 1 ends the episode at once with reward 1, action 0 goes on at 1 a step; half of the episodes offer no choice."""
+    monkeypatch.setattr(play_episodes, "__kwdefaults__", {**play_episodes.__kwdefaults__, "max_steps": 20})
+    returns = {}
+    for name, outputs in (("ends", threshold), ("goes on", lambda obs: threshold(-obs))):
+        agent, state = fixed_agent(Endless(), outputs, eval_every=8, eval_episodes=64, total_timesteps=8)
+        _, metrics = jax.jit(lambda state, agent=agent: train_iteration(agent, state, jnp.int32(0)))(state)
+        returns[name] = float(metrics["eval/return"])
+        assert float(metrics["eval/length"]) == pytest.approx(returns[name])
+        assert float(metrics["eval/count"]) == pytest.approx(64 if name == "ends" else 32, abs=16 if name == "goes on" else 0)
+    assert returns["ends"] == 1.0
+    assert 5.0 < returns["goes on"] < 16.0
 
 
 def test_greedy_takes_the_mode_and_sampling_follows_the_probabilities() -> None:
@@ -179,3 +205,53 @@ def test_evaluation_is_a_pure_function_of_its_key_the_same_under_vmap() -> None:
     np.testing.assert_array_equal(one_by_one[0], single(keys[0]))
     np.testing.assert_array_equal(jax.jit(jax.vmap(run))(keys), one_by_one)
     assert jax.eval_shape(run, jax.random.PRNGKey(5)).shape == (32,)
+
+
+class TellAtRandom(Tell):
+    """The same, said to be a task whose best policy is random."""
+
+    best_is_random = True
+
+
+def outputs_of_tell(obs: jax.Array) -> jax.Array:
+    return threshold(obs - 100.0) / 2.0
+
+
+@pytest.mark.parametrize("changes", [{}, {"time_limit": 5, "flatten_observations": True, "clip_rewards": 1.0}])
+def test_samples_are_judged_where_the_best_policy_is_random_whatever_wraps_the_environment(changes: dict[str, Any]) -> None:
+    key = jax.random.key(2)
+    for env, greedy in ((Tell(), True), (TellAtRandom(), False)):
+        agent, state = fixed_agent(env, outputs_of_tell, **changes)
+        unless_given, given = jax.jit(
+            lambda a=agent, s=state, g=greedy: (evaluate(a, s, key, 200), evaluate(a, s, key, 200, deterministic=g))
+        )()
+        np.testing.assert_array_equal(unless_given, given)
+        assert bool(jnp.all(unless_given == 1.0)) == greedy
+
+
+@pytest.mark.parametrize("env", [Tell(), TellAtRandom()])
+def test_training_logs_the_return_of_samples_where_the_best_policy_is_random(env: Any) -> None:
+    config = PPOConfig(
+        env=env, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8, network=Fixed(outputs_of_tell),
+        learning_rate=0.0, eval_every=8, eval_episodes=2000,
+    )  # fmt: skip
+    logged = float(jax.jit(make_train(config))(jax.random.key(0)).metrics["eval/return"][0])
+    # Right with probability 1 / (1 + exp(-1)), and right is the mode.
+    assert logged == pytest.approx(1 / (1 + np.exp(-1)) if env.best_is_random else 1.0, abs=0.04)
+
+
+def test_evaluations_of_games_count_the_distinct_ones() -> None:
+    """A greedy agent always shows the same hand on a seat, so only the opponent's three make a difference: six games."""
+    agent = make_agent(rljax.SelfPlayConfig(env="BiasedRPS-v0", num_envs=8, num_steps=8, num_minibatches=2))
+    results = jax.jit(lambda key: play_episodes(agent, agent.init(key), key, 64, deterministic=True))(jax.random.key(0))
+    assert results.distinct is not None
+    assert int(results.distinct) == 2 * 3
+
+
+def test_more_episodes_than_memory_are_one_line_before_anything_is_compiled() -> None:
+    agent = rljax.make_agent(rljax.PPOConfig(network={"hidden": [4]}))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    with pytest.raises(
+        rljax.ConfigError, match=r"num_episodes = 2000000000: playing so many at once needs \d+\.\d GB, this device"
+    ):
+        jax.eval_shape(lambda s: rljax.evaluate(agent, s, jax.random.key(0), 2_000_000_000), state)

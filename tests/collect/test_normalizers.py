@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from rljax.collect.normalizers import (
+    MAX_BATCHES,
+    RewardStatistics,
+    RunningStatistics,
     init_return_normalizer,
     init_reward_statistics,
     init_statistics,
     normalize,
     normalize_rewards,
+    update_reward_statistics,
     update_statistics,
 )
 
@@ -178,3 +182,44 @@ def test_the_return_normalizer_passes_no_gradient_and_is_the_same_under_vmap() -
         np.testing.assert_allclose((both.low[seed], both.high[seed]), (one.low, one.high), rtol=1e-6)
     before, after = jax.tree.leaves(init_return_normalizer()), jax.tree.leaves(one)
     assert [(x.shape, x.dtype, x.weak_type) for x in before] == [(x.shape, x.dtype, x.weak_type) for x in after]
+
+
+def test_statistics_of_single_numbers_neither_drift_nor_stand_still_after_many_millions() -> None:
+    """The count jumps to 2^26 numbers, more than f32 can count by ones; then the numbers come from elsewhere."""
+    x = np.random.default_rng(0).normal(3.0, 2.0, 2**18).astype(np.float32)
+    before = RunningStatistics(jnp.zeros(()), jnp.ones(()), jnp.float32(2.0**26))
+    after = jax.jit(lambda s, x: jax.lax.scan(lambda s, y: (update_statistics(s, y[None]), None), s, x)[0])(before, x)
+    # In f64, moments of which the past holds the share that 2^18 numbers of weight 2^-16 have left it.
+    weights = 2.0**-16 * (1.0 - 2.0**-16) ** np.arange(len(x))[::-1]
+    past = 1.0 - weights.sum()
+    mean = (weights * x.astype(np.float64)).sum()
+    var = past * 1.0 + (weights * x.astype(np.float64) ** 2).sum() - mean**2
+    np.testing.assert_allclose(after.mean, mean, rtol=1e-4)
+    np.testing.assert_allclose(after.var, var, rtol=1e-4)
+    assert after.count == MAX_BATCHES
+    assert abs(mean - 3.0) < 0.1
+    assert abs(var - 4.0) < 0.3
+
+
+def test_statistics_of_single_numbers_are_exact_as_long_as_all_of_them_count() -> None:
+    x = np.random.default_rng(1).normal(-2.0, 0.5, MAX_BATCHES).astype(np.float32)
+    update = jax.jit(lambda s, x: jax.lax.scan(lambda s, y: (update_statistics(s, y[None]), None), s, x)[0])
+    after = update(init_statistics(jnp.zeros(())), x)
+    np.testing.assert_allclose(after.mean, x.astype(np.float64).mean(), rtol=1e-5)
+    np.testing.assert_allclose(after.var, x.astype(np.float64).var(), rtol=1e-4)
+
+
+def test_the_scale_of_rewards_follows_them_after_many_millions() -> None:
+    """Rewards of deviation 5 with no memory of the past, after 2^26 of deviation 1."""
+    reward = np.random.default_rng(2).normal(0.0, 5.0, (2**18, 1)).astype(np.float32)
+    statistics = init_reward_statistics(1)
+    statistics = statistics._replace(statistics=statistics.statistics.replace(count=jnp.float32(2.0**26)))
+
+    def step(s: RewardStatistics, r: jax.Array) -> tuple[RewardStatistics, None]:
+        return update_reward_statistics(s, r[None], jnp.zeros((1, 1), bool), 0.0), None
+
+    after = jax.jit(lambda s, r: jax.lax.scan(step, s, r)[0])(statistics, reward)
+    weights = 2.0**-16 * (1.0 - 2.0**-16) ** np.arange(len(reward))[::-1]
+    r = reward[:, 0].astype(np.float64)
+    expected = 1.0 - weights.sum() + (weights * r**2).sum() - (weights * r).sum() ** 2
+    np.testing.assert_allclose(after.statistics.var, expected, rtol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import rljax.core.config
 from rljax import ConfigError, PPOConfig, load_config, preset_names
 from rljax.core.config import dump_config
+from rljax.core.errors import shown
 
 LEAVES = {
     "gamma",
@@ -184,11 +186,22 @@ def test_a_bad_value_is_one_line_with_field_value_and_what_is_allowed(name: str,
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_envs", 10**400), ("gamma", 10**400), ("num_envs", np.ones((9, 9))), ("num_envs", jnp.ones((9, 9)))],
-    ids=["huge whole number", "huge number", "numpy array", "jax array"],
+    [
+        ("num_envs", 10**400),
+        ("gamma", 10**400),
+        ("num_envs", np.ones((9, 9))),
+        ("num_envs", jnp.ones((9, 9))),
+        ("gamma", jax.random.key(0)),
+        ("gamma", np.array(["a", "b"])),
+        ("gamma", np.array([None, 1.0])),
+        ("gamma", np.array(1 + 1j)),
+        ("network", {"hidden": [10**5000]}),
+        ("env_params", {"size": {1: 2}}),
+    ],
+    ids=["huge", "huge number", "numpy", "jax", "key", "texts", "objects", "complex", "huge in a table", "no name"],
 )
 def test_even_an_absurd_value_is_one_line(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} = ") as error:
+    with pytest.raises(ConfigError, match=f"{name}( =|:) ") as error:
         PPOConfig(**{name: value})
     one_line(error)
 
@@ -227,6 +240,75 @@ def test_the_budget_is_floored_to_whole_iterations() -> None:
     assert config.steps_per_iteration == 64
     assert config.num_iterations == 15
     assert config.replace(total_timesteps=64).num_iterations == 1
+
+
+@pytest.mark.parametrize("algorithm", sorted(rljax.core.config.ALGORITHMS))
+def test_whole_numbers_fit_the_programs_that_count_with_them(algorithm: str) -> None:
+    config_class = rljax.core.config.ALGORITHMS[algorithm]
+    for field in dataclasses.fields(config_class):
+        if field.type not in ("int", "int | None"):
+            continue
+        with pytest.raises(ConfigError, match=rf"{field.name} = 10{{60}}") as error:
+            config_class(**{field.name: 10**60})
+        allowed = re.search(r"<= (\d+)", one_line(error))
+        assert allowed is not None
+        assert int(allowed[1]) <= 2**53
+
+
+def test_a_long_budget_is_allowed_and_its_iterations_are_counted_in_32_bits() -> None:
+    assert PPOConfig(total_timesteps=10**12).num_iterations == 10**12 // 512
+    with pytest.raises(ConfigError, match=r"total_timesteps = 2000000000000: expected fewer than 2\*\*31 iterations of 512"):
+        PPOConfig(total_timesteps=2 * 10**12)
+    with pytest.raises(ConfigError, match=r"num_steps = 65536: expected at most 2\*\*31 - 1 = num_envs \* num_steps"):
+        PPOConfig(num_envs=65536, num_steps=65536, total_timesteps=10**12)
+    with pytest.raises(ConfigError, match="target_update_every = 4000000000: expected a whole number > 0 and <= 2147483647"):
+        rljax.DQNConfig(target_update_every=4_000_000_000)
+    with pytest.raises(ConfigError, match="target_update_every = 2000000000: expected at most 1073741823 turns"):
+        rljax.DQNConfig(target_update_every=2_000_000_000, updates_per_step=2)
+
+
+def test_numbers_that_are_infinite_in_32_bits_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learning_rate = 1e\+39: expected a number >= 0 and <= 3.4028234"):
+        PPOConfig(learning_rate=1e39)
+    with pytest.raises(ConfigError, match="parameter gravity = 1e\\+39, expected a number of float32"):
+        rljax.make_env("CartPole-v1", gravity=1e39)
+    with pytest.raises(ConfigError, match="parameter max_steps_in_episode = 1000000000000, expected a number of int32"):
+        rljax.make_env("CartPole-v1", max_steps_in_episode=10**12)
+
+
+@pytest.mark.parametrize("name", ["self", "cls", "config_class", "preset_or_path", "values"])
+def test_names_of_arguments_are_no_fields(tmp_path: Path, name: str) -> None:
+    known = "" if name == "cls" else name
+    with pytest.raises(ConfigError, match=f"unknown field '{known}"):
+        PPOConfig(**{name: 3})
+    with pytest.raises(ConfigError, match=f"unknown field '{known}"):
+        PPOConfig().replace(**{name: 3})
+    with pytest.raises(ConfigError, match=f"unknown field '{known}"):
+        load_config(saved(tmp_path, f'algorithm = "ppo"\n{name} = 3\n'))
+    with pytest.raises(ConfigError, match=f"unknown field '{known}"):
+        load_config("cartpole_ppo", **{name: 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"clip_rewards": np.array([1.0, 2.0])}, "clip_rewards"),
+        ({"learning_rate": jnp.zeros(2)}, "learning_rate"),
+        ({"head_gammas": (0.9, np.array([0.5, 0.6]))}, r"head_gammas\[1\]"),
+    ],
+)
+def test_an_array_outside_vmap_is_one_line_and_inside_it_is_a_number(changes: dict[str, Any], name: str) -> None:
+    heads = ("cue", "bit") if "head_gammas" in changes else ()
+    config = PPOConfig(env="HiddenBit-v0", value_heads=heads, network={"hidden": [4]}, **changes)
+    for make in (rljax.make_agent, rljax.make_train, rljax.fit):
+        with pytest.raises(ConfigError, match=rf"^{name}: an agent has one value, got \(2,\); jax.vmap") as error:
+            make(config)
+        one_line(error)
+    if "learning_rate" in changes:
+        made = jax.eval_shape(
+            jax.vmap(lambda c: rljax.make_agent(config.replace(learning_rate=c)).init(jax.random.key(0))), jnp.ones(2)
+        )
+        assert made.iteration.shape == (2,)
 
 
 # TOML
@@ -318,6 +400,64 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load_config(binary)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("network = " + "[" * 2000 + "]" * 2000, "too deep in each other"),
+        ("network = " + "{a=" * 2000 + "1" + "}" * 2000, "too deep in each other"),
+        ("[network." + ".".join("a" * 900) + "]", "network: tables and lists lie more than 32 deep in each other"),
+        ("num_envs = " + "1" * 5000, "digits"),
+        ('num_envs = "' + "1" * 5000 + '"', "num_envs = '1+...1+': expected a whole number > 0"),
+        ("x" * 5000 + " = 1", "unknown field 'x+...x+' of PPOConfig"),
+        ("env = [" + "1, " * 5000 + "]", r"env: \(1, 1, .*\.\.\..*1\) is neither"),
+    ],
+)
+def test_absurd_files_are_one_short_line(tmp_path: Path, text: str, message: str) -> None:
+    path = saved(tmp_path, f'algorithm = "ppo"\n{text}\n')
+    with pytest.raises(ConfigError, match=message) as error:
+        rljax.make_agent(load_config(path))
+    assert len(one_line(error)) < len(str(path)) + 1000
+
+
+def test_a_name_of_300_characters_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown preset 'x+\.\.\.x+'") as error:
+        load_config("x" * 300)
+    one_line(error)
+    with pytest.raises(ConfigError, match="cannot read the configuration: File name too long"):
+        load_config(tmp_path / ("x" * 300 + ".toml"))
+    with pytest.raises(ConfigError, match="no run there"):
+        rljax.load_run(tmp_path / ("x" * 300))
+    with pytest.raises(ConfigError, match="cannot be made: File name too long"):
+        rljax.fit(PPOConfig(total_timesteps=512), run_dir=tmp_path / ("x" * 300))
+
+
+def test_a_file_that_is_no_configuration_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge.toml").open("wb") as file:
+        file.truncate(10**12)  # takes no space
+    with pytest.raises(ConfigError, match="it has more than 1,000,000 bytes"):
+        load_config(tmp_path / "huge.toml")
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(ConfigError, match="cannot read the configuration: Is a directory"):
+        load_config(tmp_path / "folder.toml")
+
+
+def test_values_and_words_of_messages_are_shortened() -> None:
+    assert shown("x" * 5000) == "'" + "x" * 56 + "..." + "x" * 19 + "'"
+    assert shown(10**5000).startswith("<int")
+    assert len(str(ConfigError("y" * 5000))) == 80
+    assert len(str(ConfigError("y " * 5000))) == 2000
+    assert str(ConfigError("a/" * 100)) == "a/" * 100
+
+
+def test_the_name_of_an_algorithm_stands_for_its_defaults() -> None:
+    for name, config_class in rljax.core.config.ALGORITHMS.items():
+        if name not in preset_names():
+            assert load_config(name) == config_class()
+    assert load_config("ppo", env="Acrobot-v1", num_envs=2) == PPOConfig(env="Acrobot-v1", num_envs=2)
+    with pytest.raises(ConfigError, match="unknown preset 'pp': did you mean 'ppo'"):
+        load_config("pp")
+
+
 def test_a_bad_override_is_one_line(tmp_path: Path) -> None:
     path = saved(tmp_path, 'algorithm = "ppo"\n')
     with pytest.raises(ConfigError, match="unknown field 'gama' of PPOConfig: did you mean 'gamma'") as error:
@@ -344,3 +484,4 @@ def test_presets_are_loaded_by_name_and_an_unknown_one_names_the_closest(tmp_pat
 def test_every_preset_that_ships_is_valid_and_round_trips(tmp_path: Path, name: str) -> None:
     config = load_config(name)
     assert load_config(saved(tmp_path, dump_config(config))) == config
+    assert config.eval_every is not None  # so that there is a best checkpoint

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.environment import Environment, EnvParams, EnvState, action_mask_of, check_environment
+from rljax.core.contract import check_contract
+from rljax.core.environment import Environment, EnvParams, EnvState, action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.core.wrappers import (
@@ -131,7 +132,7 @@ def test_the_environments_own_limit_still_holds() -> None:
 def test_flatten_concatenates_leaves_with_their_bounds() -> None:
     env = FlattenObservation(Scripted())
     params = env.default_params
-    check_environment(env, params)
+    check_contract(env, params)
     obs, state = env.reset(jax.random.key(0), params)
     obs, *_ = env.step_env(jax.random.key(0), state, jnp.int32(0), params)
     assert obs.dtype == jnp.float32
@@ -162,7 +163,7 @@ STACKS = {
 def test_mask_render_name_and_spaces_reach_through_a_stack(stack: str) -> None:
     env = STACKS[stack](Scripted())
     params = env.default_params
-    check_environment(env, params)
+    check_contract(env, params)
     assert env.name == "Scripted"
     assert params == Scripted().default_params
     assert env.action_space(params) == Discrete(2)
@@ -210,7 +211,7 @@ class Gradient(Scripted):
 def test_the_picture_is_what_is_observed_and_all_else_stays() -> None:
     plain, env = Scripted(), PixelObservation(TimeLimit(Gradient(), 4), 8)
     params = env.default_params
-    check_environment(env, params)
+    check_contract(env, params)
     space = env.observation_space(params)
     assert (space.shape, space.dtype, space.low, space.high) == ((8, 8, 3), jnp.uint8, 0, 255)
     obs, state = env.reset(jax.random.key(0), params)
@@ -245,7 +246,7 @@ def test_an_environment_without_pictures_is_refused_in_one_line() -> None:
         with pytest.raises(ConfigError, match=r"^environment Blind: PixelObservation needs one that can be rendered: it defines"):
             PixelObservation(env)
     with pytest.raises(ConfigError, match=r"^environment Grey: render returned float32\[8, 8\], expected uint8\[H, W, 3\]"):
-        check_environment(PixelObservation(Grey()), EnvParams())
+        check_contract(PixelObservation(Grey()), EnvParams())
     for size in (0, True, 6.0):
         with pytest.raises(ConfigError, match=r"PixelObservation: size = .*, expected an integer of at least 1"):
             PixelObservation(Scripted(), size)

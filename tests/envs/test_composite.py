@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from rljax.core.environment import check_environment
+from rljax.core.contract import check_contract
 from rljax.envs import make_env
 from rljax.envs.composite import CompositeState, factorised_optimum, joint_optimum
 from tests.envs.play import QUICK, Policy, legal_action, play, standard_error
@@ -135,7 +135,7 @@ def test_what_remembers_gets_all_and_what_repeats_gets_one() -> None:
 
 def test_the_mask_of_pairs_allows_exactly_what_agrees() -> None:
     env, params = make_env("Composite-v0", masked=True)
-    check_environment(env, params)
+    check_contract(env, params)
     assert make_env("Composite-v0")[0].action_mask(None, params) is None
     for shift in range(4):
         state = CompositeState(jnp.int32(shift), jnp.zeros(4, bool), jnp.int32(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax.core.environment import Environment, EnvParams, EnvState, check_environment
-from rljax.core.errors import ConfigError
+from rljax.core.check import check_environment
+from rljax.core.contract import check_contract
+from rljax.core.environment import Environment, EnvParams, EnvState
+from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.core.wrappers import EpisodeStatistics
-from rljax.envs import env_ids, make_env
+from rljax.envs import env_ids, game_ids, make_env
 from tests.envs.play import QUICK, legal_action
 
 HEADS = Dict({"verb": Discrete(3), "target": Discrete(2)})
@@ -23,9 +26,17 @@ NUM_ENVS = 8
 NUM_STEPS = 120
 
 
-@pytest.mark.parametrize("env_id", env_ids())
-def test_check_environment_accepts(env_id: str) -> None:
-    check_environment(*make_env(env_id))
+@pytest.mark.parametrize("env_id", [*env_ids(), *game_ids()])
+def test_shipped_environments_and_games_keep_the_contract(env_id: str) -> None:
+    assert check_contract(*make_env(env_id)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", [*env_ids(), *game_ids()])
+def test_shipped_environments_and_games_pass_the_whole_check(env_id: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RljaxWarning)
+        check_environment(*make_env(env_id))
 
 
 @pytest.mark.parametrize("env_id", env_ids())
@@ -144,7 +155,7 @@ def test_each_episode_starts_from_a_fresh_key() -> None:
 @pytest.mark.parametrize("vmapped", [False, True])
 def test_scan_over_a_state_that_starts_with_a_python_int(zero: Any, vmapped: bool) -> None:
     env = Counter(limit=3, zero=zero)
-    check_environment(env, env.default_params)
+    check_contract(env, env.default_params)
     params = env.default_params
 
     def roll(key: jax.Array) -> jax.Array:
@@ -227,7 +238,7 @@ def step_with(**changes: Any) -> Any:
 def test_check_environment_refuses_in_one_line(methods: dict[str, Any], words: list[str]) -> None:
     env = broken(**methods)
     with pytest.raises(ConfigError) as caught:
-        check_environment(env, env.default_params)
+        check_contract(env, env.default_params)
     message = str(caught.value)
     assert message.startswith("environment Broken: ")
     assert "\n" not in message
@@ -239,7 +250,7 @@ def test_check_environment_refuses_in_one_line(methods: dict[str, Any], words: l
 @pytest.mark.parametrize("shape", [(5,), (5, 5)])
 def test_masks_of_heads_and_of_pairs_of_heads_are_accepted(space: Any, shape: tuple[int, ...]) -> None:
     env = broken(action_space=lambda *_: space, action_mask=lambda *_: jnp.ones(shape, bool))
-    check_environment(env, env.default_params)
+    check_contract(env, env.default_params)
 
 
 def test_dictionary_observations_fit_their_space() -> None:
@@ -259,11 +270,11 @@ def test_dictionary_observations_fit_their_space() -> None:
             obs, *rest = super().step_env(*arguments)
             return ({"a": obs}, *rest)
 
-    check_environment(Named(a=(1,)), EnvParams())
+    check_contract(Named(a=(1,)), EnvParams())
     with pytest.raises(ConfigError, match=r"observation\['a'\] float32\[1\] does not fit observation_space of shape \(2,\)"):
-        check_environment(Named(a=(2,)), EnvParams())
+        check_contract(Named(a=(2,)), EnvParams())
     with pytest.raises(ConfigError, match=r"observation has the keys \['a'\], but observation_space \['b'\]"):
-        check_environment(Named(b=(1,)), EnvParams())
+        check_contract(Named(b=(1,)), EnvParams())
 
 
 def test_missing_methods_are_named() -> None:
@@ -285,7 +296,7 @@ def test_environment_without_time_is_never_truncated() -> None:
             return jnp.zeros(1), state + 1, jnp.ones(()), jnp.zeros((), bool), {}
 
     env = Endless()
-    check_environment(env, env.default_params)
+    check_contract(env, env.default_params)
     assert not roll_counter(env, 10)[3].any()
 
 
@@ -307,7 +318,7 @@ def test_python_numbers_are_accepted_as_reward_and_flag() -> None:
             return obs, state, 1.0, False, {}
 
     env = EpisodeStatistics(Plain())
-    check_environment(env, env.default_params)
+    check_contract(env, env.default_params)
     _, state = env.reset(jax.random.key(0))
     for expected in (1.0, 2.0, 3.0):
         _, state, reward, terminated, _, info = jax.jit(env.step)(jax.random.key(0), state, jnp.int32(0))

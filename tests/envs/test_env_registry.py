@@ -60,8 +60,11 @@ def test_our_environment_wins_over_gymnaxs_of_the_same_id() -> None:
 
 
 def test_unknown_id_names_the_closest() -> None:
-    assert message_of(make_env, "Cartpole-v2") == "unknown environment 'Cartpole-v2': did you mean 'CartPole-v1'?"
-    assert message_of(make_env, "breakout-minatari").endswith("did you mean 'Breakout-MinAtar'?")
+    assert (
+        message_of(make_env, "Cartpole-v2") == "unknown environment 'Cartpole-v2': did you mean 'CartPole-v1'?; "
+        'your own is found by env = "module:Class"'
+    )
+    assert "did you mean 'Breakout-MinAtar'?" in message_of(make_env, "breakout-minatari")
     assert message_of(make_env, "gymnax:Breakout").endswith("did you mean 'gymnax:Breakout-MinAtar'?")
     assert "GridWorld-v0" in message_of(make_env, "zzzz")
     # GridWorld is ours, so gymnax: does not find it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.envs import drawing, env_ids, make_env
+from rljax.envs.connect_four import cells_of_four, four_in_a_row
 
 # Compiling takes most of the time here, so XLA need not optimise.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -86,3 +88,37 @@ def test_a_rectangle_turns_counter_clockwise() -> None:
 def test_edges_are_blended() -> None:
     values = np.unique(jax.jit(lambda: drawing.finish(drawing.circle(black(), 1.0, 2.0, 1.5, WHITE)))())
     assert len(values) > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "moves"),
+    [
+        ("ConnectFour-v0", (1, 0, 1, 0, 1, 2, 1)),
+        ("ConnectFour-v0", (0, 1, 1, 2, 2, 3, 2, 3, 3, 6, 3)),
+        ("TicTacToe-v0", (0, 3, 1, 4, 2)),
+    ],
+)
+def test_a_winning_line_is_marked_and_nothing_else(name: str, moves: tuple[int, ...]) -> None:
+    game, params = make_env(name)
+    _, state = game.reset_env(jax.random.key(0), params)
+    picture = jax.jit(game.render)
+    marked = []
+    for move in moves:
+        _, state, _, over, _ = game.step_env(jax.random.key(0), state, jnp.full(2, move), params)
+        marked.append(int((np.asarray(picture(state, params)) == np.array(drawing.INK)).all(-1).sum()))
+    assert bool(over)
+    assert not any(marked[:-1])
+    assert marked[-1] > 100
+
+
+def test_the_cells_of_four_are_those_of_plain_loops() -> None:
+    for seed in range(20):
+        discs = np.random.default_rng(seed).random((6, 7)) < 0.6
+        expected = np.zeros((6, 7), bool)
+        for row, column, (up, right) in itertools.product(range(6), range(7), ((0, 1), (1, 0), (1, 1), (1, -1))):
+            cells = [(row + i * up, column + i * right) for i in range(4)]
+            if all(0 <= r < 6 and 0 <= c < 7 and discs[r, c] for r, c in cells):
+                for cell in cells:
+                    expected[cell] = True
+        np.testing.assert_array_equal(cells_of_four(jnp.asarray(discs)), expected)
+        assert bool(four_in_a_row(jnp.asarray(discs))) == expected.any()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.check import check_environment
 from rljax.core.game import Game
 from rljax.envs import (
     ConnectFour,
@@ -122,6 +123,14 @@ def test_pgx_games_are_games_and_ours_have_the_same_rules(name: str, ours: Game)
         assert over[last]
         assert (mask[: last + 1] == run.mask[: last + 1, n][:, seats]).all()
         np.testing.assert_array_equal(reward[last], run.reward[last, n][seats])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["backgammon", "leduc_holdem", "tic_tac_toe"])
+def test_pgx_games_pass_the_check(name: str) -> None:
+    """Turns that do not alternate among them: the gaps declared are not exceeded."""
+    pytest.importorskip("pgx")
+    check_environment(PgxGame(name))
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.environment import check_environment
+from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
 from rljax.envs.target_pick import TargetPickParams, kind_return
@@ -62,7 +62,7 @@ def test_rewards_equal_plain_python() -> None:
 @pytest.mark.parametrize(("low", "high"), [(2, 6), (7, 15), (1, 1)])
 def test_the_set_is_laid_out_as_stated(low: int, high: int) -> None:
     env, params = make_env("TargetPick-v0", min_targets=low, max_targets=high)
-    check_environment(env, params)
+    check_contract(env, params)
     reset = jax.jit(jax.vmap(env.reset, (0, None)))
     obs, state = jax.tree.map(np.asarray, reset(jax.random.split(jax.random.key(1), 6000), params))
     entities, mask, query = obs["entities"], obs["entity_mask"], obs["query"]
@@ -135,7 +135,7 @@ def test_traced_counts_are_parameters_too() -> None:
 def test_impossible_counts_are_refused(counts: dict[str, int]) -> None:
     env, params = make_env("TargetPick-v0", **counts)
     with pytest.raises(ConfigError, match=r"expected 1 <= min_targets <= max_targets <= capacity - 1 = 15"):
-        check_environment(env, params)
+        check_contract(env, params)
 
 
 @pytest.mark.parametrize("arguments", [{"capacity": 2}, {"num_kinds": 0}])

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.environment import EnvState
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Discrete
 from rljax.envs import ConnectFour, KuhnPoker, LeducPoker, MatrixGame, Territory, TicTacToe
 from rljax.envs.matrix_game import BIASED_RPS, RPS
 from rljax.league.game_tree import (
@@ -197,6 +200,69 @@ def test_a_mixture_has_the_mean_of_its_members_values() -> None:
         assert values[3] == pytest.approx(float(np.dot(weights, values[:3])), abs=1e-5)
     with pytest.raises(rljax.ConfigError, match="reached in several ways"):
         mixed_policies(tree_of("tic_tac_toe"), [jnp.stack([p]) for p in uniform_policies(tree_of("tic_tac_toe"))], jnp.ones(1))
+
+
+class Chain(Game):
+    """Players in turn go on (0) or give up (1), which the other wins; after `limit` steps the game is truncated, a draw."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, float(self.limit), (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def to_move(self, state: EnvState) -> jax.Array:
+        return jnp.arange(2) == state.time % 2
+
+    def is_truncated(self, state: EnvState, params: Any) -> jax.Array:
+        return state.time >= self.limit
+
+    def observe(self, state: EnvState, params: Any) -> jax.Array:
+        return jnp.full((2, 1), state.time, jnp.float32)
+
+    def initial_states(self, params: Any) -> tuple[EnvState, jax.Array]:
+        return EnvState(jnp.zeros(1, jnp.int32)), jnp.ones(1)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, EnvState]:
+        state = EnvState(jnp.int32(0))
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: EnvState, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        mover = state.time % 2
+        gives_up = action[mover] == 1
+        after = EnvState(state.time + 1)
+        return (
+            self.observe(after, params),
+            after,
+            jnp.where(gives_up, 1.0, 0.0) * jnp.where(jnp.arange(2) == mover, -1, 1),
+            gives_up,
+            {},
+        )
+
+
+def equations(jaxpr: Any) -> int:
+    """Of a jaxpr and of those inside it."""
+    held = [getattr(x, "jaxpr", x) for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values()))]
+    return len(jaxpr.eqns) + sum(equations(x) for x in held if hasattr(x, "eqns"))
+
+
+def test_what_is_traced_does_not_grow_with_the_length_of_a_game() -> None:
+    counts = []
+    for limit in (3, 40):
+        tree = game_tree(Chain(limit))
+        policies = uniform_policies(tree)
+        traced = jax.make_jaxpr(lambda p, tree=tree: (exploitability(tree, p), game_values(tree, p)))(policies)
+        counts.append(equations(traced.jaxpr))
+        # At step t somebody gives up with probability 1 / 2^(t + 1). Who answers best never does.
+        value = sum((-1.0) ** (t + 1) * 0.5 ** (t + 1) for t in range(limit))
+        own, turns = np.arange(limit) % 2, np.arange(limit) // 2
+        gain = [float(np.sum(0.5 ** (turns[own != player] + 1))) for player in range(2)]
+        np.testing.assert_allclose(game_values(tree, policies), [value, -value], atol=1e-6)
+        assert float(exploitability(tree, policies)) == pytest.approx(0.5 * sum(gain), abs=1e-6)
+    assert counts[0] == counts[1]
 
 
 def test_what_is_not_a_small_game_of_two_is_refused() -> None:

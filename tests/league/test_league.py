@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -15,10 +16,12 @@ from rljax.collect.matches import play_match, policy_player
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.core.versus import random_player
+from rljax.envs.tic_tac_toe import LINES
 from rljax.league.exploit import branch
 from rljax.league.league import League
 from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
 from rljax.league.training import game_collect, game_init, game_parts, game_update, league_step, make_games, rating
+from rljax.run.reproduce.perfect import POWERS, optimal_moves
 
 RULES = Rules(
     name="alphastar",
@@ -309,7 +312,7 @@ def test_matches_take_seats_in_turn_and_a_policy_beats_itself_half_the_time() ->
     assert abs(float((first > 0).mean()) - 0.585) < 0.04
     assert abs(float((second > 0).mean()) - 0.288) < 0.04
     agent = make_games(rljax.SelfPlayConfig(env="TicTacToe-v0", network={"hidden": [8]}))
-    player = policy_player(agent, agent.init(jax.random.key(0)))
+    player = policy_player(agent, agent.init(jax.random.key(0)), deterministic=False)
     assert bool(jnp.isfinite(play_match(game, params, player, random_player, jax.random.key(1), 4).result).all())
 
 
@@ -439,3 +442,31 @@ def test_memory_is_flat_over_ten_thousand_iterations() -> None:
     assert int(state.league.pool.offered) > 500
     assert bool(state.league.pool.filled.all())
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((state.params, state.league.pool.params)))
+
+
+def test_with_a_discount_the_best_moves_of_tic_tac_toe_are_best_without_one_too() -> None:
+    """Plain recursion over all positions: a discount of 0.99 a move, the presets' own, only prefers wins that come sooner."""
+    gamma = rljax.load_config("tictactoe_selfplay").gamma
+    assert 0.9 < gamma < 1.0
+    table, fewer = optimal_moves(), 0
+
+    @functools.cache
+    def value(board: tuple[int, ...]) -> float:
+        """To the player to move."""
+        nonlocal fewer
+        moves = sum(mark > 0 for mark in board)
+        mover = moves % 2 + 1
+        if any(all(board[cell] == 3 - mover for cell in line) for line in LINES):
+            return -1.0
+        if moves == 9:
+            return 0.0
+        after = {i: -value((*board[:i], mover, *board[i + 1 :])) for i in range(9) if board[i] == 0}
+        best = max(after.values())
+        chosen = {i for i, v in after.items() if v == best}
+        undiscounted = set(np.flatnonzero(table[np.array(board) @ POWERS]))
+        assert chosen <= undiscounted, board
+        fewer += chosen < undiscounted
+        return gamma * best
+
+    assert value((0,) * 9) == 0.0
+    assert fewer > 0

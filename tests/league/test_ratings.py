@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from rljax.league.ratings import elo, nash_mixture, plackett_luce
 
@@ -56,6 +59,42 @@ def test_plackett_luce_of_two_is_elo_and_of_four_finds_the_strengths() -> None:
     three = order[20_000:][order[20_000:] != absent[:, None]].reshape(-1, 3)
     order[20_000:] = np.concatenate([three, np.full((20_000, 1), -1)], axis=1)
     np.testing.assert_allclose(plackett_luce(jnp.asarray(order), 4).rating, TRUE, atol=15.0)
+
+
+@pytest.mark.parametrize(
+    "rankings",
+    [
+        [[0, 1, 2, -1], [1, 0, -1, -1]],
+        [[0, 1, 2, 3], [3, 2, -1, -1], [1, -1, -1, -1], [-1, -1, -1, -1], [2, 0, 1, -1]],
+        [[0, -1, 1, -1, -1], [-1, 2, -1, 1, 3], [3, 1, 0, -1, 2]],
+    ],
+)
+def test_plackett_luce_with_places_that_are_not_taken_has_the_greatest_likelihood(rankings: list[list[int]]) -> None:
+    players, prior = 4, 0.5
+
+    def loss(free: np.ndarray) -> float:
+        """In plain Python and f64: minus the log of the likelihood, with the games drawn with player 0."""
+        strength = [0.0, *free]
+        total = 0.0
+        for row in rankings:
+            left = [player for player in row if player >= 0]
+            while left:
+                total -= strength[left[0]] - math.log(sum(math.exp(strength[player]) for player in left))
+                left = left[1:]
+        return total + sum(0.5 * prior * (math.log1p(math.exp(-s)) + math.log1p(math.exp(s))) for s in free)
+
+    best = scipy.optimize.minimize(loss, np.zeros(players - 1), tol=1e-12).x
+    h = 1e-4
+    steps = np.eye(players - 1) * h
+    curvature = np.array([
+        [(loss(best + a + b) - loss(best + a - b) - loss(best - a + b) + loss(best - a - b)) / (4 * h * h) for b in steps]
+        for a in steps
+    ])  # fmt: skip
+    points = 400 / math.log(10)
+    half = 1.959964 * points * np.sqrt(np.diagonal(np.linalg.inv(curvature)))
+    found = plackett_luce(jnp.array(rankings), players, prior=prior)
+    np.testing.assert_allclose(found.rating, 1000 + points * np.array([0.0, *best]), atol=0.1)
+    np.testing.assert_allclose(found.high - found.rating, [0.0, *half], rtol=1e-3, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rljax
 from rljax.collect.matches import play_match
 from rljax.core.versus import Player, random_player
-from rljax.envs.connect_four import ConnectFour, ConnectFourState
 from rljax.planning import search_player
 from rljax.planning.mcts import searching
-from tests.league.solver import Positions, solved_positions, value_losing_rates
+from rljax.run.reproduce.games import best_moves
+from rljax.run.reproduce.solver import solved_positions, value_losing_rates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SIMULATIONS = 32
-
-
-def seen(positions: Positions) -> jax.Array:
-    """What the player to move sees, `[N, 6, 7, 2]`."""
-    game, states = ConnectFour(), ConnectFourState(jnp.asarray(positions.board), jnp.asarray(positions.time))
-    of_both = jax.vmap(lambda state: game.observe(state, game.default_params))(states)
-    return of_both[jnp.arange(len(of_both)), states.time % 2]
 
 
 def test_alphazero_beats_a_search_and_loses_value_less_and_less_often(figure: Any) -> None:
@@ -34,7 +26,7 @@ def test_alphazero_beats_a_search_and_loses_value_less_and_less_often(figure: An
     agent = rljax.make_agent(config)
     parts = 3
     positions = solved_positions(300)
-    act = jax.jit(lambda state: agent.act(state, seen(positions), None, jax.random.key(0), True, positions.value > -2)[0])
+    act = jax.jit(lambda state: best_moves(agent, positions, state))
     learn = jax.jit(lambda state: jax.lax.fori_loop(0, config.num_iterations // parts, lambda _, s: agent.step(s)[0], state))
     state = jax.jit(agent.init)(jax.random.key(0))
     rates = [value_losing_rates(positions, np.asarray(act(state)))]

@@ -12,9 +12,9 @@ import pytest
 import rljax
 from rljax.collect.matches import play_match, policy_player
 from rljax.core.versus import Player, random_player
-from rljax.envs.territory import MOVES, SIZE, Territory
 from rljax.league import exact_report, exploitability, exploited, tree_policies
-from tests.league.perfect import perfect_player
+from rljax.run.reproduce.games import greedy_painter
+from rljax.run.reproduce.perfect import perfect_player
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -145,26 +145,6 @@ def test_exploiters_gain_less_from_a_league(figure: Any) -> None:
     assert gains["league"].mean() < 0.6 * gains["self-play"].mean()
 
 
-def greedy_painter(sees_far: bool) -> Player:
-    """Each on its own: to the neighbouring cell that brings most at once, or towards the nearest cell that is not its team's."""
-    game = Territory()
-    teams, cells = jnp.array(game.teams), jnp.stack(jnp.meshgrid(jnp.arange(SIZE), jnp.arange(SIZE), indexing="ij"), axis=-1)
-
-    def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
-        to = (state.place[:, None] + jnp.asarray(MOVES)) % SIZE
-        there = state.paint[to[..., 0], to[..., 1]]
-        worth = jnp.where(there == 0, 1.0, jnp.where(there == 1 + teams[:, None], 0.0, 2.0))
-        if sees_far:
-            apart = jnp.abs(to[:, :, None, None] - cells)
-            away = jnp.sum(jnp.minimum(apart, SIZE - apart), axis=-1)
-            own = state.paint == 1 + teams[:, None, None]
-            worth = -1.0 * jnp.min(jnp.where(own[:, None], SIZE * SIZE, away), axis=(2, 3)) - 0.6 * (jnp.arange(len(MOVES)) == 0)
-        chosen: jax.Array = jnp.argmax(worth + 0.5 * jax.random.uniform(key, worth.shape), axis=-1)
-        return chosen.astype(jnp.int32)
-
-    return play
-
-
 def test_a_team_that_shares_weights_and_rewards_beats_players_who_are_greedy_alone(figure: Any) -> None:
     """Territory: the mean lead in cells at the end, of 200 games each, after half of the preset's budget."""
     config = rljax.load_config("territory_selfplay", total_timesteps=250_000, eval_every=None)
@@ -179,7 +159,9 @@ def test_a_team_that_shares_weights_and_rewards_beats_players_who_are_greedy_alo
     for name, other in others.items():
 
         def lead(state: Any, other: Player = other) -> jax.Array:
-            return jnp.mean(play_match(game, params, policy_player(agent, state), other, jax.random.key(1), 200).result)
+            return jnp.mean(
+                play_match(game, params, policy_player(agent, state, deterministic=False), other, jax.random.key(1), 200).result
+            )
 
         leads[name] = np.asarray(jax.jit(jax.vmap(lead))(result.state))
         figure(f"Territory, lead of self-play over players who are {name}: {rounded(leads[name])} cells of 49")

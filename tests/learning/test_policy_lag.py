@@ -14,8 +14,7 @@ from tests.learning.test_presets import SEEDS, trained
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_correction_is_what_makes_eight_iterations_of_lag_harmless(figure: Callable[[str], None]) -> None:
-    """Measured with base keys 0, 1 and 2, 20 seeds each: 19, 20 and 20 are solved with the correction (mean returns of 497, 499
-    and 500), and without it 0, 6 and 3 (106, 221 and 188)."""
+    """Of 80 seeds 79 are solved with the correction, and 14 without it (`rljax reproduce policy_lag`, and three more keys)."""
     config = rljax.load_config("cartpole_impala", policy_lag=8, total_timesteps=200_000, eval_every=None)
     corrected, _ = trained(config)
     uncorrected, _ = trained(config.replace(off_policy_correction=False))

@@ -13,7 +13,7 @@ import pytest
 import rljax
 
 SEEDS = 5
-"""Those of the README's table are 20; with a quarter of them the slow tests end in time."""
+"""Those of the README's table are 20 others (`rljax reproduce`); with a quarter of them the slow tests end in time."""
 
 
 def trained(config: Any) -> tuple[np.ndarray, Any]:
@@ -31,22 +31,23 @@ def trained(config: Any) -> tuple[np.ndarray, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("preset", "max_steps", "threshold", "share"),
+    ("preset", "max_steps", "threshold", "mean"),
     [
-        ("cartpole_ppo", 100_000, 475.0, 1.0),
-        ("cartpole_ppo_cleanrl", 500_000, 475.0, 0.8),
-        ("acrobot_ppo", 400_000, -100.0, 1.0),
-        ("pendulum_ppo", 200_000, -200.0, 0.8),
-        ("cartpole_dqn", 100_000, 475.0, 0.6),
-        ("acrobot_dqn", 100_000, -100.0, 0.6),
-        ("pendulum_sac", 30_000, -180.0, 1.0),
-        ("cartpole_pqn", 100_000, 475.0, 0.6),
-        ("cartpole_impala", 100_000, 475.0, 0.6),
+        ("cartpole_ppo", 100_000, 475.0, 495.0),
+        ("cartpole_ppo_cleanrl", 500_000, 475.0, 495.0),
+        ("acrobot_ppo", 400_000, -100.0, -86.0),
+        ("pendulum_ppo", 200_000, -200.0, -172.0),
+        ("cartpole_dqn", 100_000, 475.0, 490.0),
+        ("acrobot_dqn", 100_000, -100.0, -88.0),
+        ("pendulum_sac", 30_000, -180.0, -164.0),
+        ("cartpole_pqn", 100_000, 475.0, 490.0),
+        ("cartpole_impala", 100_000, 475.0, 495.0),
     ],
 )
-def test_preset_solves_its_task(
-    preset: str, max_steps: int, threshold: float, share: float, figure: Callable[[str], None]
+def test_every_seed_solves_the_presets_task(
+    preset: str, max_steps: int, threshold: float, mean: float, figure: Callable[[str], None]
 ) -> None:
+    """`mean` over seeds is close to that of the README's table."""
     config = rljax.load_config(preset)
     assert config.total_timesteps <= max_steps
     returns, _ = trained(config)
@@ -54,7 +55,8 @@ def test_preset_solves_its_task(
         f"| `{preset}` | {config.total_timesteps:,} | {int((returns >= threshold).sum())} of {SEEDS} at {threshold:g} "
         f"| {returns.mean():.1f} | {returns.min():.1f} |",
     )
-    assert (returns >= threshold).mean() >= share, np.sort(returns)
+    assert (returns >= threshold).all(), np.sort(returns)
+    assert returns.mean() >= mean, np.sort(returns)
 
 
 @pytest.mark.slow

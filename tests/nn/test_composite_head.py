@@ -272,10 +272,12 @@ def test_the_mode_need_not_be_the_likeliest_joint_action() -> None:
     assert jnp.exp(distribution.log_prob(jnp.array([1, 0]))) == pytest.approx(0.4, abs=1e-3)
 
 
-def test_a_head_that_is_left_nothing_takes_its_first_action_and_all_is_finite() -> None:
+def test_a_head_that_is_left_nothing_acts_as_if_all_its_actions_were_legal_and_all_is_finite() -> None:
     mask = jnp.asarray(pairwise(ALL_LEGAL, {(0, a): [(2, 0), (2, 1)] for a in range(3)}))
     facts = measurement()(outputs_of(), mask, jax.random.key(0))
-    np.testing.assert_array_equal(facts.actions[:, 2], 0)
+    free = measurement()(outputs_of(), jnp.ones_like(mask), jax.random.key(0))
+    np.testing.assert_array_equal(facts.actions, free.actions)
+    assert set(np.unique(facts.actions[:, 2])) == {0, 1}
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(facts))
 
 

@@ -15,7 +15,7 @@ import scipy.stats
 
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from rljax.nn.distributions import LOG_STD_MAX, LOG_STD_MIN, ActionHead, action_head, mask_logits
+from rljax.nn.distributions import LOG_STD_MAX, LOG_STD_MIN, ActionHead, action_head, bounded_log_std, mask_logits
 
 SAMPLES = 40_000
 
@@ -281,3 +281,49 @@ def test_named_heads_are_those_of_a_multi_discrete_in_the_order_of_the_dictionar
     assert list(named) == ["z", "a"]
     np.testing.assert_array_equal(named["z"], action[:, 0])
     np.testing.assert_array_equal(named["a"], action[:, 1])
+
+
+@pytest.mark.parametrize("start", [LOG_STD_MIN - 2.0, LOG_STD_MAX + 2.0])
+def test_a_log_std_outside_its_bounds_is_brought_back_by_descent(start: float) -> None:
+    """Maximum likelihood of samples of deviation 2, by plain gradient descent: it must end at the closed form's log 2."""
+    head = action_head(Box(-1.0, 1.0, (1,)))
+    actions = 2.0 * jnp.asarray(scipy.stats.norm.ppf((np.arange(512) + 0.5) / 512), jnp.float32)[:, None]
+    deviation = float(np.log(np.std(np.asarray(actions))))
+
+    def loss(log_std: jax.Array) -> jax.Array:
+        outputs = jnp.broadcast_to(jnp.stack([jnp.zeros(()), log_std]), (512, 2))
+        return -jnp.mean(head.distribution(outputs, None).log_prob(actions))
+
+    def step(log_std: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        gradient = jnp.clip(jax.grad(loss)(log_std), -1.0, 1.0)
+        return log_std - 0.1 * gradient, gradient
+
+    last, gradients = jax.jit(lambda x: jax.lax.scan(step, x, None, length=200))(jnp.float32(start))
+    assert np.sign(gradients[0]) == np.sign(start)
+    assert float(last) == pytest.approx(deviation, abs=1e-2)
+
+
+def test_a_log_std_is_never_pushed_further_out_and_inside_nothing_changes() -> None:
+    x = jnp.array([LOG_STD_MIN - 1.0, LOG_STD_MIN, -1.0, LOG_STD_MAX, LOG_STD_MAX + 1.0])
+    np.testing.assert_array_equal(bounded_log_std(x), np.clip(x, LOG_STD_MIN, LOG_STD_MAX))
+    out, back = (np.asarray(jax.vjp(bounded_log_std, x)[1](g * jnp.ones(5))[0]) for g in (-1.0, 1.0))
+    np.testing.assert_array_equal(out, [-1.0, -1.0, -1.0, -1.0, 0.0])
+    np.testing.assert_array_equal(back, [0.0, 1.0, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("space", "mask"),
+    [(MultiDiscrete((3, 2)), [1, 1, 1, 0, 0]), (MultiDiscrete((3, 2)), [0, 0, 0, 0, 0]), (Discrete(4), [0, 0, 0, 0])],
+)
+def test_a_head_without_a_legal_action_acts_as_if_all_of_its_own_were_legal(space: Any, mask: list[int]) -> None:
+    head = action_head(space)
+    outputs = jnp.broadcast_to(jnp.linspace(-1.0, 1.0, head.num_outputs), (1000, head.num_outputs))
+    none = head.distribution(outputs, jnp.broadcast_to(jnp.array(mask, bool), outputs.shape))
+    free = head.distribution(outputs, None)
+    noise = head.noise(jax.random.key(0), (1000,))
+    drawn = np.asarray(head.sample(none, noise))
+    assert (drawn < np.array(space.nvec if isinstance(space, MultiDiscrete) else space.n)).all()
+    np.testing.assert_array_equal(drawn, head.sample(free, noise))
+    np.testing.assert_array_equal(none.mode(), free.mode())
+    np.testing.assert_allclose(none.log_prob(drawn), free.log_prob(drawn), rtol=1e-6)
+    np.testing.assert_allclose(none.entropy(), free.entropy(), rtol=1e-6)

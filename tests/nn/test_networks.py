@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import Environment, PPOConfig
+from rljax import Environment, PPOConfig, make_agent
 from rljax.algos.ppo import ppo_parts
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete
@@ -301,3 +301,19 @@ def test_a_bad_feed_forward_table_is_one_line(table: dict[str, Any], message: st
     with pytest.raises(ConfigError) as error:
         make_feed_forward({k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}, 3)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"hidden": [1] * 3000}, "network.hidden = (1, 1, "),
+        ({"hidden": [2**40]}, "network.hidden = (1099511627776,): expected a list of layer sizes"),
+        ({"type": "gru", "size": 2**21}, "network.size = 2097152: expected a whole number > 0 and <= 1048576"),
+        ({"encoder": "entities", "layers": 1000}, "network.layers = 1000: expected a whole number > 0 and <= 256"),
+    ],
+)
+def test_networks_that_would_never_be_traced_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_agent(PPOConfig(network=table))
+    assert message in str(error.value)
+    assert len(str(error.value)) < 300

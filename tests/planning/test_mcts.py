@@ -11,11 +11,17 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.chance import draws_in_step, same_for_all_keys, uses_key
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Discrete
 from rljax.envs import Draft, make_env
 from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy_completion, random_draft
 from rljax.envs.tic_tac_toe import TicTacToeState
-from rljax.planning import make_mcts
-from tests.league.perfect import optimal_moves
+from rljax.league.game_tree import game_tree
+from rljax.planning import make_mcts, search_player
+from rljax.run.folder import Run
+from rljax.run.reproduce.perfect import optimal_moves
+from rljax.run.tournament import entries_of, player_of
 
 GAME = Draft()
 
@@ -159,5 +165,94 @@ def test_games_that_cannot_be_searched_are_refused() -> None:
             make_mcts(make_env(name)[0])
     with pytest.raises(rljax.ConfigError, match="hides a part of its state"):
         rljax.make_agent(rljax.AlphaZeroConfig(env="KuhnPoker-v0"))
-    with pytest.raises(rljax.ConfigError, match="num_simulations = 0"):
-        make_mcts(GAME, num_simulations=0)
+    for number in (0, 10**9):
+        with pytest.raises(rljax.ConfigError, match=f"num_simulations = {number}: expected a whole number > 0 and <= 100000"):
+            make_mcts(GAME, num_simulations=number)
+        with pytest.raises(rljax.ConfigError, match=f"num_simulations = {number}: expected a whole number > 0 and <= 100000"):
+            rljax.AlphaZeroConfig(num_simulations=number)
+
+
+class Gamble(Game):
+    """Player 0 takes 0 for certain (action 0), or +1 with probability .4 and else -1 (1); before it player 1 moves in vain."""
+
+    def __init__(self, draws: str = "step") -> None:
+        self.draws = draws
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def to_move(self, state: Any) -> jax.Array:
+        return jnp.arange(2) != state["time"]
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return jnp.full((2, 1), state["time"], jnp.float32)
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        return {"time": jnp.zeros(1, jnp.int32)}, jnp.ones(1)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        state: Any = {"time": jnp.int32(0)} | ({"key": key} if self.draws == "state" else {})
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        drawn = {"step": key, "state": state.get("key"), "never": jax.random.split(key)[0]}[self.draws]
+        if self.draws == "never":
+            drawn = jnp.where(state["time"] < 2, jax.random.key_data(jax.random.key(0)), jax.random.key_data(drawn))
+            drawn = jax.random.wrap_key_data(drawn)
+        gain = jnp.where(action[0] == 1, jnp.where(jax.random.bernoulli(drawn, 0.4), 1.0, -1.0), 0.0)
+        last = state["time"] == 1
+        after = {**state, "time": state["time"] + 1}
+        return self.observe(after, params), after, jnp.where(last, gain, 0.0) * jnp.array([1.0, -1.0]), last, {}
+
+
+def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() -> None:
+    """A search would draw a gamble once and take the result for certain: here it would gamble, at a loss of .2, most often."""
+    game = Gamble()
+    refused = pytest.raises(rljax.ConfigError, match="steps draw")
+    with refused:
+        make_mcts(game)
+    with refused:
+        rljax.make_agent(rljax.AlphaZeroConfig(env=game, num_envs=8, num_steps=8))
+    with refused:
+        game_tree(game)
+    agent = rljax.make_agent(rljax.SelfPlayConfig(env=game, num_envs=8, num_steps=8, num_minibatches=2))
+    with refused:
+        search_player(agent, None, 8)
+    # What `tournament --include mcts`, `tournament --simulations` and `play --simulations` call.
+    run = Run(agent.config, None, 0)
+    with refused:
+        entries_of([("a", run)], ["random", "mcts"])
+    with refused:
+        player_of(run, simulations=8)
+    with pytest.raises(rljax.ConfigError, match="holds a random key"):
+        make_mcts(Gamble(draws="state"))
+    make_mcts(Gamble(draws="never"), num_simulations=2)
+
+
+def test_whether_a_step_draws_is_found_by_stepping_with_several_keys() -> None:
+    """Declared by a flag, proved by the traced step, or found in play; a key that is read and changes nothing is no chance."""
+    assert draws_in_step(make_env("pgx:backgammon")[0], None)
+    for name in ("TicTacToe-v0", "pgx:tic_tac_toe"):
+        game, params = make_env(name)
+        assert not uses_key(game, params)
+        assert not draws_in_step(game, params)
+    assert uses_key(Gamble(draws="never"), None)
+    assert not draws_in_step(Gamble(draws="never"), Gamble().default_params)
+    keys, game = jax.random.split(jax.random.key(0), 20), Gamble()
+    results = {
+        (time, action): bool(same_for_all_keys(game, None, keys, {"time": jnp.int32(time)}, jnp.full(2, action)))
+        for time in (0, 1)
+        for action in (0, 1)
+    }
+    assert results == {(0, 0): True, (0, 1): True, (1, 0): True, (1, 1): False}
+
+
+@pytest.mark.parametrize("name", ["pgx:backgammon", "pgx:chess", "pgx:othello"])
+@pytest.mark.slow
+def test_of_pgx_the_games_with_dice_draw(name: str) -> None:
+    game, params = make_env(name)
+    game.step_is_random = False
+    assert draws_in_step(game, params) == (name == "pgx:backgammon")

@@ -41,7 +41,7 @@ def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     agent = rljax.make_agent(config)
     state = agent.init(jax.random.key(0))
     game, params = rljax.make_env(config.env)
-    players = search_player(agent, state, 64), policy_player(agent, state)
+    players = search_player(agent, state, 64), policy_player(agent, state, deterministic=False)
     result = np.asarray(jax.jit(lambda key: play_match(game, params, *players, key, 100).result)(jax.random.key(1)))
     assert (result > 0).mean() > 0.6
     assert (result < 0).mean() < 0.1

@@ -190,9 +190,34 @@ def test_any_batch_size_and_unbatched(cartpole: Exported, count: int) -> None:
     np.testing.assert_array_equal(policy.sample(obs, key), cartpole.act(obs, key))
     np.testing.assert_array_equal(policy.sample(obs, jax.random.PRNGKey(3)), cartpole.act(obs, key))
     one = obs[-1]
-    assert policy.greedy(one).shape == policy.sample(one, key).shape == ()
+    assert policy.greedy(jnp.asarray(one)).shape == policy.sample(jnp.asarray(one), key).shape == ()
     assert policy.greedy(one) == policy.greedy(one.tolist()) == cartpole.act(one)
     assert policy.sample(one, key) == cartpole.act(one, key)
+
+
+def test_actions_are_what_gymnasium_takes(cartpole: Exported, pendulum: Exported, dictionary: Exported) -> None:
+    """Of NumPy observations an `int` or arrays of NumPy, that the spaces of Gymnasium contain; of JAX arrays JAX arrays."""
+    spaces = pytest.importorskip("gymnasium").spaces
+    key = jax.random.key(0)
+    for exported, obs, space in (
+        (cartpole, normals(4), spaces.Discrete(2)),
+        (pendulum, normals(3), spaces.Box(-2.0, 2.0, (1,))),
+        (dictionary, {"speed": normals(2, 3), "goal": np.int64(3)}, spaces.MultiDiscrete((3, 2), dtype=np.int32)),
+    ):
+        policy = load_policy(exported.path)
+        batch = jax.tree.map(lambda x: np.stack([x, x]), obs)
+        for action, many in ((policy.greedy(obs), policy.greedy(batch)), (policy.sample(obs, key), policy.sample(batch, key))):
+            assert space.contains(action)
+            assert type(action) is (int if isinstance(space, spaces.Discrete) else np.ndarray)
+            assert type(many) is np.ndarray
+            assert many.flags.writeable
+            assert all(space.contains(x) for x in (many if many.ndim > 1 else many.tolist()))
+        traced = jax.tree.map(jnp.asarray, obs)
+        action = policy.greedy(traced)
+        assert isinstance(action, jax.Array)
+        np.testing.assert_array_equal(action, policy.greedy(obs))
+        np.testing.assert_array_equal(jax.jit(policy.greedy)(traced), action)
+    assert type(load_policy(cartpole.path).greedy([0.0, 0.1, 0.2, 0.3])) is int
 
 
 @pytest.mark.slow
@@ -253,7 +278,9 @@ def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
     place = action["verb"] + np.arange(40) % 4
     np.testing.assert_array_equal(action["target"], place % 4)  # all that the mask allows
     np.testing.assert_array_equal(action["amount"], place % 2)
-    assert {name: x.shape for name, x in policy.greedy(obs[0], mask[0]).items()} == {"verb": (), "target": (), "amount": ()}
+    assert {name: type(x) for name, x in policy.greedy(obs[0], mask[0]).items()} == dict.fromkeys(
+        ("verb", "target", "amount"), int
+    )
     metadata = policy.metadata
     assert [head["name"] for head in metadata["action_space"]["heads"]] == ["verb", "target", "amount"]
     assert set(metadata["artifacts"]["greedy.jax"]["result"]["parts"]) == {"verb", "target", "amount"}
@@ -366,7 +393,7 @@ def test_folder_appears_whole_or_not_at_all(cartpole: Exported, tmp_path: Path, 
             export_policy(cartpole.agent, cartpole.state, tmp_path / "empty", onnx=False)
     assert [p.name for p in tmp_path.rglob("*")] == ["empty"]
     export_policy(cartpole.agent, cartpole.state, tmp_path / "empty", onnx=False)
-    assert load_policy(tmp_path / "empty").greedy(np.zeros(4)).shape == ()
+    assert isinstance(load_policy(tmp_path / "empty").greedy(np.zeros(4)), int)
 
 
 def test_states_of_another_shape_are_refused(cartpole: Exported, pendulum: Exported, tmp_path: Path) -> None:
@@ -462,7 +489,7 @@ def test_export_succeeds_without_onnx_and_says_why(cartpole: Exported, tmp_path:
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     report = export_policy(cartpole.agent, cartpole.state, tmp_path / "missing")
     assert report.no_onnx is not None
-    assert "pip install 'rljax[onnx]'" in report.no_onnx
+    assert "pip install 'rljax-jit[onnx]'" in report.no_onnx
     assert "\n" not in report.no_onnx
     assert load_policy(report.path).greedy(np.zeros(4)) == cartpole.act(np.zeros(4, np.float32))
 

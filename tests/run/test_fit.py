@@ -29,14 +29,16 @@ def bits(tree: Any) -> list[bytes]:
 class Recorder(Silent):
     def __init__(self) -> None:
         self.updates: list[tuple[int, float, float]] = []
+        self.left: list[float] = []
         self.total = 0
         self.stopped = False
 
     def start(self, total_steps: int) -> None:
         self.total = total_steps
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         self.updates.append((step, steps_per_second, episode_return))
+        self.left.append(seconds_left)
 
     def stop(self) -> None:
         self.stopped = True
@@ -74,8 +76,8 @@ def test_nothing_traces_after_the_chunk_was_compiled(monkeypatch: pytest.MonkeyP
     counts: list[int] = []
 
     class CountingProgress(Recorder):
-        def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
-            super().update(step, steps_per_second, episode_return)
+        def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
+            super().update(step, steps_per_second, episode_return, seconds_left)
             counts.append(len(traces))
 
     monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)
@@ -142,7 +144,7 @@ def test_records_carry_environment_steps_and_null_for_nan(tmp_path: Path, refere
         for name, values in reference.metrics.items():
             expected = float(values[i])
             assert record[name] == (expected if np.isfinite(expected) else None), name
-    assert sum(r["eval/return"] is not None for r in records) == 64 * 23 // 500
+    assert sum(r["eval/return"] is not None for r in records) == 64 * 23 // 500 + 1  # and at the end
 
 
 def test_an_existing_run_folder_is_refused_and_untouched(tmp_path: Path) -> None:
@@ -222,7 +224,13 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
         rljax.load_run(tmp_path)
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
     text = (tmp_path / "a" / "config.toml").read_text()
-    (tmp_path / "a" / "config.toml").write_text(text.replace("hidden = [\n    16,\n]", "hidden = [32]"))
+    other = text.replace("hidden = [\n    16,\n]", "hidden = [32]")
+    (tmp_path / "a" / "config.toml").write_text(other)
+    with pytest.raises(
+        rljax.ConfigError, match=r"config\.toml: is not as it was written .*; to use it as it is, remove its first line"
+    ):
+        rljax.load_run(tmp_path / "a")
+    (tmp_path / "a" / "config.toml").write_text(other.partition("\n")[2])
     with pytest.raises(
         rljax.ConfigError, match=r"params/params/network/actor_0/bias is float32\[16\] there and float32\[32\] here"
     ) as error:

@@ -21,7 +21,7 @@ LONGER = CONFIG.replace(total_timesteps=64 * 30)
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parent") / "run"
-    rljax.fit(CONFIG, run_dir=folder, checkpoint_every=640)
+    rljax.fit(CONFIG, run_dir=folder, checkpoint_every=640, keep=None)
     return folder
 
 
@@ -53,7 +53,7 @@ def test_another_learning_rate_from_the_same_weights_and_optimiser(parent: Path,
 def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(num_envs=6, num_steps=20)
     with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: env_state, obs, reward_statistics"):
-        rljax.fit(config, fork=parent, run_dir=tmp_path / "a", checkpoint_every=120)
+        rljax.fit(config, fork=parent, run_dir=tmp_path / "a", checkpoint_every=120, keep=None)
     start, old = rljax.load_run(tmp_path / "a", checkpoint=1536).state, rljax.load_run(parent).state
     for field in ("params", "opt_state", "obs_statistics", "key", "eval_key"):
         assert_same_state(getattr(start, field), getattr(old, field))
@@ -130,7 +130,7 @@ def test_another_network_is_a_clear_error_that_names_the_first_parameter_that_di
 def test_a_spent_budget_and_a_missing_checkpoint_are_clear_errors(parent: Path, tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match=r"the checkpoint is at step 1536 already, .* expected at least 1600"):
         rljax.fit(CONFIG, fork=parent, run_dir=tmp_path / "a")
-    with pytest.raises(rljax.ConfigError, match=r"expected latest, best or one of the steps that .* has: 640, .*1536"):
+    with pytest.raises(rljax.ConfigError, match=r"expected latest, best or one of the steps that .* has: 0, .*640, .*1536"):
         rljax.fit(LONGER, fork=parent / "checkpoints" / "step_5", run_dir=tmp_path / "a")
     with pytest.raises(rljax.ConfigError, match="seeds = 2"):
         rljax.fit(LONGER, fork=parent, seeds=2)
@@ -145,9 +145,10 @@ def test_a_run_given_as_an_object_forks_and_resumes(tmp_path: Path) -> None:
     rljax.fit(config, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     with pytest.raises(rljax.ConfigError, match="given as an object"):
         rljax.fit(resume=tmp_path / "a")
+    with pytest.warns(rljax.RljaxWarning, match="env is an object of class"):
+        rljax.fit(config, fork=tmp_path / "a", run_dir=tmp_path / "b")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rljax.fit(config, fork=tmp_path / "a", run_dir=tmp_path / "b")
         assert_same_state(rljax.fit(config, run_dir=tmp_path / "a", resume=True).state, whole)
     assert_same_state(rljax.load_run(tmp_path / "b", env=environment).state, whole)
     assert jax.tree.leaves(whole)

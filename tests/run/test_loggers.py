@@ -113,7 +113,7 @@ def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(
     with pytest.raises(rljax.ConfigError, match="log = 'tensorbord': did you mean 'tensorboard'"):
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["tensorbord"])
     monkeypatch.setitem(loggers_module.LOGGERS, "wandb", (loggers_module.WandB, "not_installed_anywhere"))
-    with pytest.raises(rljax.ConfigError, match=r"log = 'wandb': .* is not installed: pip install 'rljax\[wandb\]'"):
+    with pytest.raises(rljax.ConfigError, match=r"log = 'wandb': .* is not installed: pip install 'rljax-jit\[wandb\]'"):
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=["wandb"])
     assert not (tmp_path / "a").exists()
 

@@ -22,6 +22,7 @@ from rljax.nn.decoders import Parts
 from rljax.run import openloop
 from rljax.run.folder import RunInfo, create_run_dir
 from rljax.run.openloop import plot_openloop
+from rljax.run.scores import SCORES, Scores
 from tests.run.tiny_runs import assert_refused
 
 SMALL: dict[str, Any] = {
@@ -55,7 +56,8 @@ def write_run(folder: Path, rows: int = 40, seeds: int | None = None, **changes:
     state = state.replace(replay=replay)
     if seeds is not None:
         state = jax.tree.map(lambda x: jnp.stack([x] * seeds), state)
-    meta = {"iteration": 0, "scores": None if seeds is None else list(range(seeds))}
+    returns = {name: [float(i) for i in range(seeds or 1)] for name in SCORES}
+    meta = Scores(seeds or 1, {"returns": returns}).meta(0)
     create_run_dir(folder, config, RunInfo(seeds=seeds), state, meta)
     return folder
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.run.curves import Curves, common_grid, curves, on_grid, read_metrics
-from rljax.run.plot import bootstrap_interval, interquartile_mean, plot
+from rljax.run.plot import COLORS, bootstrap_interval, interquartile_mean, look, plot
 
 CONFIG = rljax.PPOConfig(total_timesteps=100_000)
 
@@ -204,22 +206,22 @@ def test_files_are_of_the_format_that_their_suffix_says(tmp_path: Path) -> None:
     with Image.open(tmp_path / "new" / "x.png") as picture:
         assert picture.info["dpi"] == pytest.approx((300, 300), abs=0.1)
     words = "interquartile mean over n = 4 seeds"
-    assert words in _svg_text(run, tmp_path)
-    assert "one seed" in _svg_text(write_run(tmp_path / "b", returns=np.arange(3.0)), tmp_path)
+    assert words in _svg_text([run], tmp_path)
+    assert "one seed" in _svg_text([write_run(tmp_path / "b", returns=np.arange(3.0))], tmp_path)
     assert not list(tmp_path.glob(".writing*"))
 
 
-def _svg_text(run: Path, tmp_path: Path) -> str:
+def _svg_text(run: Any, tmp_path: Path, **how: Any) -> str:
     """Matplotlib leaves the text of each drawn string in a comment."""
-    plot([run], tmp_path / "text.svg")
+    plot(run, tmp_path / "text.svg", **how)
     return (tmp_path / "text.svg").read_text()
 
 
 def test_a_band_is_drawn_only_for_several_seeds(tmp_path: Path) -> None:
     returns = np.random.default_rng(1).normal(size=(4, 40))
     one, many = (write_run(tmp_path / str(n), returns=returns[:n], seeds=n) for n in (1, 4))
-    assert "FillBetween" not in _svg_text(one, tmp_path)
-    assert "FillBetween" in _svg_text(many, tmp_path)
+    assert "FillBetween" not in _svg_text([one], tmp_path)
+    assert "FillBetween" in _svg_text([many], tmp_path)
 
 
 def test_pyplot_is_not_used(tmp_path: Path) -> None:
@@ -259,3 +261,137 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
             plot(runs, path, **options)
         assert "\n" not in str(error.value)
     assert not out.exists()
+
+
+ACROBOT = rljax.DQNConfig(env="Acrobot-v1", total_timesteps=50_000, learning_starts=100)
+
+
+def test_each_environment_has_a_panel_and_like_lines_have_like_looks(tmp_path: Path) -> None:
+    returns = np.arange(24.0).reshape(4, 6)
+    runs = [
+        write_run(tmp_path / f"{config.algorithm}-{config.env}", config, returns=returns * scale, seeds=4)
+        for config, scale in (
+            (CONFIG, 1.0),
+            (rljax.DQNConfig(env="CartPole-v1"), 2.0),
+            (ACROBOT, -1.0),
+            (CONFIG.replace(env="Acrobot-v1"), -2.0),
+        )
+    ]
+    drawn = plot(runs, tmp_path / "a.png")
+    assert [(line.panel, line.label) for line in drawn.curves] == [
+        ("CartPole-v1", "PPO"),
+        ("CartPole-v1", "DQN"),
+        ("Acrobot-v1", "DQN"),
+        ("Acrobot-v1", "PPO"),
+    ]
+    for line, scale in zip(drawn.curves, (1.0, 2.0, -1.0, -2.0), strict=True):
+        np.testing.assert_allclose(line.center, interquartile_mean(returns * scale))
+    svg = _svg_text(runs, tmp_path)
+    for text, count in (("CartPole-v1", 1), ("Acrobot-v1", 1), ("PPO (n = 4)", 1), ("DQN (n = 4)", 1), ("environment steps", 2)):
+        assert svg.count(f"<!-- {text} -->") == count, text
+    # Two lines of each colour, and the one in the legend.
+    assert [len(re.findall(f"stroke: {color.lower()}; stroke-width: 1.5", svg)) for color in COLORS[:3]] == [3, 3, 0]
+
+
+def test_a_field_that_differs_names_the_lines_of_all_panels(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{env}-{rate}", CONFIG.replace(env=env, learning_rate=rate), returns=np.arange(5.0))
+        for env in ("CartPole-v1", "Acrobot-v1")
+        for rate in (1e-3, 1e-2)
+    ]
+    assert [line.label for line in plot(runs, tmp_path / "a.png").curves] == 2 * ["learning_rate = 0.001", "learning_rate = 0.01"]
+
+
+def test_many_lines_are_told_apart() -> None:
+    """In Lab, where 2 can just be told apart side by side; also to those who lack a kind of cones (Machado et al., 2009)."""
+    looks = [tuple(look(i).values()) for i in range(320)]
+    assert len(set(map(repr, looks))) == 320
+    assert len({color for color, *_ in looks[:10]}) == len(COLORS) == 10
+    assert len({dashes for _, dashes, _ in looks[:40:10]}) == 4
+
+    sight = {
+        "all cones": (np.eye(3), 25.0),
+        "no green cones": (np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]), 15.0),
+        "no red cones": (np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]), 15.0),
+    }
+
+    def lab(color: str, seen: np.ndarray) -> np.ndarray:
+        srgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+        to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        xyz = to_xyz @ np.clip(seen @ linear, 0, 1) / [0.9505, 1.0, 1.089]
+        f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+        return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+    for name, (seen, least) in sight.items():
+        for first, second in itertools.combinations([*COLORS, "#FFFFFF"], 2):
+            assert np.linalg.norm(lab(first, seen) - lab(second, seen)) > least, (name, first, second)
+
+
+def test_what_is_no_run_is_left_out_with_a_line(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", returns=np.arange(3.0))
+    empty = write_run(tmp_path / "empty", CONFIG.replace(gamma=0.9), returns=np.zeros((1, 0)))
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "config.toml").write_text(dump_config(CONFIG))  # a sweep's folder has one, too
+    (tmp_path / "b.txt").touch()
+    with pytest.warns(rljax.RljaxWarning) as told:
+        drawn = plot([tmp_path / "b.txt", run, empty, tmp_path / "sweep", tmp_path / "gone"], tmp_path / "a.png")
+    assert len(drawn.curves) == 1
+    assert [str(x.message).split("/")[-1] for x in told] == [
+        "b.txt: no run there (no config.toml); a run folder is what `rljax train` makes",
+        "empty: nothing recorded yet",
+        "sweep: no run there (no run.json)",
+        "gone: no run there (no config.toml); a run folder is what `rljax train` makes",
+    ]
+    assert all(str(x.message).startswith("left out: ") for x in told)
+    with pytest.raises(rljax.ConfigError, match=r"b\.txt: no run there"):
+        plot([tmp_path / "b.txt", tmp_path / "sweep"], tmp_path / "b.png")
+
+
+def test_metrics_are_drawn_as_the_run_that_they_are_of(tmp_path: Path, rng: np.random.Generator) -> None:
+    returns = rng.normal(size=(8, 30)).cumsum(axis=1)
+    metrics = {"episode/return": returns.astype(np.float32), "eval/return": np.full((8, 30), np.nan)}
+    (of_run,) = plot([write_run(tmp_path / "run", returns=returns, seeds=8)], tmp_path / "a.png").curves
+    result = rljax.TrainResult(None, metrics)
+    for given in (metrics, result, {"mine": metrics}, {"mine": result}):
+        drawn = plot(given, tmp_path / "b.png", steps_per_iteration=1000)
+        (line,) = drawn.curves
+        assert drawn.metric == "episode/return"
+        assert (line.num_seeds, line.panel) == (8, None)
+        for name in ("steps", "center", "low", "high"):
+            np.testing.assert_allclose(getattr(line, name), getattr(of_run, name), rtol=1e-6)
+    np.testing.assert_array_equal(plot(metrics, tmp_path / "b.png").curves[0].steps, np.arange(1, 31))
+    assert "<!-- iterations -->" in _svg_text(metrics, tmp_path)
+    (one,) = plot({"episode/return": returns[0]}, tmp_path / "b.png").curves
+    assert one.num_seeds == 1
+    assert plot(metrics, tmp_path / "b.png")._repr_png_() == (tmp_path / "b.png").read_bytes()
+
+
+def test_metrics_and_runs_have_labels_and_share_a_panel(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", returns=np.arange(3.0))
+    mine = {"episode/return": np.arange(12.0).reshape(4, 3)}
+    drawn = plot(
+        {"old": run, "new": mine, "both": [run, mine]}, tmp_path / "a.png", steps_per_iteration={"new": 500, "both": 1000}
+    )
+    assert [(line.label, line.num_seeds, line.panel, line.steps[-1]) for line in drawn.curves] == [
+        ("old", 1, "CartPole-v1", 3000),
+        ("new", 4, "CartPole-v1", 1500),
+        ("both", 5, "CartPole-v1", 3000),
+    ]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        ({"a": run, "b": mine}, {}, "b: metrics count iterations, and runs count environment steps"),
+        ([mine, mine], {}, "a label for each of several"),
+        (
+            {"a": {"episode/return": np.zeros((2, 3, 4))}},
+            {},
+            r"a: 'episode/return' has shape \[2, 3, 4\], expected \[iterations\]",
+        ),
+        ({"a": 5}, {}, "a: expected a run folder, or metrics"),
+        ({"a": {}}, {}, "a: expected a run folder, or metrics"),
+        ([7], {}, "metrics: expected a run folder, or metrics"),
+        ({}, {}, "nothing to plot"),
+        (mine, {"metric": "episode/retrun"}, "metrics: no metric 'episode/retrun': did you mean 'episode/return'"),
+    ]
+    for given, how, message in cases:
+        with pytest.raises(rljax.ConfigError, match=message):
+            plot(given, tmp_path / "b.png", **how)

@@ -260,6 +260,15 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             record(scripted(CONFIG.replace(env=env), zero), None, path, key=KEY, **options)
         assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(rljax.ConfigError, match=r'needs imageio_ffmpeg: pip install "rljax\[video\]"'):
+    with pytest.raises(rljax.ConfigError, match=r"needs imageio_ffmpeg: pip install 'rljax-jit\[video\]'"):
         record(scripted(CONFIG.replace(env=good), zero), None, tmp_path / "a.mp4", key=KEY)
     assert not list(tmp_path.iterdir())
+
+
+def test_games_in_turns_are_shown_a_move_a_second_unless_asked(tmp_path: Path) -> None:
+    agent = rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=8, num_steps=8, num_minibatches=2))
+    state = agent.init(jax.random.key(0))
+    for fps, duration in ((None, 1000), (10.0, 100)):
+        rljax.record(agent, state, tmp_path / "game.gif", key=jax.random.key(1), fps=fps)
+        with Image.open(tmp_path / "game.gif") as picture:
+            assert picture.info["duration"] == duration

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax.run.progress import Lines
 from rljax.run.records import JsonLines, cut_after, over_seeds, summarize, window_of
 
 
@@ -94,13 +93,3 @@ def test_each_record_is_one_flushed_line_with_null_for_what_json_lacks(tmp_path:
     assert text.count("\n") == 1
     assert json.loads(text) == {"step": 1, "a": None, "b": None, "c": 0.5, "seeds": {"a": [1.5, None]}}
     log.close()
-
-
-def test_plain_progress_prints_a_line_per_tenth(capsys: object) -> None:
-    lines = Lines()
-    lines.start(1000)
-    for step in range(10, 1001, 10):
-        lines.update(step, 500.0, math.nan)
-    out = capsys.readouterr().out.splitlines()  # type: ignore[attr-defined]
-    assert len(out) == 11
-    assert out[-1].startswith("step 1,000/1,000")

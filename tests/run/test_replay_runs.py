@@ -64,14 +64,14 @@ def test_a_buffer_that_does_not_fit_starts_empty_and_says_so(
 
 @pytest.mark.slow
 def test_the_target_network_of_a_fork_moves_whatever_number_of_updates_it_brings(tmp_path: Path) -> None:
-    """7 gradient steps, where the target of the fork moves every 3 turns of 2: no remainder is ever 0."""
+    """7 gradient steps, where the target of the fork moves every 6 steps in turns of 2: no turn ends with a multiple of 6."""
     config = CONFIG.replace(
         train_every=4, updates_per_step=1, prioritized=False, learning_starts=85, total_timesteps=64 * 3, eval_every=None
     )
     rljax.fit(config, run_dir=tmp_path / "a")
     odd = int(rljax.load_run(tmp_path / "a").state.updates)
     assert odd == 7
-    fork = config.replace(updates_per_step=2, target_update_every=3, tau=1.0, total_timesteps=64 * 6)
+    fork = config.replace(updates_per_step=2, target_update_every=6, tau=1.0, total_timesteps=64 * 6)
     state = rljax.fit(fork, fork=tmp_path / "a").state
     before = rljax.load_run(tmp_path / "a").state.target_params
     moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(state.target_params), jax.tree.leaves(before), strict=True)]

@@ -26,7 +26,7 @@ from rljax.run import fit as fit_module
 from rljax.run import records as records_module
 from rljax.run.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, records
+from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
 
 
 class Killed(BaseException):
@@ -39,7 +39,7 @@ class KillAt(Silent):
     def __init__(self, step: int):
         self.step = step
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         if step >= self.step:
             raise Killed
 
@@ -297,9 +297,13 @@ def test_a_run_that_is_extended_goes_on_as_one_with_that_budget(tmp_path: Path) 
         (0, 768),
         (768, 1536),
     ]
-    assert [r for r in lines if "hyperparameters" not in r] == [
-        r for r in records(tmp_path / "whole") if "hyperparameters" not in r
-    ]
+    ours, whole = ([r for r in records(tmp_path / name) if "hyperparameters" not in r] for name in ("a", "whole"))
+    # The one thing more: the short run ended, after 12 iterations, with an evaluation.
+    assert ours[11].keys() == whole[11].keys()
+    assert ours[11]["eval/return"] is not None
+    assert whole[11]["eval/return"] is None
+    without = [{k: v for k, v in r.items() if i != 11 or not k.startswith("eval/")} for i, r in enumerate(whole)]
+    assert [{k: v for k, v in r.items() if i != 11 or not k.startswith("eval/")} for i, r in enumerate(ours)] == without
 
 
 def test_an_annealed_rate_follows_the_schedule_of_the_new_budget(tmp_path: Path) -> None:
@@ -317,11 +321,17 @@ def test_a_complete_run_returns_its_state_and_takes_no_step(tmp_path: Path) -> N
     assert records(tmp_path / "a") == lines
 
 
-def test_other_changes_are_refused_with_a_warning_and_the_run_goes_on(tmp_path: Path, reference: Path) -> None:
+def test_other_changes_are_refused_before_anything_is_done(tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
+    files = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
     changed = CONFIG.replace(learning_rate=1.0, num_envs=8)
-    with pytest.warns(rljax.RljaxWarning, match="num_envs, learning_rate: refused, a resumed run keeps its configuration"):
+    with pytest.raises(
+        rljax.ConfigError, match=r"^num_envs, learning_rate: a resumed run keeps its configuration.*fork="
+    ) as error:
         rljax.fit(changed, run_dir=tmp_path / "a", resume=True)
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()} == files
+    rljax.fit(CONFIG, run_dir=tmp_path / "a", resume=True)
     assert_same_run(tmp_path / "a", reference)
 
 
@@ -357,7 +367,7 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
         rljax.fit(CONFIG, fork=tmp_path / "a", key=jax.random.key(0))
     with pytest.raises(rljax.ConfigError, match="key: expected a single one"):
         rljax.fit(CONFIG, key=jax.random.split(jax.random.key(0)))
-    with pytest.raises(rljax.ConfigError, match="learning_rate: fit trains one configuration"):
+    with pytest.raises(rljax.ConfigError, match=r"learning_rate: an agent has one value, got \(2,\)"):
         rljax.fit(CONFIG.replace(learning_rate=jnp.array([1e-3, 1e-4])))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
     (tmp_path / "empty").mkdir()
@@ -470,16 +480,16 @@ def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
     config, info = tmp_path / "a" / "config.toml", tmp_path / "a" / "run.json"
     kept, kept_info = config.read_text(), info.read_text()
     config.write_text(kept + "learning_rat = 1\n" if "[network]" not in kept else "momentum = 0.5\n" + kept)
-    info.write_text(kept_info.replace(rljax.__version__, "9.8.7"))
+    edit_sealed(info, rljax="9.8.7")
     with pytest.raises(rljax.ConfigError, match=r"unknown field 'momentum' .*\(the run was made by rljax 9\.8\.7\)"):
         rljax.load_run(tmp_path / "a")
     config.write_text(kept)
-    info.write_text(kept_info.replace('"format": 1', '"format": 2'))
+    edit_sealed(info, format=2)
     with pytest.raises(rljax.ConfigError, match=r"has format 2 .*this version of rljax reads format 1"):
         rljax.load_run(tmp_path / "a")
     info.write_text(kept_info)
     meta = tmp_path / "a" / "checkpoints" / "latest" / "meta.json"
-    meta.write_text(meta.read_text().replace('"format": 1', '"format": 7'))
+    edit_sealed(meta, format=7)
     for read in (lambda: rljax.load_run(tmp_path / "a"), lambda: rljax.fit(resume=tmp_path / "a")):
         with pytest.raises(rljax.ConfigError, match="has format 7"):  # and no fall-back, which would write over it
             read()
@@ -516,9 +526,9 @@ def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path
         "flag": jnp.array(True),
         "byte": jnp.arange(3, dtype=jnp.uint8),
     }
-    path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {"iteration": 1})
+    path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {"iteration": 1, "keys": {}})
     read = checkpoint_module.read_checkpoint(path)
-    assert_same_state(checkpoint_module.state_from(read.arrays, state, "threefry2x32", path), state)
+    assert_same_state(checkpoint_module.state_from(read.arrays, state, {}, path), state)
 
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_nan_names_the_seed(tmp_path: Path) -> None:
 
 
 def test_metrics_of_2048_seeds_of_half_a_million_steps_stay_under_100_mb(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = rljax.load_config("cartpole_ppo_cleanrl")
+    config = rljax.load_config("cartpole_ppo_cleanrl", eval_every=None)
     assert config.total_timesteps == 500_000
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2048))
     metrics = jax.eval_shape(jax.vmap(rljax.make_train(config)), keys).metrics

@@ -33,7 +33,8 @@ def write_run(folder: Path, records: list[dict[str, Any]], config: rljax.PPOConf
 def write_checkpoint(run: Path, step: int, score: float | None, *links: str, size: int = 1000) -> Path:
     path = run / "checkpoints" / f"step_{step}"
     (path / "state").mkdir(parents=True)
-    meta = {"format": 1, "step": step, "score_name": "eval/return", "scores": [score], "time": "2025-01-02T03:04:05+00:00"}
+    meta = {"format": 1, "step": step, "iteration": 1, "arrays": {"x": [[], "float32"]}, "files": {"state/x": [size, 0]}}
+    meta |= {"score_name": "eval/return", "scores": [score], "time": "2025-01-02T03:04:05+00:00"}
     (path / "meta.json").write_text(json.dumps(meta))
     (path / "state" / "x").write_bytes(b"x" * (size - len((path / "meta.json").read_bytes())))
     for name in links:
@@ -138,12 +139,12 @@ def test_seeds_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         {"step": 2048, "episode/return": 25.0, "seeds": {"episode/return": [25.0, None, None]}},
     ]
     lines = printed(write_run(tmp_path / "a", records, seeds=3), capsys)
-    start = lines.index("seed_index last episode/return best")
+    start = lines.index("seed_index latest episode/return best")
     assert lines[start + 2 : start + 5] == ["0 25.0 25.0", "1 30.0 30.0", "2 - -"]
     values = list(np.arange(100.0))
     many = [{"step": 1024, "episode/return": 49.5, "seeds": {"episode/return": values}}]
     text = " ".join(printed(write_run(tmp_path / "b", many, seeds=100), capsys))
-    assert "last episode/return of 100 seeds: min 0, 25 % 24.8, median 49.5, 75 % 74.2, max 99.0" in text
+    assert "latest episode/return of 100 seeds: min 0, 25 % 24.8, median 49.5, 75 % 74.2, max 99.0" in text
     assert "the highest is seed_index 99" in text
 
 

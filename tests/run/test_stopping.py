@@ -26,7 +26,7 @@ class SignalAt(Silent):
     def __init__(self, step: int, signum: int = signal.SIGINT):
         self.step, self.signum, self.sent = step, signum, 0
 
-    def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+    def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         if step >= self.step:
             self.sent += 1
             signal.raise_signal(self.signum)
@@ -60,7 +60,7 @@ def test_the_second_signal_has_its_usual_effect() -> None:
         raise RuntimeError("at once")
 
     class Twice(SignalAt):
-        def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+        def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
@@ -77,7 +77,7 @@ def test_a_handler_of_the_users_own_is_called_the_second_time() -> None:
     called: list[int] = []
 
     class Twice(SignalAt):
-        def update(self, step: int, steps_per_second: float, episode_return: float) -> None:
+        def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
             if not called:
                 signal.raise_signal(signal.SIGTERM)
                 signal.raise_signal(signal.SIGTERM)
@@ -108,6 +108,8 @@ def test_a_run_within_a_callback_passes_the_signal_on(tmp_path: Path) -> None:
 FORKING = """
 import multiprocessing, os, signal, sys, time
 import rljax
+import rljax.run.fit
+rljax.run.fit.MAX_CHUNK = 2  # so that the run is not over with the chunk that the signal comes in
 context = multiprocessing.get_context("fork")
 def callback(step, _):
     if step == 640:
@@ -186,7 +188,7 @@ def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
     assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step == step
     command = [*COMMAND, "train", "--resume", "runs/cartpole_ppo", "--max-minutes", "0.001"]
     resumed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    assert "after 0.001 minutes; to go on: rljax train --resume runs/cartpole_ppo" in resumed.stdout
+    assert "after 0.001 minutes; to go on: rljax train --resume runs/cartpole_ppo" in " ".join(resumed.stdout.split())
     assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > step
 
 

@@ -50,9 +50,9 @@ def test_cells_that_share_a_structure_share_a_program(monkeypatch: pytest.Monkey
     made: list[tuple[Any, tuple[str, ...]]] = []
     original = Programs.__init__
 
-    def counted(self: Programs, config: Any, names: tuple[str, ...]) -> None:
+    def counted(self: Programs, config: Any, names: tuple[str, ...], *make: Any) -> None:
         made.append((config.max_grad_norm, names))
-        original(self, config, names)
+        original(self, config, names, *make)
 
     monkeypatch.setattr(Programs, "__init__", counted)
     rljax.sweep(CONFIG, {"learning_rate": [1e-3, 1e-2], "max_grad_norm": [0.5, 1.0, None]}, episodes=2)
@@ -115,8 +115,10 @@ def test_batches_fit_in_the_memory_that_there_is(monkeypatch: pytest.MonkeyPatch
         programs.batch_size(16)
 
 
-def test_a_run_that_diverges_is_the_worst_and_stops_nobody() -> None:
-    found = rljax.sweep(CONFIG, {"learning_rate": [1e30, 1e-3]}, episodes=2)
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of a mean of nothing
+def test_a_run_that_diverges_is_the_worst_and_stops_nobody(tmp_path: Path) -> None:
+    found = rljax.sweep(CONFIG, {"learning_rate": [1e30, 1e-3]}, episodes=2, run_dir=tmp_path / "a")
+    assert (tmp_path / "a" / "sweep.png").exists()
     assert np.isneginf(found.returns[0]).all()
     assert np.isfinite(found.returns[1]).all()
     assert found.best.learning_rate == 1e-3

@@ -86,12 +86,12 @@ def test_a_folder_has_the_study_and_goes_on(tmp_path: Path, capsys: pytest.Captu
 def test_two_processes_work_on_one_study(storage: str | None, tmp_path: Path) -> None:
     where = None if storage is None else f"sqlite:///{tmp_path / 'study.db'}"
     rljax.tune(CONFIG, SPACE, trials=1, batch_size=4, episodes=2, run_dir=tmp_path / "a", storage=where)
-    code = f"import rljax; rljax.resume_tune({str(tmp_path / 'a')!r}, trials=21, batch_size=4)"
+    code = f"import rljax; rljax.resume_tune({str(tmp_path / 'a')!r}, trials=21, batch_size=4, storage={where!r})"
     both = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         _, error = process.communicate(timeout=250)
         assert process.returncode == 0, error
-    trials = rljax.resume_tune(tmp_path / "a", trials=1, batch_size=4).trials
+    trials = rljax.resume_tune(tmp_path / "a", trials=1, batch_size=4, storage=where).trials
     # Both may ask at once for the last ones.
     assert 21 <= len(trials) <= 25
     assert sum(t.state.name == "COMPLETE" for t in trials) >= 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ def optimal_moves() -> np.ndarray:
 def perfect_player() -> Player:
     table = jnp.asarray(optimal_moves())
 
-    def play(key: jax.Array, state, obs, mask: jax.Array) -> jax.Array:
+    def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
         best = table[state.board @ jnp.asarray(POWERS)]
         return jnp.repeat(jnp.argmax(jnp.where(best, jax.random.uniform(key, (9,)), -1.0)), 2).astype(jnp.int32)
 

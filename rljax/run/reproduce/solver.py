@@ -1,4 +1,4 @@
-"""Connect Four positions with the value of every move, by the perfect solver bitbully (AGPL: for tests only)."""
+"""Connect Four positions with the value of every move, by the perfect solver bitbully (AGPL; for tests and one experiment)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,370 @@
+"""Write the tables of README.md from the records in this folder: `python results/tables.py`.
+
+A table stands between `<!-- results: NAME -->` and `<!-- end -->`, and is made anew each time; nothing else of the file changes.
+A row whose experiment has no record yet comes from `earlier.json`, which holds what was measured before there were records, and
+stands apart as "not repeated".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+PAGES = (FOLDER.parent / "README.md",)
+BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Record = dict[str, Any]
+Row = list[str]
+
+
+def record_of(name: str) -> Record | None:
+    """A record that may be published, None where there is none.
+
+    Raises:
+        ValueError: it is of a part of the budget, or of another experiment.
+    """
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        return None
+    record: Record = json.loads(path.read_text(encoding="utf-8"))
+    if record["name"] != name or record["budget"] != 1:
+        raise ValueError(f"{path}: a record of {record['name']} with {record['budget']} of the budget")
+    return record
+
+
+def steps(record: Record, arm: str | None = None) -> str:
+    configs = record["configs"]
+    return f"{configs[arm or next(iter(configs))]['total_timesteps']:,}"
+
+
+def span(summary: dict[str, float], digits: int) -> str:
+    """Mean, and from the least to the most of the seeds."""
+    low, mean, high = (f"{summary[name]:.{digits}f}" for name in ("min", "mean", "max"))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def solved(record: Record, name: str = "return") -> str:
+    return f"{record['summary'][name]['solved']} of {len(record['seeds'])}"
+
+
+def figures(record: Record, names: dict[str, str], digits: int) -> str:
+    """Several measures in one cell."""
+    return "; ".join(f"{label} {span(record['summary'][name], digits)}" for name, label in names.items())
+
+
+# Rows of a preset
+
+
+def learned(record: Record) -> list[Row]:
+    found = record["summary"]["return"]
+    cells = record["summary"].get("share of cells with an optimal move")
+    how = f"{solved(record)} at {record['thresholds']['return']:g}"
+    how += f"; {cells['solved']} optimal from every cell" if cells else ""
+    digits = 3 if cells else 1
+    return [[f"`{record['name']}`", steps(record), how, f"{found['mean']:.{digits}f}", f"{found['min']:.{digits}f}"]]
+
+
+def dreamed(record: Record) -> list[Row]:
+    found, digits = record["summary"]["return"], 3 if "gridworld" in record["name"] else 1
+    at = record["facts"]["evaluated at"]
+    curve = [[-1e9 if x is None else x for x in seed] for seed in record["raw"]["curve"]]
+    worst = [min(column) for column in zip(*curve, strict=True)]
+    ways = ", ".join(f"{value:.{digits}f} at {step:,}" for step, value in zip(at[-3:], worst[-3:], strict=True))
+    minutes = record["seconds"]["run"] / 60
+    how = f"{solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
+    count = len(record["seeds"])
+    return [[f"`{record['name']}`, {count} seeds", steps(record), how, span(found, digits), ways, f"{minutes:.0f}"]]
+
+
+def first_reached(record: Record) -> list[Row]:
+    rows = []
+    for preset in record["configs"]:
+        when, returns = record["summary"][f"{preset}: steps"], record["summary"][f"{preset}: return"]
+        known, seeds = when.get("known", len(record["seeds"])), len(record["seeds"])
+        compiling, running = record["facts"]["seconds of one seed"][preset]
+        rows.append(
+            [
+                f"`{preset}`",
+                f"{when['median']:,.0f}, {when['max']:,.0f}",
+                f"{known} of {seeds}",
+                f"{returns['solved']} of {seeds}",
+                f"{returns['mean']:.1f}, {returns['min']:.1f}",
+                f"{compiling:.1f}",
+                f"{running:.2f}",
+            ]
+        )
+    return rows
+
+
+# Rows of a feature and its control
+
+
+def feature(title: str, with_it: dict[str, str], without: dict[str, str], digits: int = 2) -> Callable[[Record], list[Row]]:
+    def rows(record: Record) -> list[Row]:
+        seeds = f"{title}, {len(record['seeds'])} seeds"
+        return [[seeds, steps(record), figures(record, with_it, digits), figures(record, without, digits)]]
+
+    return rows
+
+
+def memory(record: Record) -> list[Row]:
+    def row(title: str, arms: Sequence[str], control: str) -> Row:
+        found = "; ".join(f"{arm.split(', ')[1]} {span(record['summary'][arm], 2)}" for arm in arms)
+        return [title, steps(record, arms[0]), found, span(record["summary"][control], 2)]
+
+    return [
+        row("memory, T-maze", ["T-maze, gru", "T-maze, lstm", "T-maze, block_gru"], "T-maze, mlp"),
+        row("memory, `memory_chain_ppo_gru` (gymnax)", ["memory chain, gru"], "memory chain, mlp"),
+    ]
+
+
+def composite(record: Record) -> list[Row]:
+    best, alone = (record["facts"][name] for name in ("best return", "best return of independent heads"))
+    heads, control = (span(record["summary"][name], 2) for name in ("autoregressive", "independent"))
+    title = "auto-regressive heads, `composite_ppo`: sampled return"
+    return [[title, steps(record), f"{heads}; the best is {best:.2f}", f"{control}; independent heads reach {alone:.2f} at best"]]
+
+
+def exploration(record: Record) -> list[Row]:
+    count, rnd, none = (solved(record, name) for name in ("count", "rnd", "none"))
+    title = "bonus, `sparse_gridworld_ppo_count` and `_rnd`: seeds that find the goal"
+    return [[title, steps(record), f"counts {count}; RND {rnd}", none]]
+
+
+def critics(record: Record) -> list[Row]:
+    steps_of = lambda name: f"{record['summary'][f'{name}: steps']['median']:,.0f}"  # noqa: E731
+    explained = lambda name: f"{record['summary'][f'{name}: explained variance']['median']:.2f}"  # noqa: E731
+    told = "explains {} of the variance; return 7 after {} steps (medians)"
+    return [
+        [
+            "privileged critic, `hidden_bit_ppo`",
+            steps(record),
+            *(told.format(explained(f"{name} critic"), steps_of(f"{name} critic")) for name in ("privileged", "public")),
+        ],
+        [
+            "value heads, `hidden_bit_ppo_heads`, no privileged critic",
+            steps(record),
+            *(f"return 7 after {steps_of(name)} steps (median)" for name in ("two value heads", "one value head")),
+        ],
+    ]
+
+
+def command(record: Record) -> list[Row]:
+    own, others = (span(record["summary"][f"{who} command: {what}"], 3) for who, what in
+                   (("its own", "R2"), ("another's", "squared correlation")))  # fmt: skip
+    title = "goal, `command_ppo`: R2 of achieved against commanded"
+    return [[title, steps(record), own, f"told another's command: squared correlation {others}"]]
+
+
+def entities(record: Record) -> list[Row]:
+    arms = [
+        f"{span(record['summary'][f'{name}, 2 to 6 targets'], 2)} on 2 to 6 targets, "
+        f"{span(record['summary'][f'{name}, 8 to 12 targets'], 2)} on 8 to 12"
+        for name in ("transformer", "MLP")
+    ]
+    title = "transformer and pointer, `target_pick_ppo`: right picks of 8"
+    return [[title, steps(record), arms[0], f"MLP with three times the steps: {arms[1]}"]]
+
+
+# Rows of a game
+
+
+def of_game(record: Record, found: str, beside: str) -> list[Row]:
+    return [[f"`{record['name']}`", steps(record), str(len(record["seeds"])), found, beside]]
+
+
+def biased_rps(record: Record) -> list[Row]:
+    summary = record["summary"]
+    parts = {"last": "last policy", "average": "pool's average", "meta_nash": "its equilibrium"}
+    found = "; ".join(f"{label} {span(summary[f'league: exploitability, {name}'], 3)}" for name, label in parts.items())
+    arms = ("self-play", "self-play with the league's entropy bonus", "uniform pool")
+    beside = "; ".join(f"{arm} {span(summary[f'{arm}: exploitability, last'], 3)}" for arm in arms)
+    return of_game(record, f"exploitability: {found}", beside)
+
+
+GAME_VALUES = {"kuhn_league": -1 / 18, "leduc_league": -0.0856}
+"""To the first player, by linear programming (OpenSpiel)."""
+
+
+def poker(record: Record) -> list[Row]:
+    summary, name = record["summary"], record["name"]
+    twice = {}
+    for part in ("average", "last"):
+        twice[part] = {key: 2 * value for key, value in summary[f"{name}: exploitability, {part}"].items()}
+    found = f"NashConv: pool's average {span(twice['average'], 3)}, last policy {span(twice['last'], 3)}"
+    value = f"value {span(summary[f'{name}: value, average'], 3)}, the game's {GAME_VALUES[name]:.3f}"
+    return of_game(record, f"{found}; {value}", f"uniform play {record['facts']['NashConv of uniform play']:.2f}")
+
+
+def tictactoe(record: Record) -> list[Row]:
+    found = "; ".join(f"{name}: {max(values):g} at most" for name, values in record["raw"].items())
+    return of_game(record, f"against a perfect player, {found}", "")
+
+
+def number_duel(record: Record) -> list[Row]:
+    won = {arm: span(record["summary"][f"{arm}: won from it"], 2) for arm in
+           ("league", "self-play", "self-play with the league's entropy bonus")}  # fmt: skip
+    beside = "; ".join(f"from {arm} {value}" for arm, value in won.items() if arm != "league")
+    return of_game(record, f"a fresh PPO learns to win {won['league']} a game from it, of 5", beside)
+
+
+def territory(record: Record) -> list[Row]:
+    found = "; ".join(f"{name.removeprefix('lead over ')} {span(s, 1)}" for name, s in record["summary"].items())
+    beside = "; ".join(f"{name} {value:.1f}" for name, value in record["facts"].items())
+    return of_game(record, f"mean lead in cells of 49, over players that are: {found}", beside)
+
+
+def connect_four(record: Record) -> list[Row]:
+    share = lambda name: f"{100 * record['summary'][name]['mean']:.0f} %"  # noqa: E731
+    found = "; ".join(f"{name} {share(name)}" for name in record["summary"] if ": won" in name)
+    lost = lambda when: share(f"{when}: moves that lose value, all")  # noqa: E731
+    known = "trained: moves that lose value, all" in record["summary"]
+    beside = f"{lost('trained')} of its moves in 300 solved positions lose value, untrained {lost('untrained')}" if known else ""
+    minutes = record["seconds"]["run"] / 60
+    return of_game(record, found, f"{beside}; {minutes:.0f} minutes")
+
+
+def breakout(record: Record) -> list[Row]:
+    found, count = record["summary"], len(record["seeds"])
+    return [[f"`breakout_pqn`, {count} seeds", steps(record), span(found["return"], 1), span(found["at random"], 2)]]
+
+
+def lag(record: Record) -> list[Row]:
+    return [
+        [arm, steps(record, arm), f"{solved(record, arm)} at {record['thresholds'][arm]:g}", span(record["summary"][arm], 1)]
+        for arm in ("V-trace", "no correction")
+    ]
+
+
+def tuned(record: Record) -> list[Row]:
+    return [
+        [arm, steps(record, arm), f"{found['mean']:.1f}", f"{found['median']:.1f}", f"{found['min']:.1f}"]
+        for arm, found in record["summary"].items()
+    ]
+
+
+Maker = Callable[[Record], list[Row]]
+GAME_COLUMNS = ["preset", "steps", "seeds", "found", "beside it"]
+TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
+    "learning": (
+        ["preset", "steps", "solved seeds", "mean over seeds", "worst seed"],
+        dict.fromkeys(
+            (
+                "cartpole_ppo", "cartpole_ppo_cleanrl", "acrobot_ppo", "pendulum_ppo", "cartpole_dqn", "cartpole_pqn",
+                "cartpole_impala", "acrobot_dqn", "pendulum_sac", "gridworld_ppo",
+            ),
+            learned,
+        ),
+    ),
+    "dreamer": (
+        ["preset", "steps", "solved seeds", "at the end: mean (worst to best)", "worst seed at its last evaluations", "minutes"],
+        dict.fromkeys(
+            (
+                "cartpole_dreamer_debug", "cartpole_dreamer", "pendulum_dreamer", "gridworld_pixels_dreamer",
+                "cartpole_r2dreamer", "cartpole_infonce", "cartpole_dreamerpro",
+            ),
+            dreamed,
+        ),
+    ),
+    "games": (
+        GAME_COLUMNS,
+        {
+            "biased_rps_league": biased_rps, "kuhn_league": poker, "leduc_league": poker, "tictactoe_selfplay": tictactoe,
+            "tictactoe_alphazero": tictactoe, "number_duel_league": number_duel, "connect_four_alphazero": connect_four,
+            "territory_selfplay": territory, "connect_four_selfplay": connect_four,
+        },
+    ),
+    "breakout": (["preset", "steps", "greedy return", "at random"], {"breakout_pqn": breakout}),
+    "features": (
+        ["feature, preset", "steps", "with it", "without it"],
+        {
+            "memory": memory, "entities": entities, "composite": composite, "exploration": exploration, "critics": critics,
+            "command": command,
+        },
+    ),
+    "compared": (
+        [
+            "preset", "solved first, steps: median, worst seed", "seeds", "solved at the end", "at the end: mean, worst",
+            "trace + compile, s", "run, s",
+        ],
+        {"first_solved": first_reached},
+    ),
+    "lag": (["policy lag of 8 iterations", "steps", "solved seeds", "return"], {"policy_lag": lag}),
+    "tuning": (["configuration", "steps", "mean over seeds", "median", "worst"], {"tuning": tuned}),
+}  # fmt: skip
+
+STARTUP = "bench_startup"
+"""A table of before whose figures `bench_ppo` records now."""
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def sources(records: Sequence[Record]) -> str:
+    """One line: what the records were measured with."""
+    seeds = max((record["seeds"] for record in records), key=len)
+    dates = sorted({record["date"][:10] for record in records})
+    load = max(max(record["load"]) for record in records)
+    machines = {f"{r['hardware']['cpu'].replace('(R)', '')}, {r['hardware']['cores']} cores" for r in records}
+    versions = sorted({record["versions"]["jax"] for record in records})
+    held = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return (
+        f"{' and '.join(sorted(machines))}, load average up to {load:.0f}; JAX {' and '.join(versions)}; "
+        f"{' to '.join(sorted({dates[0], dates[-1]}))}; {held}."
+    )
+
+
+def before(name: str, done: set[str]) -> list[str]:
+    """Return the earlier measurements of experiments that have no record."""
+    table = json.loads((FOLDER / "earlier.json").read_text(encoding="utf-8"))["tables"].get(name)
+    if table is None:
+        return []
+    rows = [row["cells"] for row in table["rows"] if row["experiment"] not in done]
+    if not rows:
+        return []
+    return [f"Measured earlier ({table['measured']}), not repeated since:", "", *markdown(table["columns"], rows), ""]
+
+
+def block(name: str) -> str:
+    """Return the text between the markers of a table."""
+    lines: list[str] = [""]
+    if name == STARTUP:
+        lines += before(name, {"bench_ppo"} if record_of("bench_ppo") else set())
+    elif name.startswith("bench_"):
+        record = record_of(name)
+        if record is None:
+            lines += before(name, set())
+        else:
+            lines += [*record["facts"]["printed"], ""]
+            lines += [sources([record]).rsplit(";", 1)[0] + ".", ""]
+    if name.startswith("bench_"):
+        return "\n".join(lines)
+    columns, makers = TABLES[name]
+    found = {experiment: record for experiment in makers if (record := record_of(experiment)) is not None}
+    if found:
+        rows = [row for experiment, record in found.items() for row in makers[experiment](record)]
+        lines += [*markdown(columns, rows), "", sources(list(found.values())), ""]
+    return "\n".join([*lines, *before(name, set(found))])
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew."""
+    return BLOCK.sub(lambda match: f"{match[1]}{block(match[2])}{match[3]}", text)
+
+
+def main() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(filled(text), encoding="utf-8")
+        print(page.name, "unchanged" if filled(text) == text else "written", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""From arguments to a command and fields of the configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import itertools
+import re
+import sys
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import tyro
+
+from rljax.cli.overrides import axes_of, overrides_of
+from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
+from rljax.run.layout import WIDTH, columns, wrapped
+
+OF_FIELDS = ("train", "sweep", "tune")
+"""Commands of which fields of the configuration are flags."""
+
+
+class Bounds(NamedTuple):
+    """The range of a number that a command takes, in the annotation of its option: `Annotated[int, Bounds(1, 1000)]`."""
+
+    low: int
+    high: int
+
+
+def parse(
+    arguments: Sequence[str], commands: Any, description: str, examples: Sequence[tuple[str, str]]
+) -> tuple[Any, dict[str, Any]]:
+    """The command, and the fields of the configuration to change: values of `train`, lists or ranges of sweeps and tuning.
+
+    Args:
+        arguments: what follows `rljax`.
+        commands: union of the dataclasses of all commands.
+        description: what `rljax --help` begins with.
+        examples: commands that follow it, each with what it does.
+
+    Raises:
+        ConfigError: an unknown command or option (the closest match is named), or a bad value.
+    """
+    arguments = list(arguments)
+    if arguments in (["--version"], ["-V"]):
+        import rljax
+
+        print(f"rljax {rljax.__version__}")
+        sys.exit()
+    kinds = {kind.__name__.lower(): kind for kind in (getattr(kind, "__origin__", kind) for kind in typing.get_args(commands))}
+    name = arguments[0] if arguments else ""
+    if name and not name.startswith("-") and name not in kinds:
+        raise ConfigError(f"unknown command '{shortened(name)}': {did_you_mean(name, kinds)} (see rljax --help)")
+    options = [field.name for field in dataclasses.fields(kinds[name])] if name in kinds else []
+    own, fields = _split(arguments, options) if name in OF_FIELDS else (arguments, [])
+    errors, output = io.StringIO(), io.StringIO()
+    width = columns() or WIDTH
+    shown_first = f"{description}\n{_listed(examples, width)}"
+    try:
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+            command, rest = tyro.cli(commands, args=own, prog="rljax", description=shown_first, return_unknown_args=True)
+    except SystemExit as stop:
+        if not stop.code:
+            print("\n".join(_help_line(line, width) for line in output.getvalue().splitlines()))
+            raise
+        raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
+    if rest and rest[0].startswith("--"):
+        meant = did_you_mean(rest[0].partition("=")[0], [f"--{option.replace('_', '-')}" for option in options])
+        raise ConfigError(f"unknown option {shortened(rest[0])}: {meant} (see rljax {name} --help)")
+    if rest:
+        raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
+    _check_bounds(command)
+    _check_meant([field for field, _ in fields], options)
+    if name in ("sweep", "tune"):
+        return command, axes_of(fields)
+    return command, overrides_of([(field, values[0]) for field, values in fields])
+
+
+def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The arguments of the command itself, and the others as (name, values): fields of the configuration, of which `train` takes
+    one value each; no value is true."""
+    several = arguments[0] != "train"
+    known = {"help", *options}
+    own: list[str] = []
+    fields: list[tuple[str, list[str]]] = []
+    tokens = list(arguments)
+    while tokens:
+        token = tokens.pop(0)
+        name, equals, value = token.removeprefix("--").partition("=")
+        if not token.startswith("--") or not name or name.replace("-", "_") in known:
+            own.append("None" if token == "none" else token)
+        else:
+            values = [value] if equals else []
+            while tokens and not tokens[0].startswith("--") and (several or not values):
+                values.append(tokens.pop(0))
+            fields.append((name, values or ["true"]))
+    return own, fields
+
+
+def _first_lines(box: str) -> str:
+    """Return the message in tyro's box as one line: its first paragraph, and the next where that ends in a colon."""
+    lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
+    paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
+    said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
+    return said.rstrip(".") or "bad arguments"
+
+
+def _listed(examples: Iterable[tuple[str, str]], width: int) -> str:
+    """Commands, and what they do: beside them on a wide terminal, else below."""
+    start = 2 + max(len(command) for command, _ in examples) + 2
+    if width >= start + 56:
+        return "\n".join(f"  {command}".ljust(start) + what for command, what in examples)
+    return "\n".join(f"  {command}\n{wrapped(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
+
+
+def _help_line(line: str, width: int) -> str:
+    """tyro breaks what is in its boxes; usage and descriptions are as wide as they are."""
+    if line.startswith("usage: "):
+        line = re.sub(r"\{[^}]*,[^}]*\}", "COMMAND ...", line)
+    indent = line[: len(line) - len(line.lstrip())]
+    return wrapped(line.strip(), width, indent, indent) if len(line) > width else line.rstrip()
+
+
+def _check_bounds(command: Any) -> None:
+    """Refuse numbers that no command could ever finish with, or hold in memory."""
+    for name, hint in typing.get_type_hints(type(command), include_extras=True).items():
+        value = getattr(command, name)
+        for bounds in getattr(hint, "__metadata__", ()):
+            if isinstance(bounds, Bounds) and value is not None and not bounds.low <= value <= bounds.high:
+                raise ConfigError(f"{name} = {shown(value)}: expected a whole number from {bounds.low} to {bounds.high}")
+
+
+def _check_meant(fields: Iterable[str], options: Sequence[str]) -> None:
+    """Name the option where an unknown field looks like one of the command's own; other unknown fields are named when the
+    configuration is made."""
+    from rljax.core.config import ALGORITHMS
+
+    known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
+    for field in fields:
+        name = field.replace("-", "_").partition(".")[0]
+        if name in known:
+            continue
+        closest = difflib.get_close_matches(name, [*known, *options], n=1, cutoff=0.6)
+        if closest and closest[0] in options and closest[0] not in known:
+            raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

@@ -1,0 +1,32 @@
+"""Printing where it is hard: on terminals that know ASCII only."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+
+ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|", "•": "*", "·": ".", "…": "...", "→": "->"})
+"""Replacements for characters that a terminal may not have."""
+
+
+def print_anywhere() -> None:
+    """Print something like it for characters that standard output or standard error cannot encode, instead of failing."""
+    codecs.register_error("rljax", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="rljax")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Lines of boxes as `-` and `|`, their corners as `+`, blocks as `#`, anything else as `?`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(ASCII)
+    return "".join(_character(c) for c in text), error.end
+
+
+def _character(c: str) -> str:
+    if c.isascii():
+        return c
+    return "+" if "\u2500" <= c <= "\u257f" else "#" if "\u2580" <= c <= "\u259f" else "?"

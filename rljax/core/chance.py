@@ -1,0 +1,90 @@
+"""Whether `step_env` draws: what plans with a model of a game, or writes it out, relies on one result of each action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import partial_eval
+
+from rljax.core.environment import tree_where
+from rljax.core.versus import random_player
+
+
+def uses_key(env: Any, params: Any) -> bool:
+    """Whether `step_env` looks at its key at all; where it does not, it cannot draw. Nothing is computed.
+
+    What is unused is found by removing dead code from the traced step: a key that is only handed on counts as unused.
+    """
+    state, action, key = _shapes(env, params)
+    traced = jax.make_jaxpr(lambda k, s, a: env.step_env(k, s, a, params)[:4])(key, state, action)
+    _, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    return bool(used[0])
+
+
+def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action: Any) -> jax.Array:
+    """Whether a step has the same result, bit for bit, with each of `keys` `[K]`: observation, state, reward and end; bool []."""
+    results = jax.vmap(lambda key: env.step_env(key, state, action, params)[:4])(keys)
+
+    def same(x: jax.Array) -> jax.Array:
+        x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        return jnp.all((x == x[:1]) | ((x != x) & (x[:1] != x[:1])))  # NaN is like NaN
+
+    return jnp.all(jnp.stack([same(jnp.asarray(x)) for x in jax.tree.leaves(results)]))
+
+
+def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 64, num_keys: int = 4) -> bool:
+    """Whether a step of the game depends on its key, also where the game does not declare `step_is_random`.
+
+    A step that never looks at its key is known not to. Of any other, random play is stepped with several keys at once; chance in
+    positions that random play does not come to is not found.
+
+    Args:
+        game: a `Game`.
+        params: of it; its default ones stand in for traced ones.
+        num_games: played at once.
+        num_steps: of each; games that end begin anew.
+        num_keys: with which each step is compared.
+    """
+    if game.step_is_random:
+        return True
+    if not uses_key(game, params):
+        return False
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)):
+        params = game.default_params
+
+    def play(key: jax.Array) -> jax.Array:
+        def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+            act_key, step_key, reset_key = jax.random.split(key, 3)
+            action = random_player(act_key, state, None, game.action_mask(state, params))
+            keys = jax.random.split(step_key, num_keys)
+            same = same_for_all_keys(game, params, keys, state, action)
+            _, after, _, over, _ = game.step_env(keys[0], state, action, params)
+            over |= game.is_truncated(after, params)
+            return tree_where(over, game.reset_env(reset_key, params)[1], after), same
+
+        reset_key, loop_key = jax.random.split(key)
+        state = jax.tree.map(jnp.asarray, game.reset_env(reset_key, params)[1])
+        return jnp.all(jax.lax.scan(step, state, jax.random.split(loop_key, num_steps))[1])
+
+    # Also where the caller is being traced: what the game does is known all the same.
+    with jax.ensure_compile_time_eval():
+        return not bool(jnp.all(jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), num_games))))
+
+
+def holds_key(game: Any, params: Any) -> bool:
+    """Whether the state has a random key in it, so that what is drawn later is settled, and open to who looks at the state."""
+    state, _, _ = _shapes(game, params)
+    return any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state))
+
+
+def _shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
+    """What a step takes: state, action (of all players) and key."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    _, state = jax.eval_shape(lambda k: env.reset_env(k, params), key)
+    action = jax.eval_shape(env.action_space(params).sample, key)
+    players = getattr(env, "num_players", None)
+    if players is not None:
+        action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((players, *x.shape), x.dtype), action)
+    return state, action, key

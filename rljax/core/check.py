@@ -1,0 +1,322 @@
+"""`check_environment`: the contract, and what a little random play shows."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.chance import draws_in_step
+from rljax.core.contract import Subject, attribute, check_contract
+from rljax.core.environment import Environment, action_mask_of, strong, tree_where
+from rljax.core.errors import ConfigError, RljaxWarning, first_line
+from rljax.core.memory import tree_bytes
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
+
+NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
+
+MAX_BYTES = 2**30
+"""Observations and states of which random play would keep more are not played."""
+
+
+def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None = None) -> None:
+    """Check that an environment or a game keeps the contract, by tracing its functions and by random play.
+
+    The shapes, dtypes and structure of all that `reset_env`, `step_env`, `is_truncated` and `action_mask` return are compared
+    with the spaces and with each other (nothing is computed for that; training does it, too). Then 8 environments take 128 random
+    legal steps, which compiles for a second or more: observations must lie in `observation_space`, rewards be finite, every head
+    (of each player to move) have a legal action, episodes not begin truncated, a state's `time` count, and the same keys
+    give the same results. Training plays so with environments that are not rljax's or gymnax's, once in a process. Numbers of
+    Python (a reward of `1.0`, say) are fine: they are converted. Under a trace (`jit`, `vmap`) nobody plays.
+
+    Args:
+        env: an environment of one agent, or a `Game`.
+        env_params: its parameters; `env.default_params` unless given.
+        key: random key of the play; `jax.random.key(0)` unless given.
+
+    Raises:
+        ConfigError: one line that names the environment, the part that is wrong and what was expected. Observations of gymnax's
+            environments that are not as their spaces say are an `RljaxWarning` instead.
+    """
+    env_params = attribute(env, "default_params") if env_params is None else env_params
+    doubts = check_contract(env, env_params) + check_play(env, env_params, key)
+    for doubt in dict.fromkeys(doubts):
+        warnings.warn(f"{Subject(env).title}: {doubt}", RljaxWarning, stacklevel=2)
+
+
+def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:
+    """Step 8 environments 128 times with random legal actions, and look at what they say. Compiles a program.
+
+    Under a trace nothing is done: what an environment made there holds may have no values.
+
+    Args:
+        env: an environment or a game that keeps the contract (see `check_contract`).
+        params: its parameters.
+        key: random key; `jax.random.key(0)` unless given.
+
+    Returns:
+        What is wrong and no reason to refuse it, of environments from elsewhere.
+
+    Raises:
+        ConfigError: one line that says what was seen, and what was expected.
+    """
+    if any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
+        return []
+    subject = Subject(env)
+    key = jax.random.key(0) if key is None else key
+    try:
+        _check_pure(subject, env, params, key)
+        starts_key, step_key, noise_key = jax.random.split(key, 3)
+        size = tree_bytes(jax.eval_shape(env.reset_env, key, params))
+        if size * NUM_ENVS * (NUM_STARTS + 1) > MAX_BYTES:
+            return subject.doubts
+        # What is drawn is drawn outside: random numbers take most of the time that compiling takes. It need not optimise.
+        options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+        reset = jax.jit(jax.vmap(lambda k: strong(env.reset_env(k, params))), compiler_options=options)
+        starts = reset(jax.random.split(starts_key, NUM_STARTS * NUM_ENVS))
+        starts = jax.tree.map(lambda x: x.reshape(NUM_ENVS, NUM_STARTS, *x.shape[1:]), starts)
+        keys = jax.random.split(step_key, (NUM_ENVS, NUM_STEPS))
+        noise = jax.random.uniform(noise_key, (NUM_ENVS, NUM_STEPS, *_noise_shape(env, params)))
+        play = jax.jit(jax.vmap(lambda *drawn: _play(env, params, *drawn)), compiler_options=options)
+        seen, again = (jax.tree.map(np.asarray, play(starts, keys, noise)) for _ in range(2))
+    except ConfigError:
+        raise
+    except Exception as error:
+        subject.refuse(f"random play raised {first_line(error)}", error)
+    for part, other in zip(jax.tree.leaves(seen), jax.tree.leaves(again), strict=True):
+        # Nearly: on some devices sums are added up in any order.
+        if not np.allclose(part, other, rtol=1e-3, atol=1e-5, equal_nan=True):
+            subject.refuse("the same keys gave different results: step_env and reset_env must draw from their key alone")
+    _judge(subject, env, params, seen)
+    if subject.is_game and not env.step_is_random and draws_in_step(env, params):
+        subject.refuse(
+            "step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches go by"
+        )
+    return subject.doubts
+
+
+class Outside(NamedTuple):
+    """Of one array of an observation: whether an entry is not in its space, which, and its value."""
+
+    bad: Any
+    index: Any
+    value: Any
+
+
+class Seen(NamedTuple):
+    """Of each step; arrays `[N, T, ...]`.
+
+    Attributes:
+        outside: of each array of the observation after the step, before a reset.
+        outside_first: the same of a fresh episode.
+        stuck: whether a head has no legal action, bool `[H]`; of a game, of each player to move, `[P, H]`.
+        reward: f32 `[]`, or `[P]`.
+        first_truncated: whether a fresh episode is truncated.
+        clock_stands: whether `state.time`, which the time limit goes by, did not grow.
+        movers: how many players are to move; 1 where there are none.
+        gap: the most steps that a player who moves has waited since its move before.
+        sums: of each array of the observation, f32: compared between two runs.
+    """
+
+    outside: list[Outside]
+    outside_first: list[Outside]
+    stuck: Any
+    reward: Any
+    first_truncated: Any
+    clock_stands: Any
+    movers: Any
+    gap: Any
+    sums: list[Any]
+
+
+def _noise_shape(env: Any, params: Any) -> tuple[int, ...]:
+    """How many random numbers a step's actions take: `[K]`, of a game `[P, K]`."""
+    return (*((env.num_players,) if Subject(env).is_game else ()), as_space(env.action_space(params)).flat_dim)
+
+
+def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array) -> Seen:
+    """One environment, T steps; a game's players all draw their actions.
+
+    Args:
+        env: the environment.
+        params: its parameters.
+        starts: `(obs, state)` `[R, ...]`, where episodes begin.
+        keys: `[T]`, of steps.
+        noise: f32 `[T, K]` or `[T, P, K]`, uniform in [0, 1), of actions.
+    """
+    space, obs_space = as_space(env.action_space(params)), as_space(env.observation_space(params))
+    is_game = Subject(env).is_game
+    by_clock = getattr(type(env), "is_truncated", None) is Environment.is_truncated and hasattr(params, "max_steps_in_episode")
+
+    def outside(obs: Any) -> list[Outside]:
+        return [_outside(x, part) for _, x, part in _parts("", obs, obs_space)]
+
+    def step(loop: tuple[Any, jax.Array], drawn: tuple[jax.Array, ...]) -> tuple[tuple[Any, jax.Array], Seen]:
+        state, waited = loop
+        time, key, noise = drawn
+        mask = action_mask_of(env, state, params)
+        movers, gap = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
+        if is_game:
+            moves = env.to_move(state)
+            action, stuck = jax.vmap(lambda m, u: _legal_action(space, m, u))(mask, noise)
+            stuck = stuck & moves[:, None]
+            movers = jnp.sum(moves)
+            gap = jnp.max(jnp.where(moves, waited, 0))
+            waited = jnp.where(moves, 0, jnp.where(waited < 0, waited, waited + 1))
+        else:
+            action, stuck = _legal_action(space, mask, noise)
+        final, after, reward, terminated, _ = env.step_env(key, state, action, params)
+        done = terminated | env.is_truncated(after, params)
+        first, start = jax.tree.map(lambda x: x[time % NUM_STARTS], starts)
+        stands = jnp.any(jnp.asarray(after.time) <= state.time) if by_clock and hasattr(state, "time") else jnp.zeros((), bool)
+        seen = Seen(
+            outside=outside(final),
+            outside_first=outside(first),
+            stuck=stuck,
+            reward=jnp.asarray(reward, jnp.float32),
+            first_truncated=jnp.asarray(env.is_truncated(start, params)),
+            clock_stands=stands,
+            movers=movers,
+            gap=gap,
+            sums=[jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(final)],
+        )
+        state = strong(tree_where(done, start, after))
+        return (state, jnp.where(done, -1, waited)), seen
+
+    state = jax.tree.map(lambda x: x[-1], starts[1])
+    waited = jnp.full(env.num_players if is_game else 1, -1)
+    return jax.lax.scan(step, (state, waited), (jnp.arange(NUM_STEPS), keys, noise))[1]
+
+
+def _legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tuple[Any, jax.Array]:
+    """A random action that the mask allows, head by head, from noise f32 `[K]`; and which heads have none, bool `[H]`."""
+    sizes = head_sizes(space)
+    if sizes is None:
+        return _scaled(space, noise), jnp.zeros(1, bool)
+    mask = jnp.ones(sum(sizes), bool) if mask is None else mask
+    legal, picks, stuck, start = mask if mask.ndim == 1 else jnp.diagonal(mask), [], [], 0
+    for size in sizes:
+        own = legal[start : start + size]
+        picks.append(jnp.argmax(jnp.where(own, noise[start : start + size], -1.0)).astype(jnp.int32))
+        stuck.append(~jnp.any(own))
+        legal = legal if mask.ndim == 1 else legal & mask[start + picks[-1]]
+        start += size
+    if isinstance(space, Dict):
+        return dict(zip(space.spaces, picks, strict=True)), jnp.stack(stuck)
+    return (picks[0] if isinstance(space, Discrete) else jnp.stack(picks)), jnp.stack(stuck)
+
+
+def _scaled(space: Any, noise: jax.Array) -> Any:
+    """An element of a Box or a Tuple; where a Box has no bounds, within 1 of the other bound or of 0."""
+    if isinstance(space, Tuple):
+        parts = [as_space(part) for part in space.spaces]
+        ends = np.cumsum([part.flat_dim for part in parts])
+        pieces = zip(parts, jnp.split(noise, ends[:-1]), strict=True)
+        return tuple(_legal_action(part, None, piece)[0] for part, piece in pieces)
+    low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
+    # finfo.max stands for "no bound" in many environments.
+    no_low, no_high = low < -1e30, high > 1e30
+    low, high = (
+        jnp.where(no_low, jnp.where(no_high, -1.0, high - 1.0), low),
+        jnp.where(no_high, jnp.where(no_low, 1.0, low + 1.0), high),
+    )
+    return (low + noise.reshape(space.shape) * (high - low)).astype(space.dtype)
+
+
+def _parts(label: str, obs: Any, space: Space) -> Iterator[tuple[str, Any, Any]]:
+    """The arrays of an observation, with their names and spaces."""
+    if isinstance(space, Dict):
+        for name in sorted(space.spaces):
+            yield from _parts(f"{label}['{name}']", obs[name], as_space(space.spaces[name]))
+    elif isinstance(space, Tuple):
+        for i, part in enumerate(space.spaces):
+            yield from _parts(f"{label}[{i}]", obs[i], as_space(part))
+    else:
+        yield label, obs, space
+
+
+def _bounds(space: Any) -> tuple[Any, Any]:
+    if isinstance(space, Box):
+        return jnp.asarray(space.low), jnp.asarray(space.high)
+    return 0, (jnp.asarray(space.nvec) if isinstance(space, MultiDiscrete) else space.n) - 1
+
+
+def _outside(x: Any, space: Any) -> Outside:
+    low, high = _bounds(space)
+    inside = (x >= low) & (x <= high)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        # A cosine may be 1 + 1e-7.
+        rounding = 1e-5 * jnp.maximum(1.0, jnp.abs(x))
+        inside = (x >= low - rounding) & (x <= high + rounding) & jnp.isfinite(x)
+    index = jnp.argmin(inside.ravel())
+    return Outside(~jnp.all(inside), index, x.ravel()[index].astype(jnp.float32))
+
+
+def _judge(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
+    """Say what is wrong, what comes first in an episode before the rest."""
+    steps = f"in {NUM_STEPS} steps of random play"
+    if seen.first_truncated.any():
+        subject.doubt("is_truncated is true of a state that reset_env returned: the episode would end as it begins")
+    if seen.stuck.any():
+        t = int(np.argmax(seen.stuck.any(axis=tuple(set(range(seen.stuck.ndim)) - {1}))))
+        *player, head = np.argwhere(seen.stuck[:, t])[0][1:]
+        who = f" of player {player[0]}, who is to move" if player else ""
+        which = f", head {head}" if seen.stuck.shape[-1] > 1 else ""
+        subject.refuse(f"action_mask{who} allows no action after {t} steps of random play{which}: expected at least one")
+    if (seen.movers < 1).any():
+        subject.refuse(f"to_move says nobody {steps}, in a game that is not over: expected at least one player")
+    if subject.is_game and env.turn_gap:
+        if (seen.movers > 1).any():
+            subject.refuse(
+                f"to_move has {seen.movers.max()} players at once, but turn_gap = {env.turn_gap} says one at each step"
+            )
+        if seen.gap.max() > env.turn_gap:
+            subject.refuse(f"turn_gap = {env.turn_gap}, but {seen.gap.max()} steps of others lay between two moves of a player")
+    space = as_space(env.observation_space(params))
+    parts = list(_parts("observation", jax.eval_shape(env.reset_env, jax.random.key(0), params)[0], space))
+    for when, all_parts in (("at a reset", seen.outside_first), (steps, seen.outside)):
+        for (label, x, part), outside in zip(parts, all_parts, strict=True):
+            if outside.bad.any():
+                _say_outside(subject, label, x.shape, part, outside, when)
+    if not np.isfinite(seen.reward).all():
+        subject.doubt(f"step_env returned a reward of {seen.reward[~np.isfinite(seen.reward)][0]} {steps}, expected finite ones")
+    if seen.clock_stands.any():
+        subject.doubt("state.time does not grow in step_env: the time limit, max_steps_in_episode, goes by it")
+
+
+def _say_outside(subject: Subject, label: str, shape: tuple[int, ...], space: Any, outside: Outside, when: str) -> None:
+    n = tuple(np.argwhere(outside.bad)[0])
+    index = np.unravel_index(int(outside.index[n]), shape)
+    own = index[len(shape) - len(space.shape) :]  # without the axis of players
+    low, high = (np.broadcast_to(np.asarray(bound), space.shape)[own] for bound in _bounds(space))
+    where = f"[{', '.join(map(str, index))}]" if index else ""
+    subject.doubt(f"{label}{where} was {outside.value[n]:g} {when}, but observation_space says {low:g} to {high:g} and no NaN")
+
+
+def _check_pure(subject: Subject, env: Any, params: Any, key: jax.Array) -> None:
+    """That a function of the environment is the same program each time it is traced."""
+    obs_and_state = jax.eval_shape(env.reset_env, key, params)
+    action = jax.eval_shape(as_space(env.action_space(params)).sample, key)
+    if subject.is_game:
+        action = jax.ShapeDtypeStruct((env.num_players,), action.dtype)
+    for label, function, arguments in (
+        ("reset_env", lambda k: env.reset_env(k, params), (key,)),
+        ("step_env", lambda k, s, a: env.step_env(k, s, a, params), (key, obs_and_state[1], action)),
+    ):
+        if _program(function, arguments) != _program(function, arguments):
+            subject.refuse(
+                f"{label} is another program each time it is traced: random numbers of Python or NumPy, and what self holds, are "
+                "fixed when it is compiled; draw from key, and keep what changes in the state"
+            )
+
+
+def _program(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a function is as a program; a fresh lambda, as JAX remembers what it has traced."""
+    closed = jax.make_jaxpr(lambda *values: function(*values))(*arguments)
+    consts = [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in closed.consts]
+    return re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)), *((x.dtype, x.shape, x.tobytes()) for x in consts)

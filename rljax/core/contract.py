@@ -1,0 +1,341 @@
+"""The contract of environments and games, checked by tracing: shapes, dtypes and structure. Nothing is computed, so training
+does it for every configuration."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.environment import action_mask_of
+from rljax.core.errors import ConfigError, first_line
+from rljax.core.game import Game
+from rljax.core.memory import check_memory, tree_bytes
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
+from rljax.core.wrappers import Wrapper
+
+METRICS = "metrics"
+"""Entry of an environment's `info`: a dictionary of scalars that training logs as `env/NAME`."""
+
+FOREIGN = ("gymnax.",)
+"""Modules of suites from elsewhere: what their spaces promise and do not keep is a warning, since nobody here can mend it."""
+
+MAX_ENTRIES = 2**31 - 1
+"""Entries of an array that XLA can index with an i32."""
+
+
+class Subject:
+    """What is checked: how messages call it, and what was found that is no reason to refuse it."""
+
+    def __init__(self, env: Any):
+        self.is_game = isinstance(env, Game)
+        self.title = f"{'game' if self.is_game else 'environment'} {name_of(env)}"
+        self.lenient = type(innermost(env)).__module__.startswith(FOREIGN)
+        self.doubts: list[str] = []
+
+    def refuse(self, problem: str, cause: BaseException | None = None) -> NoReturn:
+        raise ConfigError(f"{self.title}: {problem}") from cause
+
+    def doubt(self, problem: str) -> None:
+        """Refuse what is wrong in an environment of the user's; note it in one from elsewhere."""
+        if not self.lenient:
+            self.refuse(problem)
+        self.doubts.append(problem)
+
+
+def innermost(env: Any) -> Any:
+    """The environment inside all wrappers."""
+    while isinstance(env, Wrapper):
+        env = env.env
+    return env
+
+
+def name_of(env: Any) -> str:
+    """`env.name`.
+
+    Raises:
+        ConfigError: it is no string, or reading it raises.
+    """
+    name = attribute(env, "name")
+    if not isinstance(name, str):
+        raise ConfigError(f"environment {type(env).__name__}: name is a {type(name).__name__}, expected a string")
+    return name
+
+
+def attribute(env: Any, name: str) -> Any:
+    """`getattr(env, name)`, where what a property of somebody else's class raises becomes one line.
+
+    Raises:
+        ConfigError: there is no such attribute, or reading it raises.
+    """
+    try:
+        return getattr(env, name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment {type(env).__name__}: {name} raised {first_line(error)}") from error
+
+
+def check_contract(env: Any, params: Any) -> list[str]:
+    """Trace one reset and one step and compare what comes back with the contract; nothing is computed.
+
+    Returns:
+        What is wrong and no reason to refuse it, of environments from elsewhere.
+
+    Raises:
+        ConfigError: one line that names the environment, the part that is wrong and what was expected.
+    """
+    subject = Subject(env)
+    players = _num_players(subject, env) if subject.is_game else None
+    lead = () if players is None else (players,)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    obs, state = _traced_tuple(subject, "reset_env", ("obs", "state"), lambda k: env.reset_env(k, params), key)
+    obs_space = _checked_space(subject, "observation_space", env.observation_space, params)
+    action_space = _checked_space(subject, "action_space", env.action_space, params)
+    if isinstance(action_space, Dict) and head_sizes(action_space) is None:
+        subject.refuse(f"a Dict as action_space takes at least one head, each Discrete: {action_space}")
+    if players is not None and not isinstance(action_space, Discrete):
+        subject.refuse(f"action_space is {type(action_space).__name__}, expected the Discrete of one player")
+    action = _traced(subject, "action_space", action_space.sample, key)
+    action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
+    stepped = ("obs", "state", "reward", "terminated", "info")
+    next_obs, next_state, reward, terminated, info = _traced_tuple(
+        subject, "step_env", stepped, lambda k, s, a: env.step_env(k, s, a, params), key, state, action
+    )
+    check_fits(subject, "observation", obs, obs_space, lead)
+    _check_same(subject, "observation", next_obs, obs)
+    _check_same(subject, "state", next_state, state)
+    _check_size(subject, obs)
+    if not _is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
+        expected = f"one for each player, float32[{players}]" if lead else "a float scalar float32[]"
+        subject.refuse(f"step_env returned a reward {describe(reward)}, expected {expected}")
+    truncated = _traced(subject, "is_truncated", lambda s: env.is_truncated(s, params), state)
+    for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
+        if not _is_array(flag) or flag.shape != () or flag.dtype != jnp.bool_:
+            subject.refuse(f"the {label} is {describe(flag)}, expected bool[]{', of the whole game' if lead else ''}")
+    if not isinstance(info, Mapping):
+        subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
+    _check_metrics(subject, info.get(METRICS, {}))
+    mask = _traced(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
+    if mask is not None or lead:
+        _check_mask(subject, mask, action_space, lead)
+    if players is not None:
+        _check_players(subject, env, params, state, obs, players)
+    return subject.doubts
+
+
+def _num_players(subject: Subject, game: Game) -> int:
+    """P, with the teams and the turns that go with it."""
+    players, teams, gap = (attribute(game, name) for name in ("num_players", "teams", "turn_gap"))
+    if not _is_int(players) or players < 2:
+        subject.refuse(f"num_players = {players!r}, expected a whole number of at least 2")
+    listed = isinstance(teams, (tuple, list)) and all(map(_is_int, teams))
+    if not listed or len(teams) != players or set(teams) != set(range(len(set(teams)))):
+        subject.refuse(f"teams = {teams!r}, expected the team of each of {players} players, counted from 0, such as (0, 1)")
+    if not _is_int(gap) or gap < 0:
+        subject.refuse(f"turn_gap = {gap!r}, expected a whole number of at least 0")
+    return int(players)
+
+
+def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: Any, players: int) -> None:
+    moves = _traced(subject, "to_move", game.to_move, state)
+    if not _is_array(moves) or moves.shape != (players,) or moves.dtype != jnp.bool_:
+        subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
+    if type(game).observe is not Game.observe:
+        observed = _traced(subject, "observe", lambda s: game.observe(s, params), state)
+        _check_same(subject, "observation", observed, obs, "observe")
+
+
+def _traced(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The shapes of what a function of the environment returns; whatever it raises becomes one line, with the cause kept.
+
+    Of a batch, as in training: some functions (a `pure_callback` without `vmap_method`) are none of batches.
+    """
+    batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), arguments)
+    try:
+        shapes = jax.eval_shape(jax.vmap(function), *batched)
+    except ConfigError:
+        raise
+    except NotImplementedError as error:
+        subject.refuse(f"{error}" if "must define" in str(error) else f"{label} raised {first_line(error)}", error)
+    except jax.errors.ConcretizationTypeError as error:
+        subject.refuse(f"{label} looks at a traced value with Python's if, while, bool() or int(); use jnp.where", error)
+    except Exception as error:
+        subject.refuse(f"{label} raised {first_line(error)}", error)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+
+
+def _traced_tuple(
+    subject: Subject, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any
+) -> Sequence[Any]:
+    result = _traced(subject, label, function, *arguments)
+    expected = f"expected {len(parts)}: ({', '.join(parts)})"
+    if not isinstance(result, (tuple, list)):
+        subject.refuse(f"{label} returned {describe(result)}, {expected}")
+    if len(result) != len(parts):
+        subject.refuse(f"{label} returned {len(result)} values, {expected}")
+    return result
+
+
+def _checked_space(subject: Subject, label: str, function: Callable[[Any], Any], params: Any) -> Space:
+    try:
+        space = as_space(function(params))
+    except ConfigError:
+        raise
+    except NotImplementedError as error:
+        subject.refuse(f"{error}", error)
+    except (TypeError, ValueError) as error:
+        subject.refuse(f"{label}: {first_line(error).partition(': ')[2] or type(error).__name__}", error)
+    except Exception as error:
+        subject.refuse(f"{label} raised {first_line(error)}", error)
+    _check_space(subject, label, space)
+    return space
+
+
+def _check_space(subject: Subject, label: str, space: Space) -> None:
+    """That a space has elements, of a size that can be."""
+    if isinstance(space, (Dict, Tuple)):
+        named = isinstance(space, Dict)
+        for name, part in dict(space.spaces).items() if named else enumerate(space.spaces):
+            try:
+                part = as_space(part)
+            except (TypeError, ValueError) as error:
+                subject.refuse(f"{label}[{name!r}]: {error}", error)
+            _check_space(subject, f"{label}[{name!r}]", part)
+    elif isinstance(space, Discrete):
+        if not _is_int(space.n):
+            subject.refuse(f"{label} is Discrete({space.n!r}), expected a whole number of elements")
+    elif isinstance(space, Box):
+        if not isinstance(space.shape, tuple) or not all(_is_int(n) and n >= 0 for n in space.shape):
+            subject.refuse(f"{label} is a Box of shape {space.shape!r}, expected a tuple of whole numbers")
+        if 0 in space.shape:
+            subject.refuse(f"{label} is a Box of shape {space.shape}, which has no entries")
+        if math.prod(space.shape) > MAX_ENTRIES:
+            subject.refuse(f"{label} is a Box of shape {space.shape}, expected at most {MAX_ENTRIES:,} entries")
+        _check_bounds(subject, label, space)
+
+
+def _check_bounds(subject: Subject, label: str, space: Box) -> None:
+    if isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+        return  # made under a trace: there are no numbers to look at
+    try:
+        low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+    except (TypeError, ValueError) as error:
+        subject.refuse(f"{label}: the bounds of a Box are {space.low!r} and {space.high!r}, expected numbers", error)
+    for name, bound in (("low", low), ("high", high)):
+        if bound.ndim > len(space.shape) or any(
+            n not in (1, m) for n, m in zip(bound.shape[::-1], space.shape[::-1], strict=False)
+        ):
+            subject.refuse(f"{label}: {name} has shape {bound.shape}, the Box {space.shape}")
+        if np.isnan(bound).any():
+            subject.refuse(f"{label}: {name} of the Box is NaN")
+    if (low > high).any():
+        where = np.argmax(np.atleast_1d(low > high))
+        first = [np.broadcast_to(bound, np.broadcast_shapes(low.shape, high.shape)).ravel()[where] for bound in (low, high)]
+        subject.refuse(f"{label}: low = {first[0]:g} of the Box is above high = {first[1]:g}")
+
+
+def describe(leaf: Any) -> str:
+    """ "float32[3]", or what else it is."""
+    if _is_array(leaf):
+        return f"{_dtype_name(leaf.dtype)}[{','.join(map(str, leaf.shape))}]"
+    if isinstance(leaf, Mapping):
+        return f"a dictionary with the keys {sorted(map(str, leaf))}"
+    if isinstance(leaf, (list, tuple)):
+        return f"a {type(leaf).__name__} of {len(leaf)}"
+    return "None" if leaf is None else f"a {type(leaf).__name__}"
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype) if jnp.issubdtype(dtype, jax.dtypes.extended) else jnp.dtype(dtype).name
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _is_int(x: Any) -> bool:
+    try:
+        return not isinstance(x, bool) and operator.index(x) == x
+    except TypeError:
+        return False
+
+
+def _check_same(subject: Subject, label: str, stepped: Any, reset: Any, function: str = "step_env") -> None:
+    # As text: the structures of two flax dataclasses compare equal whatever their classes.
+    after, before = str(jax.tree.structure(stepped)), str(jax.tree.structure(reset))
+    if after != before:
+        subject.refuse(f"{function} returned {label} of structure {after}, but reset_env {before}")
+    for (path, after), before in zip(jax.tree.leaves_with_path(stepped), jax.tree.leaves(reset), strict=True):
+        if after.shape != before.shape or after.dtype != before.dtype:
+            where = label + jax.tree_util.keystr(path)
+            subject.refuse(f"{function} returned {where} {describe(after)}, but reset_env {describe(before)}")
+
+
+def check_fits(subject: Subject, label: str, value: Any, space: Space, lead: tuple[int, ...]) -> None:
+    """Compare the structure, shape and dtype of an observation with a space; `lead` is the axis of players, or ()."""
+    if isinstance(space, Dict):
+        if not isinstance(value, Mapping):
+            subject.refuse(f"{label} is {describe(value)}, but observation_space a Dict of {sorted(space.spaces)}")
+        if value.keys() != space.spaces.keys():
+            subject.refuse(f"{label} has the keys {sorted(value)}, but observation_space {sorted(space.spaces)}")
+        for key, part in space.spaces.items():
+            check_fits(subject, f"{label}['{key}']", value[key], as_space(part), lead)
+    elif isinstance(space, Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+            subject.refuse(f"{label} is {describe(value)}, but observation_space a Tuple of {len(space.spaces)}")
+        for i, part in enumerate(space.spaces):
+            check_fits(subject, f"{label}[{i}]", value[i], as_space(part), lead)
+    else:
+        expected = (*lead, *space.shape)
+        whole = isinstance(space, (Discrete, MultiDiscrete))
+        dtype = "int32" if whole else _dtype_name(space.dtype)
+        wanted = f"{dtype}[{','.join(map(str, expected))}]"
+        if not _is_array(value) or tuple(value.shape) != expected:
+            axis = f", whose first axis is that of the {lead[0]} players" if lead else ""
+            text = f"{label} {describe(value)} does not fit observation_space of shape {space.shape}: expected {wanted}{axis}"
+            subject.refuse(text)
+        fits = jnp.issubdtype(value.dtype, jnp.integer) if whole else value.dtype == jnp.dtype(space.dtype)
+        if not fits:
+            subject.doubt(f"{label} {describe(value)} does not fit observation_space of dtype {dtype}: expected {wanted}")
+
+
+def _check_size(subject: Subject, obs: Any) -> None:
+    if not tree_bytes(obs):
+        subject.refuse("the observation is empty, expected at least one number")
+    check_memory(tree_bytes(obs), f"{subject.title}: one observation", "make it smaller")
+
+
+def _check_metrics(subject: Subject, metrics: Any) -> None:
+    what = f"info['{METRICS}']"
+    if not isinstance(metrics, Mapping):
+        subject.refuse(f"{what} is {describe(metrics)}, expected a dictionary of scalars")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not name:
+            subject.refuse(f"{what} has the key {name!r}, expected names")
+        real = _is_array(value) and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == jnp.bool_)
+        if not real or value.shape != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            subject.refuse(f"{what}['{name}'] is {describe(value)}, expected a scalar such as float32[]")
+
+
+def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[int, ...]) -> None:
+    sizes = head_sizes(action_space)
+    if sizes is None:
+        subject.refuse(
+            "action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete, "
+            f"not {type(action_space).__name__}"
+        )
+    total = sum(sizes)
+    shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(total,), (total, total)]
+    if not _is_array(mask) or mask.dtype != jnp.bool_ or mask.shape not in shapes:
+        wanted = [f"bool[{','.join(map(str, shape))}]" for shape in shapes]
+        expected = wanted[0] + (f", or {wanted[1]} for pairs of heads" if len(wanted) > 1 else "")
+        if lead:
+            expected += ", a row for each player"
+        hint = "; make an array of it with jnp.array" if isinstance(mask, (list, tuple)) else ""
+        subject.refuse(f"action_mask is {describe(mask)}, expected {expected}{hint}")

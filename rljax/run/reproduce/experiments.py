@@ -1,0 +1,181 @@
+"""The table of experiments, and how one is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.run.reproduce import dreamer, features, games, presets, speed
+from rljax.run.reproduce.report import Report, write_record
+
+FIRST_SEED = 5000
+"""Seeds from here on were not used while presets were tuned."""
+
+
+class Experiment(NamedTuple):
+    """`run` fills a report; `minutes` is about what it takes on one core, compiling included."""
+
+    measures: str
+    minutes: float
+    seeds: int
+    run: Callable[[Report], object]
+
+
+def _solves(preset: str, minutes: float, threshold: float | None = None, seeds: int = 20) -> Experiment:
+    measures = f"{preset}: greedy mean return over 100 episodes after training"
+    return Experiment(measures, minutes, seeds, lambda report: presets.solves(report, preset, threshold))
+
+
+def _dreams(preset: str, minutes: float, seeds: int = 5) -> Experiment:
+    measures = f"{preset}: greedy mean return over 50 episodes after training, and its evaluations on the way"
+    return Experiment(measures, minutes, seeds, lambda report: dreamer.learns(report, preset))
+
+
+def _bench(suite: str, minutes: float) -> Experiment:
+    return Experiment(f"what `rljax bench {suite}` prints", minutes, 1, lambda report: speed.suite(report, suite))
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "cartpole_ppo": _solves("cartpole_ppo", 1),
+    "cartpole_ppo_cleanrl": _solves("cartpole_ppo_cleanrl", 3, 475.0),
+    "acrobot_ppo": _solves("acrobot_ppo", 2),
+    "pendulum_ppo": _solves("pendulum_ppo", 2),
+    "cartpole_dqn": _solves("cartpole_dqn", 3),
+    "cartpole_pqn": _solves("cartpole_pqn", 1),
+    "cartpole_impala": _solves("cartpole_impala", 0.5),
+    "acrobot_dqn": _solves("acrobot_dqn", 2),
+    "pendulum_sac": _solves("pendulum_sac", 1, -180.0),
+    "gridworld_ppo": Experiment(
+        "gridworld_ppo: greedy mean return over 100 episodes, and from how many cells the greedy move shortens the way",
+        1,
+        20,
+        presets.gridworld,
+    ),
+    "first_solved": Experiment(
+        "steps until a greedy evaluation of 32 episodes first reaches the task's threshold, and returns at the end, of 8 presets",
+        12,
+        8,
+        presets.first_solved,
+    ),
+    "policy_lag": Experiment(
+        "cartpole_impala with actors 8 iterations behind: greedy mean return with and without V-trace's correction",
+        2,
+        20,
+        presets.policy_lag,
+    ),
+    "breakout_pqn": Experiment(
+        "breakout_pqn: greedy mean return over 100 episodes, trained and at random", 8, 3, presets.breakout
+    ),
+    "memory": Experiment("T-maze and memory chain, with memory and without: greedy mean return", 3, 10, features.memory),
+    "entities": Experiment(
+        "target_pick_ppo and an MLP: right picks of 8, on as many targets as in training and on more", 6, 10, features.entities
+    ),
+    "composite": Experiment("composite_ppo, heads in turn or independent: sampled mean return", 3, 10, features.composite),
+    "exploration": Experiment("sparse grid world: in how many seeds the goal is found, by bonus", 3, 10, features.exploration),
+    "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
+    "command": Experiment("command_ppo: R2 of what is achieved against what is commanded", 1, 10, features.command),
+    "biased_rps_league": Experiment(
+        "biased rock, paper, scissors: exploitability of a league and its controls", 4, 5, games.biased_rps
+    ),
+    "kuhn_league": Experiment("kuhn_league: NashConv and value", 6, 5, lambda report: games.poker(report, "kuhn_league")),
+    "leduc_league": Experiment("leduc_league: NashConv and value", 15, 2, lambda report: games.poker(report, "leduc_league")),
+    "tictactoe_selfplay": Experiment(
+        "tictactoe_selfplay: games lost to a perfect player", 3, 5, lambda report: games.tictactoe(report, "tictactoe_selfplay")
+    ),
+    "tictactoe_alphazero": Experiment(
+        "tictactoe_alphazero: games lost to a perfect player, with and without search",
+        2,
+        3,
+        lambda report: games.tictactoe(report, "tictactoe_alphazero"),
+    ),
+    "number_duel_league": Experiment(
+        "Number Duel: what a fresh PPO learns to win a game from a league and its controls", 8, 3, games.number_duel
+    ),
+    "territory_selfplay": Experiment("territory_selfplay: mean lead over random and greedy players", 4, 3, games.territory),
+    "connect_four_selfplay": Experiment(
+        "connect_four_selfplay: games won against random play and UCT",
+        10,
+        1,
+        lambda report: games.connect_four(report, "connect_four_selfplay"),
+    ),
+    "connect_four_alphazero": Experiment(
+        "connect_four_alphazero: games won against random play and UCT; moves that lose value",
+        10,
+        1,
+        lambda report: games.connect_four(report, "connect_four_alphazero"),
+    ),
+    "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
+    "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
+    "pendulum_dreamer": _dreams("pendulum_dreamer", 6),
+    "gridworld_pixels_dreamer": _dreams("gridworld_pixels_dreamer", 10),
+    "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
+    "cartpole_infonce": _dreams("cartpole_infonce", 4),
+    "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "tuning": Experiment(
+        "what `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on seeds it did not see",
+        3,
+        20,
+        presets.tuning,
+    ),
+    "bench_ppo": _bench("ppo", 4),
+    "bench_recurrent": _bench("recurrent", 4),
+    "bench_dqn": _bench("dqn", 6),
+    "bench_dreamer": _bench("dreamer", 4),
+    "bench_league": _bench("league", 2),
+    "bench_sweep": _bench("sweep", 4),
+    "bench_devices": _bench("devices", 4),
+    "bench_fit": _bench("fit", 3),
+}
+
+
+def reproduce(
+    name: str,
+    folder: Path = Path("results"),
+    *,
+    seeds: int | None = None,
+    first_seed: int = FIRST_SEED,
+    budget: float = 1.0,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run an experiment and write its record, `folder/NAME.json`.
+
+    Args:
+        name: of `EXPERIMENTS`.
+        folder: where the record goes; one of that name there is replaced once the experiment is done.
+        seeds: how many; the experiment's own number unless given.
+        first_seed: the first of them.
+        budget: the share of each configuration's steps to train: below 1 for a quick look.
+        quiet: print nothing.
+
+    Returns:
+        The record (see `rljax.run.reproduce.report`).
+
+    Raises:
+        ConfigError: no experiment has this name, or a number is out of its range.
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"unknown experiment '{name}': {did_you_mean(name, EXPERIMENTS)}")
+    experiment = EXPERIMENTS[name]
+    seeds = experiment.seeds if seeds is None else seeds
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds}: expected a whole number > 0")
+    if not 0 < budget <= 1:
+        raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
+    # A program read from the cache would count as compiled in no time.
+    settings: Any = jax.config
+    cached = settings.jax_enable_compilation_cache
+    settings.update("jax_enable_compilation_cache", False)
+    report = Report(name, experiment.measures, first_seed, seeds, budget, quiet)
+    try:
+        experiment.run(report)
+    finally:
+        settings.update("jax_enable_compilation_cache", cached)
+    changed = {"seeds": (seeds, experiment.seeds), "first-seed": (first_seed, FIRST_SEED), "budget": (budget, 1.0)}
+    flags = "".join(f" --{flag} {value:g}" for flag, (value, usual) in changed.items() if value != usual)
+    record = report.record(f"rljax reproduce {name}{flags}")
+    write_record(folder / f"{name}.json", record)
+    return record

@@ -1,0 +1,200 @@
+"""JSON tables of a run (run.json, meta.json): sealed with a checksum of their own, and read with every field checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.core.errors import shown
+
+CHECKSUM = "checksum"
+FORMAT = "format"
+MAX_WHOLE = 2**62
+"""No count in a run comes near it; shapes and sums of such numbers still fit in 64 bits."""
+
+
+class DamagedError(ValueError):
+    """A table is not as it was written; the message names the field, its value and what is allowed."""
+
+
+class OtherFormatError(ValueError):
+    """A table, sealed and whole, is of a format that this version does not read."""
+
+    def __init__(self, table: dict[str, Any]):
+        self.format, self.version = table.get(FORMAT), table.get("rljax")
+
+
+class Field(NamedTuple):
+    """What a field may hold.
+
+    Attributes:
+        allowed: in words, for a message.
+        test: of its value.
+        required: whether a table without it is damaged.
+    """
+
+    allowed: str
+    test: Callable[[Any], bool]
+    required: bool = True
+
+    @property
+    def optional(self) -> Field:
+        """The same, but null and no field at all are allowed, too."""
+        return Field(f"{self.allowed} or null", lambda x: x is None or self.test(x), required=False)
+
+
+def whole(low: int = 0, high: int = MAX_WHOLE) -> Field:
+    """A whole number from `low` to `high`."""
+    upper = "" if high == MAX_WHOLE else f" to {high}"
+    return Field(f"a whole number from {low}{upper}", lambda x: _is_whole(x, low, high))
+
+
+def matching(pattern: str, words: str) -> Field:
+    """A string that a pattern matches as a whole."""
+    return Field(words, lambda x: isinstance(x, str) and re.fullmatch(pattern, x) is not None)
+
+
+def number() -> Field:
+    """A number, NaN and infinities included."""
+    return Field("a number", is_number)
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, float) or _is_whole(x, -MAX_WHOLE, MAX_WHOLE)
+
+
+def list_of(test: Callable[[Any], bool], words: str) -> Field:
+    """A list whose entries pass a test."""
+    return Field(f"a list of {words}", lambda x: isinstance(x, list) and all(map(test, x)))
+
+
+def table_of(test: Callable[[Any], bool], words: str) -> Field:
+    """A table whose values pass a test."""
+    return Field(f"a table of {words}", lambda x: isinstance(x, dict) and all(map(test, x.values())))
+
+
+def _is_whole(x: Any, low: int, high: int) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and low <= x <= high
+
+
+_NUMBER_OR_NONE = "numbers or null"
+
+
+def _known_or_none(x: Any) -> bool:
+    return x is None or is_number(x)
+
+
+def _is_array(x: Any) -> bool:
+    """Whether this is `[shape, dtype]`."""
+    if not (isinstance(x, list) and len(x) == 2 and isinstance(x[0], list) and all(map(whole().test, x[0]))):
+        return False
+    try:
+        return isinstance(x[1], str) and np.dtype(x[1]).kind in "biufcV"  # V: bfloat16 and its like
+    except (TypeError, ValueError, SyntaxError):
+        return False
+
+
+def _is_sum(x: Any) -> bool:
+    """Whether this is `[size, CRC-32]`."""
+    return isinstance(x, list) and len(x) == 2 and all(map(whole().test, x))
+
+
+def _is_key_impl(x: Any) -> bool:
+    if not isinstance(x, str):
+        return False
+    try:
+        jax.eval_shape(lambda: jax.random.key(0, impl=x))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_fork(x: Any) -> bool:
+    return isinstance(x, dict) and isinstance(x.get("checkpoint"), str) and whole().test(x.get("step"))
+
+
+META_FIELDS = {
+    "step": whole(),
+    "time": matching(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?", "a date and time").optional,
+    "iteration": whole(),
+    "score_name": matching(r"[\w/]+", "the name of a metric").optional,
+    "scores": list_of(_known_or_none, _NUMBER_OR_NONE).optional,
+    "returns": table_of(lambda x: isinstance(x, list) and all(map(_known_or_none, x)), f"lists of {_NUMBER_OR_NONE}").optional,
+    "best_score": number().optional,
+    "best_step": whole().optional,
+    "keys": table_of(lambda x: isinstance(x, str), "implementations of random keys").optional,
+    "arrays": table_of(_is_array, "[shape, dtype]"),
+    "files": Field("a table of [size, CRC-32], not empty", lambda x: bool(x) and table_of(_is_sum, "").test(x)),
+}
+"""What meta.json says of a checkpoint; `arrays` are the leaves of its state, `keys` those of them that are random keys."""
+
+INFO_FIELDS = {
+    "rljax": matching(r"\S{1,60}", "a version").optional,
+    "jax": matching(r"\S{1,60}", "a version").optional,
+    "seeds": whole(1, 2**32).optional,
+    "key_impl": Field("an implementation of random keys, such as threefry2x32", _is_key_impl),
+    "first_step": whole(),
+    "step_offset": Field("a whole number", lambda x: _is_whole(x, -MAX_WHOLE, MAX_WHOLE)),
+    "own": Field("a string", lambda x: isinstance(x, str)).optional,
+    "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
+}
+"""What run.json says of a run; see `RunInfo`."""
+
+
+def seal(table: Mapping[str, Any], indent: int | None = None) -> str:
+    """A table as JSON, its checksum the last field."""
+    return json.dumps({**table, CHECKSUM: _checksum(table)}, indent=indent) + "\n"
+
+
+def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """A table of format 1 that `seal` wrote, with None for fields that it lacks.
+
+    Tables of before there were checksums have none: they are taken where every field is what it may be, and none is unknown.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedError: it cannot be read, a field is missing or of a wrong type or range, or the checksum does not match.
+        OtherFormatError: the table is whole, and of another format.
+    """
+    try:
+        table = json.loads(file.read_bytes())
+        sealed = isinstance(table, dict) and CHECKSUM in table
+        whole_table = sealed and table.pop(CHECKSUM) == _checksum(table)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        raise DamagedError("cannot be read") from None
+    if not isinstance(table, dict):
+        raise DamagedError("is not a table")
+    if whole_table and table.get(FORMAT) != 1:
+        raise OtherFormatError(table)
+    problem = _problem(table, fields, known_only=not sealed)
+    if problem is None and sealed and not whole_table:
+        problem = "is not as it was written (its checksum does not match)"
+    if problem is not None:
+        raise DamagedError(problem)
+    return {name: table.get(name) for name in fields} | table
+
+
+def _problem(table: dict[str, Any], fields: Mapping[str, Field], known_only: bool) -> str | None:
+    """The first thing that is wrong with a table, or None."""
+    for name, field in {FORMAT: Field("1", lambda x: _is_whole(x, 1, 1)), **fields}.items():
+        if name not in table:
+            if field.required:
+                return f"has no {name}"
+        elif not field.test(table[name]):
+            return f"{name} = {shown(table[name])}: expected {field.allowed}"
+    unknown = next((name for name in table if name not in fields and name != FORMAT), None)
+    return f"unknown field {shown(unknown)}" if known_only and unknown is not None else None
+
+
+def _checksum(table: Mapping[str, Any]) -> str:
+    """CRC-32 of a table as JSON; the same after it was written and read."""
+    return f"{zlib.crc32(json.dumps(table).encode()):08x}"

@@ -1,0 +1,346 @@
+"""Kill -9 of runs, sweeps and studies, again and again, and what they come to in the end.
+
+Each try is one kill of a process that trains: at a random moment, or within a random operation on its files (the k-th that Python
+makes in the run's folder). Some kills later the run goes on to its end, and must be bit for bit what it would have been; so must
+the table of a sweep; a study keeps every trial that was told. In between, whatever is there must be read without a word: nothing
+half written is taken for a checkpoint, or a folder.
+
+Processes are forked from one that has imported everything and asked JAX for nothing (a fork after that is not safe).
+
+    python -m tests.campaigns.kill --tries 1000
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optuna  # noqa: F401 (imported before the forks)
+import orbax.checkpoint  # noqa: F401
+
+import rljax
+import rljax.run.sweep_plot
+import rljax.run.tune
+from rljax.core.config import config_table
+from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
+from rljax.run.folder import load_checkpoint, read_config, read_info
+from rljax.run.places import made_aside
+from rljax.run.progress import Silent
+from tests.campaigns.campaign import Campaign, main
+from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
+
+SECONDS = 600.0
+"""A process that takes longer hangs: on a quiet machine they need five."""
+
+KILLS = 6
+"""Before a run is trained to its end and compared."""
+
+OPERATIONS = {"open", "os.rename", "os.mkdir", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
+"""Those that Python tells of before it makes them."""
+
+SWEEP = rljax.PPOConfig(
+    env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=640, network={"hidden": [8]}
+)
+SPACE = {"learning_rate": [1e-3, 1e-2, 3e-2], "gamma": [0.9, 0.99]}
+RANGES = {"learning_rate": rljax.Range(1e-5, 1e-1, log=True)}
+
+
+class Announced(Silent):
+    """Says when everything is compiled: before that, nothing but the first checkpoint is written."""
+
+    def __init__(self, say: Callable[[], None]):
+        self.say = say
+
+    def compiled(self) -> None:
+        self.say()
+
+
+class Kind:
+    """Something to kill: `train` begins it in a folder or goes on with it, `check` says what is wrong meanwhile."""
+
+    operations = 700
+    """On files that it makes, about."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name, self.folder, self.whole = name, folder / "killed", folder / "whole"
+
+    def train(self, folder: Path, say: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise where something was lost. In a process of its own, as it may ask JAX."""
+
+    def compare(self) -> None:
+        """Raise where the killed one has not come to what the whole one came to."""
+
+
+class Run(Kind):
+    """A run of an algorithm, of one seed or two."""
+
+    def __init__(self, name: str, folder: Path, seeds: int | None):
+        super().__init__(name if seeds is None else f"{name} x {seeds}", folder)
+        self.config, self.seeds = {**TINY, **VARIANTS}[name], seeds
+
+    def train(self, folder: Path, say: Callable[[], None]) -> None:
+        how: dict[str, Any] = {"checkpoint_every": 64, "keep": 2, "seeds": self.seeds, "progress": Announced(say)}
+        rljax.fit(self.config, run_dir=folder, resume=True, **how)
+
+    def check(self) -> None:
+        if not self.folder.exists():
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # nothing is damaged, so nothing is passed over
+            config, info = read_config(self.folder), read_info(self.folder)
+            found = load_checkpoint(self.folder).meta["step"]
+        assert config == self.config, "another configuration"
+        assert info.seeds == self.seeds, "another number of seeds"
+        no_step_back(self.folder, found)
+
+    def compare(self) -> None:
+        assert_same_run(self.folder, self.whole)
+
+
+class Sweep(Kind):
+    """A sweep of twelve runs in three batches."""
+
+    operations = 60
+
+    def train(self, folder: Path, say: Callable[[], None]) -> None:
+        say()
+        if folder.exists():
+            rljax.resume_sweep(folder, batch_size=4)
+        else:
+            rljax.sweep(SWEEP, SPACE, seeds=2, episodes=3, batch_size=4, run_dir=folder)
+
+    def compare(self) -> None:
+        for name in ("results.csv", "best.toml"):
+            assert (self.folder / name).read_bytes() == (self.whole / name).read_bytes(), f"another {name}"
+
+
+class Study(Kind):
+    """A study of twelve trials; which ones it tries depends on those that were killed, so what was told must stay."""
+
+    operations = 200
+
+    def train(self, folder: Path, say: Callable[[], None]) -> None:
+        say()
+        how: dict[str, Any] = {"trials": 12, "batch_size": 4}
+        if folder.exists():
+            rljax.resume_tune(folder, **how)
+        else:
+            rljax.tune(SWEEP, RANGES, episodes=2, run_dir=folder, **how)
+
+    def _finished(self) -> set[str]:
+        journal = self.folder / "study.journal"
+        lines = journal.read_bytes().splitlines() if journal.exists() else []
+        told = [json.loads(line) for line in lines if line.startswith(b'{"op_code":6')]  # a trial's state and values
+        return {json.dumps([x["trial_id"], x["state"], x["values"]]) for x in told}
+
+    def check(self) -> None:
+        noted = self.folder.parent / "told"
+        before = set(json.loads(noted.read_text())) if noted.exists() else set()
+        now = self._finished()
+        assert before <= now, "trials that were told are gone"
+        noted.write_text(json.dumps(sorted(now)))
+
+    def compare(self) -> None:
+        study = rljax.run.tune._study(str(self.folder / "study.journal"), "percentile")
+        states = [trial.state.name for trial in study.get_trials()]
+        done = sum(state in ("COMPLETE", "PRUNED") for state in states)
+        assert done >= 12, states
+        assert "RUNNING" not in states, states
+        assert (self.folder / "best.toml").exists()
+
+
+class Saves(Kind):
+    """Checkpoints of numbers that are known by their step, written as a run writes them: without training a try is cheap."""
+
+    STEPS = 12
+
+    def state(self, step: int) -> dict[str, np.ndarray]:
+        return {"a": np.random.default_rng(step).random((40, 50), np.float32), "step": np.array(step)}
+
+    def train(self, folder: Path, say: Callable[[], None]) -> None:
+        say()
+        if not folder.exists():
+            with made_aside(folder) as aside:
+                (aside / CHECKPOINTS).mkdir()
+                write_checkpoint(aside / CHECKPOINTS, 0, self.state(0), {"iteration": 0})
+                link(aside / CHECKPOINTS, "latest", 0)
+        start = load_checkpoint(folder).meta["step"]
+        writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=start // 5 * 5 or None)
+        for step in range(start + 1, self.STEPS + 1):
+            writer.save(step, self.state(step), {"iteration": step}, np.zeros((1, 1, 1), np.float32), best=step % 5 == 0)
+        writer.close()
+
+    def check(self) -> None:
+        if not self.folder.exists():
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            saved = load_checkpoint(self.folder)
+        no_step_back(self.folder, saved.meta["step"])
+        assert_same_state(saved.arrays, self.state(saved.meta["step"]))
+
+    def compare(self) -> None:
+        self.check()
+        links = {name: os.readlink(self.folder / CHECKPOINTS / name) for name in ("latest", "best")}
+        assert links == {"latest": f"step_{self.STEPS}", "best": "step_10"}, links
+        assert checkpoint_steps(self.folder / CHECKPOINTS) == [12, 11, 10]
+
+
+def no_step_back(folder: Path, found: int) -> None:
+    """Raise where a checkpoint that was there is there no more."""
+    noted = folder.parent / "steps"
+    before = int(noted.read_text()) if noted.exists() else 0
+    assert found >= before, f"at step {before} before, at {found} now"
+    noted.write_text(str(found))
+
+
+def kinds_in(scratch: Path) -> list[Kind]:
+    """All algorithms, two of them with several seeds, sweeps and studies; those that are cheap come more often."""
+    names = [*TINY, *VARIANTS]
+    kinds: list[Kind] = [Run(name, scratch / name.replace(" ", "_"), None) for name in names]
+    kinds += [Run(name, scratch / f"{name}_2", 2) for name in ("ppo", "dqn")]
+    kinds += [Sweep("sweep", scratch / "sweep"), Study("study", scratch / "study"), Saves("saves", scratch / "saves")]
+    for kind in kinds:
+        kind.folder.parent.mkdir(parents=True)
+    return kinds
+
+
+def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None) -> tuple[int, str]:
+    """`act(say)` in a process of its own: the signal that ended it (0: none), and what it raised. `kill(pid, pipe)` ends it."""
+    said, say = os.pipe()
+    raised, report = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            act(lambda: os.write(say, b"x") and None)
+            os._exit(0)
+        except BaseException as error:
+            lines = traceback.format_exception_only(error)
+            os.write(
+                report,
+                f"{lines[-1].strip()} ({type(error).__name__} at {traceback.extract_tb(error.__traceback__)[-1]})".encode(),
+            )
+            os._exit(1)
+    os.close(say)
+    os.close(report)
+    watch = threading.Thread(target=kill, args=(child, said)) if kill is not None else None
+    timer = threading.Timer(SECONDS, os.kill, (child, signal.SIGABRT))
+    timer.start()
+    if watch is not None:
+        watch.start()
+    with os.fdopen(raised, "rb") as stream:
+        words = stream.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    timer.cancel()
+    if watch is not None:
+        watch.join()
+    os.close(said)
+    ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if ended == signal.SIGABRT:
+        words = f"hung for {SECONDS:.0f} s"
+    return ended, words
+
+
+def kill_at_operation(folder: Path, count: int) -> None:
+    """From now on this process is killed within the count-th operation on files of a folder."""
+    prefix, left = str(folder.parent), itertools.count(count, -1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in OPERATIONS and any(str(x).startswith(prefix) for x in arguments[:2]) and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def kill_later(seconds: float) -> Callable[[int, int], None]:
+    """Kills a process a while after it has said that it is compiled, or when it has ended."""
+
+    def kill(pid: int, said: int) -> None:
+        if os.read(said, 1):
+            time.sleep(seconds)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+def checked(what: str, ended: tuple[int, str]) -> None:
+    if ended != (0, ""):
+        raise AssertionError(f"{what}: {ended[1] or f'signal {ended[0]}'}")
+
+
+def attempt(kinds: list[Kind], seed: int) -> list[str]:
+    """One kill; after `KILLS` of them, or when it had ended before, the comparison with the whole one."""
+    draw = random.Random(seed)
+    kind = kinds[seed % len(kinds)]
+    if not kind.whole.exists():
+        checked(f"{kind.name}, not killed", forked(lambda say: kind.train(kind.whole, say), None))
+    how = draw.choice(["operation", "moment"])
+    if how == "operation":
+        count = int(draw.triangular(0, kind.operations, 0))
+
+        def act(say: Callable[[], None]) -> None:
+            kill_at_operation(kind.folder, count)
+            kind.train(kind.folder, say)
+
+        ended = forked(act, None)
+    else:
+        ended = forked(lambda say: kind.train(kind.folder, say), kill_later(draw.uniform(0.0, draw.choice([0.3, 2.0]))))
+    if ended[0] != signal.SIGKILL:
+        checked(f"{kind.name}, trained", ended)
+    seen = [f"killed: {how}" if ended[0] else "had come to its end"]
+    left = [p.name for p in (kind.folder / "checkpoints").glob(".*")] if (kind.folder / "checkpoints").exists() else []
+    seen += ["a write was under way"] if left else []
+    seen += ["before there was a folder"] if not kind.folder.exists() else []
+    checked(f"{kind.name}, after {how}", forked(lambda _: kind.check(), None))
+    kills = kind.folder.parent / "kills"
+    done = (int(kills.read_text()) if kills.exists() else 0) + bool(ended[0])
+    kills.write_text(str(done))
+    if done >= KILLS or not ended[0]:
+        checked(f"{kind.name}, to its end", forked(lambda say: kind.train(kind.folder, say), None))
+        checked(f"{kind.name}, compared", forked(lambda _: kind.compare(), None))
+        seen.append(f"compared: {kind.name}")
+        left = [p.name for p in kind.folder.parent.iterdir() if p.name.startswith(".")]
+        assert not left, f"left behind: {left}"
+        shutil.rmtree(kind.folder)
+        for note in ("steps", "told", "kills"):
+            (kind.folder.parent / note).unlink(missing_ok=True)
+    return seen
+
+
+def run(
+    tries: int, seed: int, max_seconds: float | None, names: tuple[str, ...] | None = None
+) -> tuple[Campaign, dict[str, Any]]:
+    """The campaign; of some kinds only where `names` are given."""
+    campaign = Campaign("kill", seed)
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "rljax-campaign-xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    with tempfile.TemporaryDirectory() as scratch:
+        kinds = [kind for kind in kinds_in(Path(scratch)) if names is None or kind.name in names]
+        campaign.run(lambda seed: attempt(kinds, seed), tries, max_seconds)
+    return campaign, {f"kill: {name}": config_table(config) for name, config in {**TINY, **VARIANTS, "sweep": SWEEP}.items()}
+
+
+if __name__ == "__main__":
+    main(run, tries=1000)

@@ -1,0 +1,332 @@
+"""`check_environment`: what it says of environments and games that are wrong, in one line each."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+import rljax
+from rljax.collect import environments
+from rljax.collect.environments import try_environment
+from rljax.core import memory
+from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+
+GENERATOR = np.random.default_rng(0)
+NUMBERS = ["a", "b", "c"]
+
+
+@struct.dataclass
+class WalkState:
+    position: jax.Array
+    time: jax.Array
+
+
+class Walk(rljax.Environment):
+    """A walk of five steps on a line; what is wrong with it a subclass says."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        state = WalkState(jax.random.uniform(key), jnp.zeros((), jnp.int32))
+        return self.observe(state), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        state = WalkState(state.position * 0.5, state.time + 1)
+        return self.observe(state), state, self.reward(state), state.time >= 5, self.info(state)
+
+    def observe(self, state: Any) -> Any:
+        return jnp.stack([state.position, 1.0 - state.position, jnp.float32(0)])
+
+    def reward(self, state: Any) -> Any:
+        return 1.0
+
+    def info(self, state: Any) -> Any:
+        return {}
+
+    def observation_space(self, params: Any) -> Any:
+        return Box(0.0, 1.0, (3,))
+
+    def action_space(self, params: Any) -> Any:
+        return Discrete(2)
+
+
+class Pass(rljax.Game):
+    """Two players take turns, six in all; what is wrong with it a subclass says."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        state = WalkState(jnp.zeros(()), jnp.zeros((), jnp.int32))
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        state = state.replace(time=state.time + 1)
+        return self.observe(state, params), state, jnp.zeros(2), state.time >= 6, {}
+
+    def observe(self, state: Any, params: Any) -> Any:
+        return jnp.zeros((2, 3))
+
+    def to_move(self, state: Any) -> Any:
+        return jnp.arange(2) == state.time % 2
+
+    def observation_space(self, params: Any) -> Any:
+        return Box(0.0, 1.0, (3,))
+
+    def action_space(self, params: Any) -> Any:
+        return Discrete(2)
+
+
+def raising(*_: Any) -> Any:
+    raise RuntimeError("oh\nno")
+
+
+def stepping(base: type, **changes: Any) -> Any:
+    """`step_env` of a class with parts of its result replaced."""
+    names = ("obs", "state", "reward", "terminated", "info")
+
+    def step_env(self: Any, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        result = dict(zip(names, base.step_env(self, key, state, action, params), strict=True))  # type: ignore[attr-defined]
+        return tuple((result | changes).values())
+
+    return step_env
+
+
+def from_host(*shape: int, once: bool = True) -> Any:
+    """Observations from NumPy's own random numbers, at every step."""
+    generator = np.random.default_rng(0)
+
+    def observe(self: Any, state: Any) -> Any:
+        what = jax.ShapeDtypeStruct(shape, jnp.float32)
+        method = None if once else "sequential"
+        return jax.pure_callback(lambda _: generator.random(shape, np.float32), what, state.time, vmap_method=method)
+
+    return observe
+
+
+# What it is, the class, what is overridden, and the line after "environment Wrong: " or "game Wrong: ".
+TRACED: list[tuple[str, type, dict[str, Any], str]] = [
+    ("dict for a Box", Walk, {"observe": lambda s, _: dict.fromkeys(NUMBERS, jnp.zeros(()))},
+     "observation a dictionary with the keys ['a', 'b', 'c'] does not fit observation_space of shape (3,): "
+     "expected float32[3]"),
+    ("array for a Dict", Walk, {"observation_space": lambda *_: Dict({"a": Box(0.0, 1.0, (3,))})},
+     "observation is float32[3], but observation_space a Dict of ['a']"),
+    ("array for a Tuple", Walk, {"observation_space": lambda *_: Tuple((Box(0.0, 1.0, (3,)),))},
+     "observation is float32[3], but observation_space a Tuple of 1"),
+    ("float32 for uint8", Walk, {"observation_space": lambda *_: Box(0, 255, (3,), jnp.uint8)},
+     "observation float32[3] does not fit observation_space of dtype uint8: expected uint8[3]"),
+    ("float for Discrete", Walk, {"observation_space": lambda *_: Discrete(3), "observe": lambda s, state: state.position},
+     "observation float32[] does not fit observation_space of dtype int32: expected int32[]"),
+    ("empty observation", Walk, {"observation_space": lambda *_: Dict({}), "observe": lambda *_: {}},
+     "the observation is empty, expected at least one number"),
+    ("Box without entries", Walk, {"observation_space": lambda *_: Box(0.0, 1.0, (0,)), "observe": lambda *_: jnp.zeros(0)},
+     "observation_space is a Box of shape (0,), which has no entries"),
+    ("action Box without entries", Walk, {"action_space": lambda *_: Box(-1.0, 1.0, (0,))},
+     "action_space is a Box of shape (0,), which has no entries"),
+    ("Box beyond i32", Walk, {"observation_space": lambda *_: Box(0.0, 1.0, (2**20, 2**12))},
+     "observation_space is a Box of shape (1048576, 4096), expected at most 2,147,483,647 entries"),
+    ("Box upside down", Walk, {"action_space": lambda *_: Box(1.0, -1.0, (2,))},
+     "action_space: low = 1 of the Box is above high = -1"),
+    ("one bound upside down", Walk, {"observation_space": lambda *_: Box(np.array([0, 0, 2.0]), np.ones(3), (3,))},
+     "observation_space: low = 2 of the Box is above high = 1"),
+    ("NaN bound", Walk, {"observation_space": lambda *_: Box(0.0, jnp.nan, (3,))}, "observation_space: high of the Box is NaN"),
+    ("bound of another shape", Walk, {"observation_space": lambda *_: Box(jnp.zeros(2), 1.0, (3,))},
+     "observation_space: low has shape (2,), the Box (3,)"),
+    ("Discrete(0)", Walk, {"action_space": lambda *_: Discrete(0)}, "action_space: Discrete(n=0): n must be at least 1"),
+    ("Discrete(1.5)", Walk, {"action_space": lambda *_: Discrete(1.5)},  # type: ignore[arg-type]
+     "action_space is Discrete(1.5), expected a whole number of elements"),
+    ("space that raises", Walk, {"action_space": raising}, "action_space raised RuntimeError: oh"),
+    ("no space", Walk, {"action_space": lambda *_: 3},
+     "action_space: 3 is not a space: expected Discrete, MultiDiscrete, Box, Dict or Tuple"),
+    ("mask as a list", Walk, {"action_mask": lambda *_: [True, False]},
+     "action_mask is a list of 2, expected bool[2]; make an array of it with jnp.array"),
+    ("reset that raises", Walk, {"reset_env": raising}, "reset_env raised RuntimeError: oh"),
+    ("callback not of batches", Walk, {"observe": from_host(3)}, "step_env raised "),
+    ("metrics as a number", Walk, {"info": lambda *_: {"metrics": 1.0}},
+     "info['metrics'] is float32[], expected a dictionary of scalars"),
+    ("metric of a shape", Walk, {"info": lambda *_: {"metrics": {"won": jnp.zeros(2)}}},
+     "info['metrics']['won'] is float32[2], expected a scalar such as float32[]"),
+    ("scalar reward", Pass, {"step_env": stepping(Pass, reward=0.0)},
+     "step_env returned a reward float32[], expected one for each player, float32[2]"),
+    ("mask of one player", Pass, {"action_mask": lambda *_: jnp.ones(2, bool)},
+     "action_mask is bool[2], expected bool[2,2], a row for each player"),
+    ("no mask", Pass, {"action_mask": lambda *_: None}, "action_mask is None, expected bool[2,2], a row for each player"),
+    ("no axis of players", Pass, {"observe": lambda *_: jnp.zeros(3)},
+     "observation float32[3] does not fit observation_space of shape (3,): expected float32[2,3], whose first axis is that "
+     "of the 2 players"),
+    ("to_move a number", Pass, {"to_move": lambda _, state: state.time % 2},
+     "to_move is int32[], expected one flag for each player, bool[2]"),
+    ("end of each player", Pass, {"step_env": stepping(Pass, terminated=jnp.zeros(2, bool))},
+     "the terminated flag is bool[2], expected bool[], of the whole game"),
+    ("teams of others", Pass, {"teams": (0, 0, 1)},
+     "teams = (0, 0, 1), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
+    ("teams not from 0", Pass, {"teams": (1, 2)},
+     "teams = (1, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
+    ("no players", Pass, {"num_players": 0}, "num_players = 0, expected a whole number of at least 2"),
+    ("actions of several heads", Pass, {"action_space": lambda *_: MultiDiscrete((2, 2))},
+     "action_space is MultiDiscrete, expected the Discrete of one player"),
+]  # fmt: skip
+
+PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
+    ("above its space", Walk, {"observe": lambda _, s: jnp.stack([0.0, 0.0, 2.0 * s.time])},
+     r"observation\[2\] was 2 in 128 steps of random play, but observation_space says 0 to 1 and no NaN"),
+    ("NaN", Walk, {"observe": lambda _, s: jnp.full(3, jnp.nan)}, r"observation\[0\] was nan at a reset, but .*"),
+    ("infinite in an open space", Walk,
+     {"observe": lambda _, s: jnp.full(3, jnp.inf), "observation_space": lambda *_: Box(0.0, jnp.inf, (3,))},
+     r"observation\[0\] was inf at a reset, but .*"),
+    ("Discrete too high", Walk, {"observe": lambda _, s: s.time, "observation_space": lambda *_: Discrete(3)},
+     r"observation was 3 in 128 steps of random play, but observation_space says 0 to 2 and no NaN"),
+    ("reward not finite", Walk, {"reward": lambda _, s: jnp.log(3.0 - s.time)},
+     r"step_env returned a reward of (nan|-inf) in 128 steps of random play, expected finite ones"),
+    ("nothing legal", Walk, {"action_mask": lambda _, s, p: jnp.arange(2) > s.time},
+     r"action_mask allows no action after 1 steps of random play: expected at least one"),
+    ("second head stuck", Walk, {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.arange(4) < 2},
+     r"action_mask allows no action after 0 steps of random play, head 1: expected at least one"),
+    ("head stuck by another", Walk,
+     {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.eye(4, dtype=bool)},
+     r"action_mask allows no action after 0 steps of random play, head 1: expected at least one"),
+    ("truncated at once", Walk, {"is_truncated": lambda *_: jnp.ones((), bool)},
+     r"is_truncated is true of a state that reset_env returned: the episode would end as it begins"),
+    ("clock that stands", Walk, {"step_env": lambda self, k, s, a, p: (self.observe(s), s, 1.0, False, {})},
+     r"state.time does not grow in step_env: the time limit, max_steps_in_episode, goes by it"),
+    ("Python's random numbers", Walk, {"reward": lambda *_: random.random()},
+     r"step_env is another program each time it is traced: .*"),
+    ("NumPy's random arrays", Walk, {"reward": lambda *_: jnp.asarray(GENERATOR.random(100)).sum()},
+     r"step_env is another program each time it is traced: .*"),
+    ("counts in self", Walk, {"numbers": itertools.count(), "reward": lambda self, s: 1.0 * next(self.numbers)},
+     r"step_env is another program each time it is traced: .*"),
+    ("draws on the host", Walk, {"observe": from_host(3, once=False)}, r"the same keys gave different results: .*"),
+    ("host that raises", Walk,
+     {"reward": lambda _, s: jax.pure_callback(raising, jax.ShapeDtypeStruct((), jnp.float32), s.time, vmap_method="sequential")},
+     r"random play raised .*"),
+    ("nobody moves", Pass, {"to_move": lambda _, s: jnp.arange(2) == s.time},
+     r"to_move says nobody in 128 steps of random play, in a game that is not over: expected at least one player"),
+    ("both move", Pass, {"to_move": lambda _, s: jnp.arange(2) <= s.time},
+     r"to_move has 2 players at once, but turn_gap = 1 says one at each step"),
+    ("turn gap too small", Pass, {"to_move": lambda _, s: jnp.arange(2) == (s.time % 3 > 0)},
+     r"turn_gap = 1, but 2 steps of others lay between two moves of a player"),
+    ("mover without moves", Pass, {"action_mask": lambda _, s, p: jnp.arange(2)[:, None] < jnp.ones(2)},
+     r"action_mask of player 1, who is to move allows no action after 1 steps of random play: expected at least one"),
+    ("draws and does not say so", Pass,
+     {"step_env": lambda self, k, s, a, p: Pass.step_env(self, k, s.replace(position=jax.random.uniform(k)), a, p)},
+     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches go by"),
+]  # fmt: skip
+
+
+def wrong(base: type, overridden: dict[str, Any]) -> Any:
+    return type("Wrong", (base,), overridden)()
+
+
+def line(env: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        rljax.check_environment(env)
+    text = str(caught.value)
+    title = "game" if isinstance(env, rljax.Game) else "environment"
+    assert text.startswith(f"{title} Wrong: ")
+    assert "\n" not in text
+    return text.removeprefix(f"{title} Wrong: ")
+
+
+@pytest.mark.parametrize(("base", "overridden", "expected"), [case[1:] for case in TRACED], ids=[case[0] for case in TRACED])
+def test_what_tracing_shows_is_one_line(base: type, overridden: dict[str, Any], expected: str) -> None:
+    env = wrong(base, overridden)
+    found = line(env)
+    assert found == expected or (expected.endswith(" ") and found.startswith(expected))
+    # Training says the same, before anything compiles.
+    kind = rljax.SelfPlayConfig if isinstance(env, rljax.Game) else rljax.PPOConfig
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        rljax.make_agent(kind(env=env))
+
+
+@pytest.mark.parametrize(("base", "overridden", "expected"), [case[1:] for case in PLAYED], ids=[case[0] for case in PLAYED])
+def test_what_random_play_shows_is_one_line(base: type, overridden: dict[str, Any], expected: str) -> None:
+    assert re.fullmatch(expected, line(wrong(base, overridden)))
+
+
+@pytest.mark.parametrize("base", [Walk, Pass])
+def test_what_is_right_is_accepted(base: type) -> None:
+    """Also numbers of Python for a reward and an end, and metrics of any number type."""
+    overridden = {"info": lambda _, s: {"metrics": {"steps": s.time, "far": s.position > 0.1, "x": 0.5}}} if base is Walk else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rljax.check_environment(wrong(base, overridden), key=jax.random.key(3))
+
+
+def test_a_cosine_may_be_off_by_a_rounding() -> None:
+    rljax.check_environment(wrong(Walk, {"observe": lambda _, s: jnp.full(3, 1.0 + 2e-7)}))
+
+
+def test_a_head_that_depends_on_another_is_played_legally() -> None:
+    """Of pairs: the second head must repeat the first; what breaks it ends in NaN."""
+
+    def step(self: Any, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        obs, state, _, over, info = Walk.step_env(self, key, state, action, params)
+        return obs, state, jnp.where(action[0] == action[1], 1.0, jnp.nan), over, info
+
+    pairs = jnp.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], bool)
+    space = {"action_space": lambda *_: MultiDiscrete((2, 2)), "step_env": step}
+    rljax.check_environment(wrong(Walk, {**space, "action_mask": lambda *_: pairs}))
+    assert "nan" in line(wrong(Walk, space))
+
+
+@pytest.mark.parametrize("bad", ["name", "default_params", "__repr__"])
+def test_properties_that_raise_are_one_line(bad: str) -> None:
+    env = wrong(Walk, {bad: raising if bad == "__repr__" else property(raising)})
+    if bad == "__repr__":
+        rljax.check_environment(env)
+        rljax.make_agent(rljax.PPOConfig(env=env))
+        with pytest.raises(ConfigError, match="num_envs = 0"):
+            rljax.PPOConfig(env=env, num_envs=0)
+        return
+    for call in (lambda: rljax.check_environment(env), lambda: rljax.make_agent(rljax.PPOConfig(env=env))):
+        with pytest.raises(ConfigError, match=f"^environment Wrong: {bad} raised RuntimeError: oh$"):
+            call()
+
+
+def test_a_name_that_is_no_string_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^environment Wrong: name is a int, expected a string$"):
+        rljax.make_agent(rljax.PPOConfig(env=wrong(Walk, {"name": 3})))
+
+
+def test_an_enormous_observation_is_one_line() -> None:
+    shape = (2**30, 1)
+    env = wrong(Walk, {"observation_space": lambda *_: Box(0.0, 1.0, shape, jnp.float32), "observe": lambda *_: jnp.zeros(shape)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "device_memory", lambda: 2**31)
+        with pytest.raises(ConfigError, match=r"one observation needs 4.3 GB, this device has 2.1 GB: make it smaller"):
+            rljax.make_agent(rljax.PPOConfig(env=env))
+
+
+def test_training_tries_an_environment_of_the_users_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Any] = []
+    check_play = environments.check_play
+    monkeypatch.setattr(environments, "check_play", lambda env, params: played.append(env) or check_play(env, params))
+    monkeypatch.setattr(environments, "_TRIED", {})
+    env = type("Walk", (Walk,), {"__module__": "mine"})()
+    small = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "num_epochs": 1, "total_timesteps": 8}
+    config = rljax.PPOConfig(env=env, **small)
+    # Under a trace nobody plays, and that counts for nothing.
+    jax.eval_shape(lambda rate, key: rljax.make_train(config.replace(learning_rate=rate))(key), jnp.ones(()), jax.random.key(0))
+    assert not played
+    for _ in range(2):
+        rljax.make_train(config)
+    assert played == [env]
+    rljax.make_train(rljax.PPOConfig(**small))
+    assert played == [env]
+    nan = type("Wrong", (Walk,), {"__module__": "mine", "reward": lambda *_: jnp.nan})()
+    for call in (rljax.make_train, rljax.fit, try_environment):
+        with pytest.raises(ConfigError, match=r"^environment Wrong: step_env returned a reward of nan"):
+            call(config.replace(env=nan))
+    with pytest.raises(ConfigError, match=r"^environment Wrong: step_env returned a reward of nan"):
+        rljax.sweep(config.replace(env=nan), {"learning_rate": [1e-3]})
+
+
+def test_suites_from_elsewhere_are_warned_of() -> None:
+    env, params = rljax.make_env("gymnax:FourRooms-misc")
+    with pytest.warns(RljaxWarning, match=r"^environment FourRooms-misc: observation int32\[4\] does not fit .* float32\[4\]$"):
+        rljax.check_environment(env, params)
