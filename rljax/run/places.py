@@ -80,13 +80,20 @@ class Watched:
         except OSError:  # Windows cannot open folders, and does not let go of those with open files
             self._descriptor = None
 
+    @property
+    def there(self) -> bool:
+        """Whether the folder is where it was."""
+        if self._descriptor is None:
+            return True
+        try:
+            return os.path.samestat(os.stat(self.folder), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def check(self) -> None:
         """Raise a RljaxError where the folder is gone, or is another one by now."""
-        if self._descriptor is None:
+        if self.there:
             return
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(self.folder), os.fstat(self._descriptor)):
-                return
         raise RljaxError(f"training stopped: {self.folder} was moved or removed meanwhile; nothing was written in its place")
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
@@ -21,6 +22,7 @@ from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
 from rljax.run.folder import CONFIG_FILE
 from rljax.run.outputs import make_folder, read_table, write_csv, written_aside
+from rljax.run.places import Watched
 from rljax.run.population import Population, Programs, Told, out_of_memory
 from rljax.run.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
 from rljax.run.storage import absolute, check_storage, file_of, journal
@@ -137,46 +139,48 @@ def tune(
         _study(storage, pruner)  # before there is a folder: it may not be one
     if folder is not None and not (folder / TUNE_FILE).exists():
         _create(folder, config, chosen, storage, same)
-    study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
-    _check_same(study, config, chosen, same)
-    study.set_user_attr(f"{PROCESS} {_process()}", True)
-    _free_abandoned(study)
-    while (left := trials - len(_counted(study))) > 0:
-        # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
-        # are mixed, since a sum of numbers of trials and processes may be another's.
-        here = zlib.crc32(_process().encode()) if joined else 0
-        study.sampler = _sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
-        batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
-        for trial in batch:
-            trial.set_user_attr(PROCESS, _process())
-        try:
-            _run_batch(study, batch, programs, size, seeds, episodes)
-        except jax.errors.JaxRuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            size = programs.smaller(size * seeds) // seeds
-            if size < 1:
-                raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
-            progress(f"out of memory: going on with {size} trials at once")
-            continue
-        done = [t for t in _counted(study) if t.state.is_finished()]
-        best = f"{study.best_value:.1f}" if _complete(study) else "-"
-        progress(f"{len(done)}/{trials} trials done, best return {best}")
+    with contextlib.nullcontext() if folder is None else Watched(folder) as watched:
+        study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
+        _check_same(study, config, chosen, same)
+        study.set_user_attr(f"{PROCESS} {_process()}", True)
+        _free_abandoned(study)
+        while (left := trials - len(_counted(study))) > 0:
+            # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
+            # are mixed, since a sum of numbers of trials and processes may be another's.
+            here = zlib.crc32(_process().encode()) if joined else 0
+            study.sampler = _sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
+            batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
+            for trial in batch:
+                trial.set_user_attr(PROCESS, _process())
+            try:
+                _run_batch(study, batch, programs, size, seeds, episodes, watched)
+            except jax.errors.JaxRuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                size = programs.smaller(size * seeds) // seeds
+                if size < 1:
+                    raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
+                progress(f"out of memory: going on with {size} trials at once")
+                continue
+            done = [t for t in _counted(study) if t.state.is_finished()]
+            best = f"{study.best_value:.1f}" if _complete(study) else "-"
+            progress(f"{len(done)}/{trials} trials done, best return {best}")
+            if watched is not None:
+                watched.check()
+                _write_trials(watched.folder, study, tuple(chosen))
+        under_way = [t for t in _counted(study) if not t.state.is_finished()]
+        if under_way:
+            progress(f"{len(under_way)} trials are under way in other processes")
+        if not _complete(study):
+            what = "they are under way in other processes" if under_way else "try smaller learning rates"
+            raise ConfigError(f"none of {trials} trials has come to a number: {what}")
+        best_config = changed(config, study.best_params)
         if folder is not None:
             _write_trials(folder, study, tuple(chosen))
-    under_way = [t for t in _counted(study) if not t.state.is_finished()]
-    if under_way:
-        progress(f"{len(under_way)} trials are under way in other processes")
-    if not _complete(study):
-        what = "they are under way in other processes" if under_way else "try smaller learning rates"
-        raise ConfigError(f"none of {trials} trials has come to a number: {what}")
-    best_config = changed(config, study.best_params)
-    if folder is not None:
-        _write_trials(folder, study, tuple(chosen))
-        with written_aside(folder / BEST_FILE) as aside:
-            aside.write_text(dump_config(best_config), encoding="utf-8")
-        draw_study(study, folder / PICTURE)
-    return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
+            with written_aside(folder / BEST_FILE) as aside:
+                aside.write_text(dump_config(best_config), encoding="utf-8")
+            draw_study(study, folder / PICTURE)
+        return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
 
 
 def resume_tune(
@@ -326,8 +330,14 @@ def _counted(study: Any) -> list[Any]:
     return [t for t in study.get_trials(deepcopy=False) if t.state.name != "FAIL"]
 
 
-def _run_batch(study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int) -> None:
-    """Train trials and tell what came of them; those who ask are always told, also when something goes wrong."""
+def _run_batch(
+    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: Watched | None = None
+) -> None:
+    """Train trials and tell what came of them; those who ask are always told, also when something goes wrong.
+
+    Raises:
+        RljaxError: the study's folder is not where it was; nobody is told then.
+    """
     from optuna.trial import TrialState
 
     told: set[int] = set()
@@ -340,6 +350,8 @@ def _run_batch(study: Any, batch: list[Any], programs: Programs, size: int, seed
         iterations = programs.config.num_iterations
         for rung in range(1, RUNGS + 1):
             population.advance(-(-iterations * rung // RUNGS) - population.done)
+            if watched is not None:
+                watched.check()
             scores = population.score.reshape(-1, seeds).mean(1)
             for place, i in enumerate(places):
                 if i in told or i in places[:place]:
@@ -358,6 +370,8 @@ def _run_batch(study: Any, batch: list[Any], programs: Programs, size: int, seed
                 population.keep((kept[:, None] * seeds + np.arange(seeds)).ravel())
                 places = places[kept]
         returns = population.play(episodes).reshape(-1, seeds).mean(1)
+        if watched is not None:
+            watched.check()
         for place, i in enumerate(places):
             if i in told:
                 continue
@@ -368,7 +382,7 @@ def _run_batch(study: Any, batch: list[Any], programs: Programs, size: int, seed
                 study.tell(batch[i], state=TrialState.PRUNED)
     finally:
         for i, trial in enumerate(batch):
-            if i not in told:
+            if i not in told and (watched is None or watched.there):
                 study.tell(trial, state=TrialState.FAIL)
 
 

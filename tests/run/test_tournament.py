@@ -16,6 +16,7 @@ from PIL import Image
 import rljax
 from rljax.cli.main import main
 from rljax.collect.matches import play_match
+from rljax.core.config import dump_config
 from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.planning.mcts import make_mcts, searching
@@ -215,7 +216,10 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     said = capsys.readouterr().out
     assert "greedy return over 20 games against random play (" in said
     assert "evaluated against random play" in said
-    rljax.fit(config.replace(env="KuhnPoker-v0"), run_dir="runs/b")
+    Path("b.toml").write_text(dump_config(config.replace(env="KuhnPoker-v0")))
+    main(["train", "b.toml"])
+    said = capsys.readouterr().out
+    assert "  rljax play runs/b\n  rljax tournament runs/b --include random\n" in said
     rljax.fit(rljax.PPOConfig(total_timesteps=512), run_dir="runs/c")
     main(["tournament", "runs/a", "runs/a/checkpoints/step_256", "--include", "random", "--games", "10"])
     table = capsys.readouterr().out

@@ -112,6 +112,22 @@ def test_whoever_asks_tells_also_when_something_goes_wrong(monkeypatch: pytest.M
     assert tuning._counted(study) == []
 
 
+def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, folder = Population.advance, tmp_path / "a"
+
+    def advance_and_move(self: Population, iterations: int) -> None:
+        advance(self, iterations)
+        if not (tmp_path / "b").exists():
+            folder.rename(tmp_path / "b")
+            folder.mkdir()
+
+    monkeypatch.setattr(Population, "advance", advance_and_move)
+    with pytest.raises(rljax.RljaxError, match=r"training stopped: .*/a was moved or removed meanwhile"):
+        rljax.tune(CONFIG, SPACE, trials=2, batch_size=2, episodes=2, run_dir=folder)
+    assert list(folder.iterdir()) == []
+    assert (tmp_path / "b/study.journal").exists()
+
+
 def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> None:
     how: dict[str, Any] = {"batch_size": 2, "episodes": 2, "run_dir": tmp_path / "a"}
     rljax.tune(CONFIG, SPACE, trials=2, **how)
