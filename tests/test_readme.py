@@ -23,7 +23,7 @@ def test_every_block_is_python_or_bash() -> None:
     assert len(PYTHON) >= 4
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
+@pytest.mark.parametrize("block", [pytest.param(x, marks=pytest.mark.slow if i else (), id=str(i)) for i, x in enumerate(PYTHON)])
 def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-i", "-q"], input=block + "\n", cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
@@ -42,6 +42,7 @@ def test_the_two_main_commands_come_first() -> None:
     assert COMMANDS[:2] == ["pip install -e . && rljax train cartpole_ppo", 'pip install -e ".[test]" && pytest']
 
 
+@pytest.mark.slow
 def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda _: "quit")
@@ -75,6 +76,7 @@ def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
         "cartpole_ppo-3",
         "mine",
         "mine-fork",
+        "ppo",
         "tictactoe_selfplay",
     ]
     for made in (

@@ -275,6 +275,7 @@ def test_stored_latents_are_those_that_the_policy_had() -> None:
 # When, and on what, it is trained.
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_before_learning_starts_and_every_turn_after() -> None:
     # 13 steps are 7 rows of 2, the last of them begun.
     assert [float(t.metrics["train/updates"]) for t in trained()] == [0.0] * 6 + [1.0] * 8
@@ -385,6 +386,7 @@ def test_a_sequence_starts_from_the_state_and_the_action_of_its_context_row() ->
             np.testing.assert_array_equal(getattr(batch, name)[:, b], getattr(data, name)[row + 1 : row + 1 + LENGTH, env])
 
 
+@pytest.mark.slow
 def test_a_users_own_loop_is_the_agents_step() -> None:
     agent = rljax.make_agent(config())
     step, state = jax.jit(agent.step), jax.jit(agent.init)(jax.random.key(0))
@@ -463,6 +465,7 @@ def test_act_takes_any_leading_axes() -> None:
     assert carry.action.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["MaskedBandit-v0", "MultiDiscreteMatch-v0"])
 def test_an_illegal_action_is_never_played(env: str) -> None:
     state, _ = collected(20, env=env, num_envs=16, buffer_size=320)
@@ -524,13 +527,8 @@ def assert_trained(metrics: Mapping[str, jax.Array]) -> None:
     assert np.isfinite([float(x) for name, x in metrics.items() if name.startswith("train/")]).all()
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        rljax.Box(-2.0, 2.0, (3,)),
-        pytest.param(HEADS, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", [rljax.Box(-2.0, 2.0, (3,)), HEADS])
 def test_a_dictionary_with_a_picture_is_trained_on_with_all_kinds_of_actions(actions: Any) -> None:
     state, metrics = updated(Room(actions))
     assert_trained(metrics)
@@ -577,7 +575,8 @@ def lowered(seeds: int | None) -> tuple[Any, int]:
     return program, sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.replay.data))
 
 
-@pytest.mark.parametrize("seeds", [None, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [None, 2])
 def test_no_buffer_is_copied(seeds: int | None) -> None:
     program, buffer = lowered(seeds)
     temporary = program.compile().memory_analysis().temp_size_in_bytes

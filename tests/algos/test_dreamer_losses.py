@@ -249,6 +249,7 @@ KINDS = ["discrete", "continuous", pytest.param("multi-discrete", marks=pytest.m
 TERMS = ("representation", "reward", "cont", "dyn", "rep", "policy", "value", "repval")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("term", TERMS)
 def test_a_loss_term_is_that_of_the_plain_step(kind: str, term: str) -> None:
@@ -321,6 +322,7 @@ def largest(tree: Any) -> float:
     return float(max(np.max(x) for x in jax.tree.leaves(tree)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", TERMS)
 def test_a_term_reaches_its_networks_and_no_other(term: str) -> None:
     sizes = gradients()[0][term]
@@ -410,6 +412,7 @@ def moved(before: Any, after: Any) -> Any:
     return jax.tree.map(lambda a, b: np.asarray(b) - np.asarray(a), before, after)
 
 
+@pytest.mark.slow
 def test_the_first_update_has_a_learning_rate_of_zero() -> None:
     before, after, _ = updater("decoder")(0)
     jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
@@ -460,6 +463,7 @@ def represented(representation: str) -> SimpleNamespace:
     return SimpleNamespace(value=float(value), sizes=sizes, x1=feature @ np.asarray(params["projection"]["kernel"]), x2=token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("representation", ["r2dreamer", "infonce", "dreamerpro"])
 def test_a_representation_is_finite_and_its_gradient_reaches_the_encoder(representation: str) -> None:
     ours = represented(representation)

@@ -47,6 +47,7 @@ def by_hand(config: Any, iterations: int) -> rljax.PPOState:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.same_bits
 def test_a_loss_trains_as_in_a_loop_of_the_parts(tmp_path: Path) -> None:
     config = small("ppo")
@@ -64,6 +65,7 @@ def norm(state: Any) -> float:
     return float(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(state.params)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_algorithms_with_one_loss_take_another(name: str) -> None:
     """The algorithm's own loss, given, changes nothing; one that is 0 leaves the parameters as they were."""
@@ -112,6 +114,7 @@ def test_target_kl_needs_its_metric() -> None:
         rljax.fit(agent)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_own_loss_only(tmp_path: Path) -> None:
     config, folder = small("ppo"), tmp_path / "run"
     agent = rljax.make_agent(config, loss_fn=pulled)
@@ -142,6 +145,7 @@ def test_sweeps_train_agents_of_ones_own(tmp_path: Path) -> None:
         rljax.sweep(config, space, make_agent=lambda c: c)
 
 
+@pytest.mark.slow
 def test_tuning_trains_agents_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     config = small("ppo")

@@ -30,7 +30,8 @@ def observations(count: int) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("normalize", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", [False, True])
 def test_the_actor_provably_ignores_what_is_privileged_and_the_critic_does_not(network: dict[str, Any], normalize: bool) -> None:
     config = PPOConfig(env="HiddenBit-v0", network=network, normalize_observations=normalize, **SMALL)
     parts, agent = ppo_parts(config), make_agent(config)

@@ -85,7 +85,8 @@ def seen(state: PPOState, obs: Any) -> np.ndarray:
     return np.clip((np.asarray(obs) - mean) / np.sqrt(var + 1e-8), -10, 10)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", pytest.param("block_gru", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["lstm", "gru", "block_gru"])
 def test_a_rollout_is_what_the_policy_does_step_by_step_when_it_forgets_at_every_end(cell: str) -> None:
     """Against one environment at a time, one step at a time, in plain Python."""
     parts, collected = rollouts_of(cell)
@@ -114,6 +115,7 @@ def test_a_rollout_is_what_the_policy_does_step_by_step_when_it_forgets_at_every
     assert goes_on_across >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_ratio_is_1_on_the_first_minibatch_of_every_rollout(cell: str) -> None:
     collected = rollouts_of(cell)[1]

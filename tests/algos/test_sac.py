@@ -216,6 +216,7 @@ def test_illegal_actions_and_none_legal_at_all_leave_everything_finite() -> None
     assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.slow
 def test_targets_and_critic_losses_are_those_of_plain_python(case: Any) -> None:
     parts, params, target_params, batch, _, there = case
     value, _ = value_in_numpy(parts, params, target_params, batch.next_obs, batch.next_mask, there)
@@ -287,6 +288,7 @@ def test_each_loss_trains_its_own_part_and_their_sum_has_the_same_gradients(case
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[part], together[part])
 
 
+@pytest.mark.slow
 def test_the_actors_gradient_is_that_of_its_loss(case: Any) -> None:
     parts, params, _, batch, here, _ = case
     # Smaller outputs: a log_std outside its bounds has a gradient that is not its loss's, but leads back.

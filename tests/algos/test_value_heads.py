@@ -69,6 +69,7 @@ def minibatch_of(parts: PPOParts, state: Any, rollout: Any) -> Minibatch:
     return given[0]._replace(**{name: x.reshape(s) for name, x, s in zip(names, parts_of, shapes, strict=True)})
 
 
+@pytest.mark.slow
 def test_heads_that_share_weights_and_discounts_are_one_head() -> None:
     """The single head has the sum of the two as its critic: advantages and targets must be the same."""
     double = ppo_parts(config_of(num_steps=8, num_envs=2, **TWO))
@@ -104,6 +105,7 @@ def test_each_head_has_the_returns_of_its_own_stream_discounted_on_its_own() -> 
     del state
 
 
+@pytest.mark.slow
 def test_the_value_loss_is_differentiable_for_each_head_on_its_own() -> None:
     parts = ppo_parts(config_of(**TWO, vf_clip_eps=None))
     state, rollout = ppo_collect(parts, ppo_init(parts, jax.random.key(2)))
@@ -201,7 +203,8 @@ def test_a_bad_head_is_one_line(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["count", "rnd", "entropy_reduction"])
-@pytest.mark.parametrize("more", [{}, pytest.param(TWO, marks=pytest.mark.slow)], ids=["one stream", "two streams"])
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, TWO], ids=["one stream", "two streams"])
 def test_a_bonus_is_a_stream_with_a_head_of_its_own_that_no_episode_ends(kind: str, more: dict[str, Any]) -> None:
     config = config_of(intrinsic={"type": kind}, intrinsic_gamma=0.7, **more)
     parts = ppo_parts(config)

@@ -71,7 +71,8 @@ def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]
     run(capsys, "train", "cartpole_ppo", *TINY)
     status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo")
     assert (status, err) == (0, "")
-    assert "complete at step 256; to train on: rljax train --resume runs/cartpole_ppo --total-timesteps 512" in out
+    said = " ".join(out.split())  # on one line or two, as wide as the terminal is
+    assert "complete at step 256; to train on: rljax train --resume runs/cartpole_ppo --total-timesteps 512" in said
     assert "compiled in" not in out
     changed = refused(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512", "--num-envs", "8")
     assert "num_envs: a resumed run keeps its configuration, only total_timesteps may change" in changed

@@ -217,6 +217,7 @@ def outputs_of_tell(obs: jax.Array) -> jax.Array:
     return threshold(obs - 100.0) / 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"time_limit": 5, "flatten_observations": True, "clip_rewards": 1.0}])
 def test_samples_are_judged_where_the_best_policy_is_random_whatever_wraps_the_environment(changes: dict[str, Any]) -> None:
     key = jax.random.key(2)
@@ -229,6 +230,7 @@ def test_samples_are_judged_where_the_best_policy_is_random_whatever_wraps_the_e
         assert bool(jnp.all(unless_given == 1.0)) == greedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Tell(), TellAtRandom()])
 def test_training_logs_the_return_of_samples_where_the_best_policy_is_random(env: Any) -> None:
     config = PPOConfig(

@@ -69,6 +69,7 @@ def test_all_states_have_the_same_width() -> None:
     np.testing.assert_allclose(reward[1:-1], 1 / math.sqrt(2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_leaf_of_an_observation_counts() -> None:
     bonus = count_bonus()
     image = jnp.zeros((4, 1, 2, 2, 1), jnp.uint8).at[1, 0, 1, 1, 0].set(200)

@@ -40,6 +40,7 @@ def bits(count: int, seed: int = 0) -> jax.Array:
     return jax.random.bits(jax.random.key(seed), (count,))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(capacity=st.integers(1, 9), counts=st.lists(st.integers(1, 9), max_size=12))
 def test_ring_holds_what_a_deque_holds(capacity: int, counts: list[int]) -> None:
@@ -379,6 +380,7 @@ def weights_of(priorities: rb.Priorities, capacity: int) -> np.ndarray:
     return np.asarray(priorities.leaves).reshape(-1, N)[:capacity]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_prioritised_frequencies_and_probabilities_follow_the_formula(alpha: float) -> None:
     capacity = 13  # not a multiple of the block's rows

@@ -122,6 +122,7 @@ def tic_tac_toe_nash_conv(policies: Any, tree: GameTree) -> float:
     return value(empty, 0, 0) - value(empty, 0, 1)
 
 
+@pytest.mark.slow
 def test_nash_conv_of_tic_tac_toe_is_that_of_plain_recursion() -> None:
     tree = tree_of("tic_tac_toe")
     conv = jax.jit(lambda p: nash_conv(tree, p))

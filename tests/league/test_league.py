@@ -265,6 +265,7 @@ def test_no_opponent_is_swapped_inside_a_game() -> None:
     assert total == 0.0
 
 
+@pytest.mark.slow
 def test_seats_are_drawn_and_both_are_learned_from() -> None:
     parts = game_parts(
         rljax.SelfPlayConfig(env="KuhnPoker-v0", opponents="pfsp", num_envs=64, num_slots=4, network={"hidden": [8]})
@@ -282,6 +283,7 @@ def test_seats_are_drawn_and_both_are_learned_from() -> None:
     np.testing.assert_array_equal(teams[1:][going], teams[:-1][going])
 
 
+@pytest.mark.slow
 def test_updates_of_learners_are_their_own() -> None:
     """Two learners in one program learn what each learns alone: its games and its key decide, nothing of the other."""
     config = rljax.LeagueConfig(
@@ -303,6 +305,7 @@ def test_updates_of_learners_are_their_own() -> None:
         assert not np.array_equal(a[1], b[1])
 
 
+@pytest.mark.slow
 def test_matches_take_seats_in_turn_and_a_policy_beats_itself_half_the_time() -> None:
     game, params = rljax.make_env("TicTacToe-v0")
     match = jax.jit(lambda key: play_match(game, params, random_player, random_player, key, 2000))(jax.random.key(0))
@@ -316,6 +319,7 @@ def test_matches_take_seats_in_turn_and_a_policy_beats_itself_half_the_time() ->
     assert bool(jnp.isfinite(play_match(game, params, player, random_player, jax.random.key(1), 4).result).all())
 
 
+@pytest.mark.slow
 def test_a_game_is_evaluated_against_random_play() -> None:
     config = rljax.SelfPlayConfig(env="Territory-v0", network={"hidden": [8]}, num_envs=4, num_steps=4, num_minibatches=1)
     agent = make_games(config)
@@ -353,6 +357,7 @@ def test_helpers_of_teams() -> None:
     np.testing.assert_allclose(rljax.team_reward(jnp.array([1.0, 2.0, 3.0, 4.0]), (0, 1, 0, 1)), [2.0, 3.0, 2.0, 3.0])
 
 
+@pytest.mark.slow
 def test_agents_of_games_can_be_made_inside_a_trace() -> None:
     """Hyperparameters are swept by making the training inside of vmap."""
     config = rljax.SelfPlayConfig(
@@ -367,6 +372,7 @@ def test_agents_of_games_can_be_made_inside_a_trace() -> None:
     assert found[0, 1] == found[0, 0] != found[1, 1]
 
 
+@pytest.mark.slow
 def test_a_branch_is_a_bit_equal_clone_with_a_fresh_optimiser() -> None:
     agent = make_games(rljax.LeagueConfig(env="KuhnPoker-v0", num_envs=32, num_slots=2, num_steps=8, network={"hidden": [4]}))
     trained, _ = jax.jit(agent.step)(agent.init(jax.random.key(0)))
@@ -395,6 +401,7 @@ def test_games_of_a_learner_that_began_anew_do_not_count() -> None:
     assert games[0, 3] == 3.0
 
 
+@pytest.mark.slow
 def test_a_rating_is_by_the_record_of_results_and_evaluations_say_it() -> None:
     config = rljax.SelfPlayConfig(
         env="TicTacToe-v0",

@@ -46,6 +46,7 @@ def test_who_wins_everything_has_a_finite_rating_and_draws_are_halves() -> None:
     np.testing.assert_allclose(even.rating, [1000.0, 1000.0], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_plackett_luce_of_two_is_elo_and_of_four_finds_the_strengths() -> None:
     wins = results(50, 1)
     rankings = [(i, j) for i in range(4) for j in range(4) for _ in range(int(wins[i, j]))]
@@ -61,6 +62,7 @@ def test_plackett_luce_of_two_is_elo_and_of_four_finds_the_strengths() -> None:
     np.testing.assert_allclose(plackett_luce(jnp.asarray(order), 4).rating, TRUE, atol=15.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rankings",
     [

@@ -51,6 +51,7 @@ def policy_of(table: dict[str, Any], obs: Any, num_values: int = 1) -> tuple[Pol
     return policy, jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "kind", "num_values"),
     [(e, k, v) for (e, k), v in zip(itertools.product(ENCODERS, ("mlp", "lstm", "gru", "block_gru")), itertools.cycle((1, 3)))],

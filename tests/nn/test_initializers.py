@@ -96,6 +96,7 @@ def test_actor_critic_starts_with_the_gains_of_ppo() -> None:
     assert not np.allclose(params["actor_0"]["kernel"], params["critic_0"]["kernel"], atol=0.01)
 
 
+@pytest.mark.slow
 def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
     # LAPACK's QR deadlocks here within a few calls; a hang cannot be interrupted from inside, so a process of its own.
     program = (

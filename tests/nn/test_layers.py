@@ -73,6 +73,7 @@ def test_a_head_of_gain_0_puts_out_0_and_another_initialiser_is_used_for_the_res
     np.testing.assert_array_equal(mlp.apply(variables, normal(2, 4)), 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_mlp_computes_in_the_dtype_it_is_given_with_parameters_and_gradients_in_f32(norm: str) -> None:
     x, f32 = normal(32, 12), MLP((16, 16), num_outputs=4, norm=norm)

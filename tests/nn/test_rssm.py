@@ -186,6 +186,7 @@ def test_blocks_one_by_one_are_the_batched_ones(monkeypatch: pytest.MonkeyPatch)
     assert results[0].shape == (3, 16)
 
 
+@pytest.mark.slow
 def test_the_model_is_the_same_on_accelerators_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     rssm, x = model(), inputs()
     params = params_of(rssm)

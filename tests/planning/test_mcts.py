@@ -105,6 +105,7 @@ def test_a_draft_is_scored_by_its_formula_and_nobody_moves_out_of_turn() -> None
         np.testing.assert_allclose(draft_score(state.owner, params), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signs_follow_the_side_to_move_and_not_the_ply() -> None:
     """After A, the two picks of B in a row: a search that changed sign at every ply would let B choose against itself."""
     params, _ = drafts(12)
@@ -208,6 +209,7 @@ class Gamble(Game):
         return self.observe(after, params), after, jnp.where(last, gain, 0.0) * jnp.array([1.0, -1.0]), last, {}
 
 
+@pytest.mark.slow
 def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() -> None:
     """A search would draw a gamble once and take the result for certain: here it would gamble, at a loss of .2, most often."""
     game = Gamble()

@@ -25,6 +25,7 @@ TINY: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.LeagueConfig(**TINY, num_slots=1)])
 def test_a_judge_says_what_the_policy_takes(config: Any) -> None:
     agent = rljax.make_agent(config)
@@ -36,6 +37,7 @@ def test_a_judge_says_what_the_policy_takes(config: Any) -> None:
     np.testing.assert_array_equal(agent.act(state, obs, None, jax.random.key(1), True)[0], jnp.argmax(logits, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.AlphaZeroConfig(**TINY)])
 def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     agent = rljax.make_agent(config)
@@ -60,6 +62,7 @@ def test_what_cannot_search_is_refused(config: Any, message: str) -> None:
         search_player(agent, None, 8)
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     rljax.fit(rljax.SelfPlayConfig(**TINY), run_dir="runs/a")

@@ -54,7 +54,8 @@ def test_programs_are_compiled_as_often_as_asked_and_run_in_turn() -> None:
     assert all(timing.compile > 0 and len(timing.runs) == 3 for timing in timings.values())
 
 
-@pytest.mark.parametrize("cell", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_the_yardstick_remembers_the_sign_of_the_t_maze(cell: str) -> None:
     """Without memory, or one that is not reset where an episode begins or kept across rollouts, the return is near 0."""
     config = rljax.load_config(f"tmaze_ppo_{cell}", env_params={"length": 3}, total_timesteps=40_960, eval_every=None)
@@ -87,6 +88,7 @@ def test_what_is_printed_is_written_as_json(
     assert "expected a file name that ends in .json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_sweep_is_measured_beside_the_bare_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     config = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
     bench_sweep.print_agents(config, (1, 2), 2)

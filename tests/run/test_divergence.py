@@ -176,6 +176,7 @@ def test_a_seed_that_diverges_is_frozen_and_the_others_go_on_bit_for_bit(
     assert f"seed_index {victim} diverged at step 640: it trains no more\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_repeat_the_failure(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     config = breaking("ppo", "reward", 150)
     numbers = seeds_below(config, SEEDS)
@@ -272,6 +273,7 @@ def test_a_mask_that_allows_nothing_in_an_episode_under_way_stops_the_run(
         rljax.fit(config)
 
 
+@pytest.mark.slow
 def test_masks_that_are_as_they_should_be_are_counted_as_that() -> None:
     """Also at the ends of games, where nothing is legal."""
     env = NothingLegal((3, 2))

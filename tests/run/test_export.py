@@ -110,6 +110,7 @@ def dictionaries(count: int) -> dict[str, np.ndarray]:
     return {"speed": normals(count, 2, 3), "goal": np.arange(count, dtype=np.int32) % 5}
 
 
+@pytest.mark.slow
 def test_a_process_without_rljax_acts_the_same(cartpole: Exported, masked: Exported, tmp_path: Path) -> None:
     obs, bandit_obs, mask = normals(50, 4), normals(50, 9), masks(50)
     np.savez(tmp_path / "in.npz", obs=obs, bandit_obs=bandit_obs, mask=mask)
@@ -195,6 +196,7 @@ def test_any_batch_size_and_unbatched(cartpole: Exported, count: int) -> None:
     assert policy.sample(one, key) == cartpole.act(one, key)
 
 
+@pytest.mark.slow
 def test_actions_are_what_gymnasium_takes(cartpole: Exported, pendulum: Exported, dictionary: Exported) -> None:
     """Of NumPy observations an `int` or arrays of NumPy, that the spaces of Gymnasium contain; of JAX arrays JAX arrays."""
     spaces = pytest.importorskip("gymnasium").spaces

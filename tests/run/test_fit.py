@@ -57,6 +57,7 @@ def test_fit_equals_jitted_make_train_bit_for_bit(reference: rljax.TrainResult) 
         np.testing.assert_array_equal(np.asarray(values), fitted.metrics[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_chunk_lengths_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch, reference: rljax.TrainResult) -> None:
     monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)  # chunks of 1, 4, 5, 5, 5, 3 at most
     progress = Recorder()
@@ -206,6 +207,7 @@ def test_callback_sees_every_record_and_can_stop_early() -> None:
     assert len(result.metrics["train/value"]) == taken
 
 
+@pytest.mark.slow
 def test_progress_is_told_the_steps_really_taken() -> None:
     progress = Recorder()
     rljax.fit(CONFIG.replace(total_timesteps=64 * 3 + 63, eval_every=None), progress=progress)

@@ -25,6 +25,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fork_that_changes_nothing_goes_on_as_the_run_would_have(parent: Path, tmp_path: Path) -> None:
     before = {p: p.read_bytes() for p in parent.rglob("*") if p.is_file()}
     with warnings.catch_warnings():
@@ -39,6 +40,7 @@ def test_a_fork_that_changes_nothing_goes_on_as_the_run_would_have(parent: Path,
     assert {p: p.read_bytes() for p in parent.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_another_learning_rate_from_the_same_weights_and_optimiser(parent: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -92,6 +94,7 @@ def test_a_normaliser_that_is_left_out_is_named(parent: Path, tmp_path: Path) ->
         rljax.fit(LONGER.replace(normalize_observations=False), fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
 
 
+@pytest.mark.slow
 def test_a_finished_fork_shows_as_complete(parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = LONGER.replace(num_envs=6, num_steps=20)
     with pytest.warns(rljax.RljaxWarning, match="made anew"):

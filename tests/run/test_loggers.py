@@ -94,6 +94,7 @@ def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
     assert metrics["eval/return"] == pytest.approx((metrics["seed_0/eval/return"] + metrics["seed_1/eval/return"]) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["start", "log", "close"])
 def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(where: str, tmp_path: Path) -> None:
     failing, other = Failing(where), Recorder()

@@ -62,6 +62,7 @@ def write_run(folder: Path, rows: int = 40, seeds: int | None = None, **changes:
     return folder
 
 
+@pytest.mark.slow
 def test_signals_errors_and_their_names_are_drawn(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     drawn = plot_openloop(run, tmp_path / "a.svg")
@@ -90,6 +91,7 @@ def test_images_are_drawn_in_strips(tmp_path: Path) -> None:
     np.testing.assert_allclose(drawn.copy_last_error, 1 / 6, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_the_best_seed_of_several_is_drawn_and_the_command_says_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ class Told(Silent):
         self.calls.append("stop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, 2])
 def test_the_time_left_is_known_from_the_first_whole_iteration_of_learning(seeds: int | None) -> None:
     """As `train/updates` tells, which counts gradient steps; the first iteration that learns is a chunk of its own."""
@@ -137,6 +138,7 @@ def test_the_time_left_is_known_from_the_first_whole_iteration_of_learning(seeds
     assert told.updates[-1][1] == 0.0
 
 
+@pytest.mark.slow
 def test_on_policy_runs_know_it_at_once_and_a_resumed_buffer_is_full_already(tmp_path: Path) -> None:
     told = Told()
     rljax.fit(TINY["ppo"].replace(eval_every=None), progress=told)

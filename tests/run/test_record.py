@@ -265,6 +265,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_games_in_turns_are_shown_a_move_a_second_unless_asked(tmp_path: Path) -> None:
     agent = rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=8, num_steps=8, num_minibatches=2))
     state = agent.init(jax.random.key(0))

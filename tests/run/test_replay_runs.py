@@ -40,7 +40,7 @@ def test_a_fork_keeps_the_buffer_and_its_priorities(parent: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "anew"),
     [
-        ({"buffer_size": 800}, "priorities, replay"),
+        pytest.param({"buffer_size": 800}, "priorities, replay", marks=pytest.mark.slow),
         pytest.param(
             {"num_envs": 2, "num_steps": 32},
             "env_state, obs, priorities, replay, reward_statistics",

@@ -31,6 +31,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("a bandit", 0.1, 2, tiny))
 
 
+@pytest.mark.slow
 def test_a_record_says_what_was_run_and_holds_what_training_by_hand_gives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_seed_without_a_value_is_left_out_and_not_solved() -> None:
     assert summarized(np.array([np.nan])) == {"known": 0}
 
 
+@pytest.mark.slow
 def test_a_command_that_differs_from_the_published_one_is_written_as_it_was(tmp_path: Path) -> None:
     record = reproduce("tiny", tmp_path, seeds=1, first_seed=7, budget=0.5, quiet=True)
     assert record["command"] == "rljax reproduce tiny --seeds 1 --first-seed 7 --budget 0.5"

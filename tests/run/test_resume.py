@@ -51,7 +51,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = (("ppo", None), ("ppo", 3), ("dqn", None), ("ppo with memory", None))
+QUICK = (("ppo", None), ("dqn", None))
 """Those that are not slow tests."""
 
 
@@ -88,6 +88,7 @@ def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: 
     assert_same_run(tmp_path / "whole", tmp_path / "halves")
 
 
+@pytest.mark.slow
 def test_killed_between_checkpoints_repeats_what_was_not_saved(tmp_path: Path, reference: Path) -> None:
     with pytest.raises(Killed):
         rljax.fit(CONFIG, run_dir=tmp_path / "a", progress=KillAt(900), checkpoint_every=300, checkpoint_seconds=None)
@@ -110,6 +111,7 @@ def test_a_record_half_full_at_the_checkpoint_is_completed(tmp_path: Path, monke
     assert_same_run(tmp_path / "a", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_resuming_again_and_again_is_exact(tmp_path: Path, reference: Path) -> None:
     for step in range(100, CONFIG.total_timesteps, 200):
         with pytest.raises(Killed):
@@ -121,6 +123,7 @@ def test_resuming_again_and_again_is_exact(tmp_path: Path, reference: Path) -> N
 STEPS_OF_A_WRITE = ["mkdir", "write_text", "rename", "symlink_to"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", STEPS_OF_A_WRITE)
 @pytest.mark.parametrize("occurrence", [1, 2, 3])
 def test_killed_at_any_step_of_a_checkpoint_write(
@@ -283,6 +286,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     assert rljax.load_run(tmp_path / "b").step == CONFIG.total_timesteps
 
 
+@pytest.mark.slow
 def test_a_run_that_is_extended_goes_on_as_one_with_that_budget(tmp_path: Path) -> None:
     config = CONFIG.replace(anneal_lr=False)
     short = config.replace(total_timesteps=config.total_timesteps // 2)
@@ -376,6 +380,7 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "empty").iterdir())
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_whose_links_were_followed_or_lost_resumes(tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     shutil.copytree(tmp_path / "a", tmp_path / "followed", symlinks=False)
@@ -425,6 +430,7 @@ def test_the_working_directory_may_change_under_a_run(tmp_path: Path, reference:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.slow
 def test_what_a_callback_raises_comes_out_as_it_is_after_a_save(tmp_path: Path, reference: Path) -> None:
     asked = []
 
@@ -441,6 +447,7 @@ def test_what_a_callback_raises_comes_out_as_it_is_after_a_save(tmp_path: Path, 
     assert_same_run(tmp_path / "a", reference)
 
 
+@pytest.mark.slow
 def test_a_script_started_again_after_its_run_was_extended_keeps_the_longer_budget(tmp_path: Path) -> None:
     short = CONFIG.replace(total_timesteps=768)
     rljax.fit(short, run_dir=tmp_path / "a", resume=True)
@@ -495,6 +502,7 @@ def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
             read()
 
 
+@pytest.mark.slow
 def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     program = (
@@ -512,6 +520,7 @@ def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:
     rljax.fit(resume=tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path) -> None:
     key = jax.random.key(3, impl="rbg")
     whole = rljax.fit(CONFIG, key=key).state
@@ -531,6 +540,7 @@ def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path
     assert_same_state(checkpoint_module.state_from(read.arrays, state, {}, path), state)
 
 
+@pytest.mark.slow
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", checkpoint_every=128, keep=2)
     steps = checkpoint_steps(tmp_path / "a" / "checkpoints")
@@ -540,6 +550,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     assert set(range(0, 1537, 128)) <= set(checkpoint_steps(tmp_path / "b" / "checkpoints"))
 
 
+@pytest.mark.slow
 @pytest.mark.same_bits
 def test_best_holds_the_weights_that_scored(tmp_path: Path) -> None:
     config = CONFIG.replace(total_timesteps=64 * 60, learning_rate=3e-3, eval_every=200)

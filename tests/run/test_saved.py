@@ -31,6 +31,7 @@ def single(result: rljax.TrainResult) -> rljax.TrainResult:
     return jax.tree.map(lambda x: x[1], result)
 
 
+@pytest.mark.slow
 def test_what_is_saved_reads_back_and_trains_on(trained: rljax.TrainResult, tmp_path: Path) -> None:
     one = single(trained)
     assert rljax.save(tmp_path / "a", CONFIG, one.state) == tmp_path / "a"
@@ -49,6 +50,7 @@ def test_what_is_saved_reads_back_and_trains_on(trained: rljax.TrainResult, tmp_
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), result.state.params, expected.params)
 
 
+@pytest.mark.slow
 def test_every_command_takes_it(
     trained: rljax.TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +121,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, rljax.Agent,
     return rljax.save(tmp_path_factory.mktemp("games") / "player", agent, state), agent, state
 
 
+@pytest.mark.slow
 def test_agents_and_folders_play_tournaments(player: tuple[Path, rljax.Agent, Any], tmp_path: Path) -> None:
     folder, agent, state = player
     how: dict[str, Any] = {"include": ["random"], "num_games": 8, "opening_moves": 0, "sample": True}

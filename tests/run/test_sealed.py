@@ -56,6 +56,7 @@ def one_line(call: Callable[[], object], match: str) -> None:
     assert len(str(error.value)) < 700
 
 
+@pytest.mark.slow
 def test_every_bit_of_meta_json_counts(run: Path) -> None:
     file = newest(run) / "meta.json"
     usual = file.read_bytes()
@@ -206,6 +207,7 @@ class Keyed(rljax.Environment):
         return obs, {**state, "rbg": key}, obs[0], jnp.array(False), {}
 
 
+@pytest.mark.slow
 def test_an_environment_may_have_keys_of_another_implementation(tmp_path: Path) -> None:
     config = CONFIG.replace(env=Keyed(), time_limit=10, eval_every=None, total_timesteps=128)
     whole = rljax.fit(config).state

@@ -23,6 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, rljax.TrainResu
     return folder, rljax.fit(CONFIG, seeds=SEEDS, run_dir=folder)
 
 
+@pytest.mark.slow
 def test_seed_i_is_the_run_that_seed_plus_i_alone_would_be(run: tuple[Path, rljax.TrainResult]) -> None:
     _, result = run
     for i in range(SEEDS):
@@ -30,11 +31,13 @@ def test_seed_i_is_the_run_that_seed_plus_i_alone_would_be(run: tuple[Path, rlja
         assert_close(ours, rljax.fit(CONFIG.replace(seed=CONFIG.seed + i)))
 
 
+@pytest.mark.slow
 def test_it_is_the_vmap_of_make_train(run: tuple[Path, rljax.TrainResult]) -> None:
     keys = jax.vmap(jax.random.key)(np.arange(CONFIG.seed, CONFIG.seed + SEEDS, dtype=np.uint32))
     assert_close(run[1], jax.jit(jax.vmap(rljax.make_train(CONFIG)))(keys))
 
 
+@pytest.mark.slow
 def test_a_key_is_split_over_the_seeds() -> None:
     config = CONFIG.replace(total_timesteps=64 * 2)
     ours = rljax.fit(config, key=jax.random.key(5), seeds=2)
@@ -114,6 +117,7 @@ def test_a_seed_index_that_is_not_there_is_one_clear_line(run: tuple[Path, rljax
             rljax.fit(CONFIG, seeds=seeds)
 
 
+@pytest.mark.slow
 def test_nan_names_the_seed(tmp_path: Path) -> None:
     config = CONFIG.replace(
         env="Pendulum-v1", env_params={"gravity": 1e30, "max_speed": 1e30}, normalize_rewards=False, eval_every=None

@@ -32,6 +32,7 @@ class SignalAt(Silent):
             signal.raise_signal(self.signum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_goes_on_exactly(signum: int, tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "whole")
@@ -91,6 +92,7 @@ def test_a_handler_of_the_users_own_is_called_the_second_time() -> None:
     assert called == [signal.SIGTERM]
 
 
+@pytest.mark.slow
 def test_a_run_within_a_callback_passes_the_signal_on(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "whole")
 
@@ -133,6 +135,7 @@ except rljax.TrainingInterrupted as stop:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("how", "expected"), [("children", "done"), ("group", "saved True")])
 def test_signals_to_forked_children_are_not_those_of_the_run(how: str, expected: str, tmp_path: Path) -> None:
@@ -142,6 +145,7 @@ def test_signals_to_forked_children_are_not_those_of_the_run(how: str, expected:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_thread_leaves_signals_alone() -> None:
     results: list[rljax.TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(rljax.fit(CONFIG.replace(total_timesteps=128))))
@@ -150,6 +154,7 @@ def test_a_thread_leaves_signals_alone() -> None:
     assert int(results[0].state.iteration) == 2
 
 
+@pytest.mark.slow
 def test_the_time_budget_stops_and_saves(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "whole")
     result = rljax.fit(CONFIG, run_dir=tmp_path / "a", max_minutes=1e-9)
@@ -172,6 +177,7 @@ def started(tmp_path: Path, *arguments: str, until: Callable[[], bool]) -> subpr
     return process
 
 
+@pytest.mark.slow
 def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
     checkpoints = tmp_path / "runs/cartpole_ppo/checkpoints"
     arguments = ("--total-timesteps", "1_000_000_000", "--checkpoint-every", "2e4")
@@ -192,6 +198,7 @@ def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
     assert rljax.load_run(tmp_path / "runs/cartpole_ppo").step > step
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once_with_the_last_checkpoint_intact(tmp_path: Path) -> None:
     """One iteration takes hours, so that nothing but the second signal can end this process before the test's timeout."""
     folder = tmp_path / "runs/cartpole_ppo"

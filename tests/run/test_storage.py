@@ -105,6 +105,7 @@ def foreign_database(path: Path) -> None:
     database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "json", "list", "half", "folder", "database", "text as database"])
 def test_nothing_but_a_study_is_written_to(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "precious"

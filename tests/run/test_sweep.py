@@ -33,6 +33,7 @@ def alone(config: Any) -> tuple[float, float]:
     return returns[np.isfinite(returns)][-1], float(jnp.mean(greedy))
 
 
+@pytest.mark.slow
 def test_every_run_is_what_it_would_be_alone() -> None:
     """Also across programs, and where a batch is filled up."""
     space = {"learning_rate": [1e-3, 1e-2, 3e-2], "num_steps": [16, 32]}
@@ -46,6 +47,7 @@ def test_every_run_is_what_it_would_be_alone() -> None:
     assert found.best == CONFIG.replace(seed=3, **found.cells[int(np.argmax(found.returns.mean(1)))])
 
 
+@pytest.mark.slow
 def test_cells_that_share_a_structure_share_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Any, tuple[str, ...]]] = []
     original = Programs.__init__
@@ -60,6 +62,7 @@ def test_cells_that_share_a_structure_share_a_program(monkeypatch: pytest.Monkey
     assert sorted(names for _, names in made) == [("learning_rate",), ("learning_rate", "max_grad_norm")]
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space, how = {"learning_rate": [1e-3, 1e-2, 3e-2], "gamma": [0.9, 0.99]}, {"seeds": 2, "episodes": 3, "batch_size": 4}
     whole = rljax.sweep(CONFIG, space, run_dir=tmp_path / "whole", **how)
@@ -86,6 +89,7 @@ def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monk
     np.testing.assert_array_equal(rljax.resume_sweep(tmp_path / "half").returns, half.returns)
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sweeps.Population
     sizes: list[int] = []
@@ -104,6 +108,7 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     assert np.isfinite(found.returns).all()
 
 
+@pytest.mark.slow
 def test_batches_fit_in_the_memory_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = Programs(CONFIG, ("learning_rate",))
     analysis = programs.chunk(4)[0].memory_analysis()  # type: ignore[attr-defined]
@@ -115,6 +120,7 @@ def test_batches_fit_in_the_memory_that_there_is(monkeypatch: pytest.MonkeyPatch
         programs.batch_size(16)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # of a mean of nothing
 def test_a_run_that_diverges_is_the_worst_and_stops_nobody(tmp_path: Path) -> None:
     found = rljax.sweep(CONFIG, {"learning_rate": [1e30, 1e-3]}, episodes=2, run_dir=tmp_path / "a")
@@ -176,6 +182,7 @@ def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: 
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY_TOML)

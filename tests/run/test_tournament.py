@@ -31,6 +31,7 @@ def always(action: int) -> Entry:
     return Entry(f"always {action}", f"{action}", lambda _: lambda key, state, obs, mask: jnp.full(2, action), None)
 
 
+@pytest.mark.slow
 def test_a_round_robin_counts_what_happens_and_rates_it(tmp_path: Path) -> None:
     """Paper beats rock, scissors beat paper, rock beats scissors; a player of random moves has 1000. A game without chance counts
     once from each seat."""
@@ -63,6 +64,7 @@ def leaning(side: int) -> Entry:
     return Entry(f"leans {side}", f"leans {side}", lambda _: play, None)
 
 
+@pytest.mark.slow
 def test_two_games_again_and_again_say_little_and_openings_make_them_differ() -> None:
     """Of 100 games of two players that draw nothing all are one of two, and their intervals those of two games."""
     game, params = make_env("ConnectFour-v0")
@@ -99,6 +101,7 @@ def test_a_known_difference_in_strength_is_found_with_the_interval_of_its_formul
     assert low < 1000 + 400 * np.log10(7 / 3) < high
 
 
+@pytest.mark.slow
 def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
     share, played, met = np.array([0.8, 0.5, 0.8, 0.5, 0.1]), np.array([4, 4, 4, 4, 2]), np.zeros((5, 5), bool)
     assert swiss_pairs(share, played, met) == [(0, 2), (1, 4)]  # 3 sits out: 4 has played less
@@ -194,6 +197,7 @@ def test_every_game_of_two_can_be_played(name: str) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Train, let two checkpoints and random play meet, play, evaluate; bad input is one line."""
     monkeypatch.chdir(tmp_path)

@@ -26,6 +26,7 @@ CONFIG = rljax.PPOConfig(
 SPACE = {"learning_rate": rljax.Range(1e-5, 1e-1, log=True), "gamma": rljax.Range(0.9, 0.999)}
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_run_it_says_and_a_batch_is_one_program() -> None:
     found = rljax.tune(CONFIG, SPACE, trials=6, batch_size=4, episodes=5, pruner="none")
     assert [t.state.name for t in found.trials] == ["COMPLETE"] * 6
@@ -142,6 +143,7 @@ def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> Non
     assert told[-1] == "1 trials are under way in other processes"
 
 
+@pytest.mark.slow
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     where = f"sqlite:///{tmp_path / 'study.db'}"
     given: dict[str, Any] = {"config": CONFIG, "space": SPACE, "trials": 2, "batch_size": 1, "episodes": 2, "storage": where}
@@ -186,6 +188,7 @@ def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: 
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY_TOML)
