@@ -87,6 +87,7 @@ def test_kuhn_poker(figure: Any) -> None:
     assert abs(float(report.average_value.mean()) + 1 / 18) <= 0.01
 
 
+@pytest.mark.long
 def test_leduc_poker(figure: Any) -> None:
     """Half of the preset's budget. Uniform play has a NashConv of 4.75; published policy gradients end between .60 and 1.05."""
     config = rljax.load_config("leduc_league", total_timesteps=3_000_000, snapshot_every=30_000)
@@ -112,6 +113,7 @@ def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
     assert losses.sum() == 0
 
 
+@pytest.mark.long
 def test_exploiters_gain_less_from_a_league(figure: Any) -> None:
     """Number Duel: what a fresh PPO wins from the main agent, and from plain self-play of as many steps; 5 is all there is.
 
