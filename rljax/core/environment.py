@@ -6,7 +6,6 @@ Any gymnax environment meets the contract too, so code here asks for attributes 
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax
@@ -146,9 +145,3 @@ def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:
 def plays_greedily(env: Any, deterministic: bool | None) -> bool:
     """Whether a policy is judged by its mode and not by samples: as asked for, or unless given, as `best_is_random` says."""
     return not getattr(env, "best_is_random", False) if deterministic is None else deterministic
-
-
-def __getattr__(name: str) -> Any:
-    if name == "check_environment":  # its former place; by name, as rljax.core.check imports this module
-        return importlib.import_module("rljax.core.check").check_environment
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

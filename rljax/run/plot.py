@@ -34,8 +34,8 @@ RESAMPLES = 2000
 
 TITLES = {
     "eval/rating": "Elo rating in the pool",
-    "eval/return": "return (greedy evaluation)",
-    "eval/length": "episode length (greedy evaluation)",
+    "eval/return": "return (evaluation)",
+    "eval/length": "episode length (evaluation)",
     "episode/return": "return (training episodes)",
     "episode/length": "episode length (training episodes)",
     "episode/count": "episodes ended",

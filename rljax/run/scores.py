@@ -27,6 +27,7 @@ class Scores:
         known = meta.get("returns") or {}
         self.returns = {name: _from_json(known.get(name), num_seeds) for name in SCORES}
         self.best_score: float = -math.inf if meta.get("best_score") is None else meta["best_score"]
+        self.best_scores = _from_json(meta.get("best_scores"), num_seeds)
         self.best_step: int | None = meta.get("best_step")
         self.left_out = np.zeros(num_seeds, bool)
 
@@ -44,8 +45,11 @@ class Scores:
             known[self.left_out] = math.nan
 
     def leave_out(self, seed: int) -> None:
-        """A seed that has diverged has no score from now on, and the others are judged without it."""
+        """A seed that has diverged has no score from now on; the others are judged without it, then and before."""
         self.left_out[seed] = True
+        others = self.best_scores[~self.left_out]
+        if np.isfinite(others).any():  # checkpoints of earlier versions do not say what each seed's was
+            self.best_score = float(np.mean(others))
         for known in self.returns.values():
             known[seed] = math.nan
 
@@ -56,7 +60,7 @@ class Scores:
         score = float(np.mean(self.returns[name][~self.left_out]))
         if not score > self.best_score:  # NaN is not
             return False
-        self.best_score, self.best_step = score, step
+        self.best_score, self.best_scores, self.best_step = score, self.returns[name].copy(), step
         return True
 
     def meta(self, iteration: int) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class Scores:
             "scores": returns[score_name],
             "returns": returns,
             "best_score": None if self.best_step is None else self.best_score,
+            "best_scores": None if self.best_step is None else _to_json(self.best_scores),
             "best_step": self.best_step,
         }
 

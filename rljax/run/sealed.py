@@ -128,6 +128,7 @@ META_FIELDS = {
     "scores": list_of(_known_or_none, _NUMBER_OR_NONE).optional,
     "returns": table_of(lambda x: isinstance(x, list) and all(map(_known_or_none, x)), f"lists of {_NUMBER_OR_NONE}").optional,
     "best_score": number().optional,
+    "best_scores": list_of(_known_or_none, _NUMBER_OR_NONE).optional,
     "best_step": whole().optional,
     "keys": table_of(lambda x: isinstance(x, str), "implementations of random keys").optional,
     "arrays": table_of(_is_array, "[shape, dtype]"),

@@ -84,7 +84,7 @@ def tune(
     progress: Told = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> TuneResult:
-    """Look for leaves with which the last policy's mean greedy return is high, by Optuna's TPE (Bergstra et al., 2011).
+    """Look for leaves with which the last policy's mean return is high, by Optuna's TPE (Bergstra et al., 2011).
 
     Trials are asked for and told in batches; one program trains them all. After each tenth of the training those that Optuna
     prunes are left out, and once half are gone a smaller program goes on.

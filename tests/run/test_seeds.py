@@ -95,6 +95,30 @@ def test_a_seed_that_was_not_evaluated_has_no_score_and_no_best() -> None:
     assert (scores.best_score, scores.best_step) == (55.0, 64)
 
 
+def test_the_best_is_compared_over_the_seeds_that_are_left() -> None:
+    """What the good one that diverged had scored does not stand in the way of the others, nor a bad one's help them."""
+    names = ["eval/return", "episode/return"]
+
+    def evaluated(*returns: float) -> np.ndarray:
+        return np.array([[[x, 0.0] for x in returns]])
+
+    for resumed in (False, True):
+        scores = Scores(3, {})
+        scores.update(names, evaluated(500.0, 100.0, 120.0))
+        assert scores.improved(64)
+        if resumed:
+            scores = Scores(3, scores.meta(1))
+        scores.leave_out(0)
+        assert scores.best_score == 110.0
+        scores.update(names, evaluated(500.0, 150.0, 50.0))
+        assert not scores.improved(128)
+        scores.update(names, evaluated(500.0, 150.0, 80.0))
+        assert scores.improved(192)
+        assert (scores.best_score, scores.best_step) == (115.0, 192)
+        scores.leave_out(2)
+        assert scores.best_score == 150.0
+
+
 def test_a_rating_counts_before_the_return_of_evaluations() -> None:
     """In a game with a pool: returns against random play say less."""
     scores, names = Scores(1, {}), ["episode/return", "eval/rating", "eval/return"]
