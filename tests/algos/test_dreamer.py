@@ -284,6 +284,7 @@ def test_nothing_is_learned_before_learning_starts_and_every_turn_after() -> Non
     assert int(trained()[-1].after.updates) == 8
 
 
+@pytest.mark.slow
 def test_nothing_else_changes_before_learning_starts() -> None:
     turn = trained()[5]
     assert_equal(turn.before, turn.after)

@@ -256,6 +256,7 @@ def test_a_loss_term_is_that_of_the_plain_step(kind: str, term: str) -> None:
     assert float(one_step(kind).aux.metrics[f"train/{term}_loss"]) == pytest.approx(plain_step(kind)[term], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_the_sum_of_the_terms_with_their_scales(kind: str) -> None:
     scales = dict.fromkeys(TERMS, 1.0) | {"rep": 0.1, "repval": 0.3}
@@ -329,6 +330,7 @@ def test_a_term_reaches_its_networks_and_no_other(term: str) -> None:
     assert {name for name, tree in sizes.items() if largest(tree) > 0} == REACHED[term]
 
 
+@pytest.mark.slow
 def test_all_of_a_network_that_a_term_is_for_is_reached() -> None:
     for term, name in (("policy", "actor"), ("value", "critic"), ("repval", "critic"), ("reward", "reward"), ("cont", "cont")):
         assert min(jax.tree.leaves(gradients()[0][term][name])) > 0, (term, name)
@@ -424,6 +426,7 @@ def is_laprop(x: Any) -> bool:
     return isinstance(x, LaPropState)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("updates", "rate"), [(5, 0.5e-2), (10, 1e-2), (1_000, 1e-2)])
 def test_laprop_starts_with_steps_of_the_warmed_up_learning_rate(updates: int, rate: float) -> None:
     """The first direction is the gradient's sign, so each number moves by the rate or, without a gradient, not at all."""
@@ -530,6 +533,7 @@ class Field(Room):
         return rljax.Box(0.0, 3.0, (4, 4, 1))
 
 
+@pytest.mark.slow
 def test_dreamerpro_shifts_pictures_and_nothing_else() -> None:
     settings = config(env=Field(), representation="dreamerpro")
     parts = rljax.dreamer_parts(settings)

@@ -131,6 +131,7 @@ def test_a_run_goes_on_with_its_own_loss_only(tmp_path: Path) -> None:
         rljax.fit(rljax.make_agent(config, loss_fn=pulled), resume=tmp_path / "fork")
 
 
+@pytest.mark.slow
 def test_sweeps_train_agents_of_ones_own(tmp_path: Path) -> None:
     config, make = small("ppo"), functools.partial(rljax.make_agent, loss_fn=pulled)
     space = {"learning_rate": [1e-3]}

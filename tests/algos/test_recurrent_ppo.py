@@ -132,6 +132,7 @@ def test_the_ratio_is_1_on_the_first_minibatch_of_every_rollout(cell: str) -> No
         assert float(metrics["value"]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["never resets", "resets one step late", "begins every rollout anew"])
 def test_the_ratio_would_show_a_wrong_reset(wrong: str) -> None:
     """The test above can fail: each of these faults moves the ratio far from 1."""
@@ -150,6 +151,7 @@ def test_the_ratio_would_show_a_wrong_reset(wrong: str) -> None:
     assert float(jnp.max(jnp.abs(log_prob - rollout.log_prob))) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_gradient_goes_through_time_but_not_over_the_start_of_an_episode() -> None:
     parts, collected = rollouts_of("lstm")
     state, _, rollout = collected[1]

@@ -203,6 +203,7 @@ def test_the_soft_value_of_continuous_actions_is_an_integral() -> None:
     assert float(jnp.mean(value)) == pytest.approx(expected, abs=5 * float(jnp.std(value)) / 200)
 
 
+@pytest.mark.slow
 def test_illegal_actions_and_none_legal_at_all_leave_everything_finite() -> None:
     parts = sac_parts(BANDIT)
     params, target_params = params_of(parts)

@@ -235,6 +235,7 @@ def test_a_bonus_is_a_stream_with_a_head_of_its_own_that_no_episode_ends(kind: s
     assert float(metrics["train/intrinsic_reward"]) == pytest.approx(float(jnp.mean(bonus)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_bonus_without_weight_leaves_the_policy_alone() -> None:
     config = config_of(intrinsic={"type": "count"}, intrinsic_coef=0.0)
     parts = ppo_parts(config)

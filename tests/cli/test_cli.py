@@ -67,6 +67,7 @@ def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> No
     assert "after 256 steps" in out
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "train", "cartpole_ppo", *TINY)
     status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo")

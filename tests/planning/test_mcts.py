@@ -234,6 +234,7 @@ def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() ->
     make_mcts(Gamble(draws="never"), num_simulations=2)
 
 
+@pytest.mark.slow
 def test_whether_a_step_draws_is_found_by_stepping_with_several_keys() -> None:
     """Declared by a flag, proved by the traced step, or found in play; a key that is read and changes nothing is no chance."""
     assert draws_in_step(make_env("pgx:backgammon")[0], None)

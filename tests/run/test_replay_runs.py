@@ -117,6 +117,7 @@ def test_seeds_of_one_program_are_the_runs_alone() -> None:
         np.testing.assert_array_equal(many.state.replay.position, jnp.broadcast_to(alone.state.replay.position, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prioritized", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_buffer_is_copied_by_the_driver(prioritized: bool) -> None:
     agent = rljax.make_agent(CONFIG.replace(buffer_size=400_000, prioritized=prioritized, eval_every=None))

@@ -310,6 +310,7 @@ def test_a_run_that_is_extended_goes_on_as_one_with_that_budget(tmp_path: Path) 
     assert [{k: v for k, v in r.items() if i != 11 or not k.startswith("eval/")} for i, r in enumerate(ours)] == without
 
 
+@pytest.mark.slow
 def test_an_annealed_rate_follows_the_schedule_of_the_new_budget(tmp_path: Path) -> None:
     rljax.fit(CONFIG.replace(total_timesteps=768), run_dir=tmp_path / "a")
     rates = rljax.fit(resume=tmp_path / "a", total_timesteps=1536).metrics["train/learning_rate"]

@@ -49,6 +49,7 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(signum: int, tmp_path: Path)
     assert_same_run(tmp_path / "a", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_without_a_folder_the_result_so_far_is_in_the_error() -> None:
     with pytest.raises(KeyboardInterrupt) as stop:
         rljax.fit(CONFIG, progress=SignalAt(500))

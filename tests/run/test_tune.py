@@ -38,6 +38,7 @@ def test_a_trial_is_the_run_it_says_and_a_batch_is_one_program() -> None:
     assert alone.returns[0, 0] == pytest.approx(best.value, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_pruned_trials_stop_and_a_smaller_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     class Half(optuna.pruners.BasePruner):
         """Odd trials, after the third chunk."""
@@ -69,6 +70,7 @@ def test_pruned_trials_stop_and_a_smaller_program_goes_on(monkeypatch: pytest.Mo
     assert sorted(sizes, reverse=True) == sizes
 
 
+@pytest.mark.slow
 def test_a_folder_has_the_study_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = rljax.tune(CONFIG, SPACE, trials=4, batch_size=4, episodes=2, run_dir=tmp_path / "a")
     more = rljax.resume_tune(tmp_path / "a", trials=8, batch_size=4)
