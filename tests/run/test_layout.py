@@ -22,7 +22,10 @@ def words(text: str) -> set[str]:
     [
         ["--help"],
         ["train", "--help"],
+        ["tune", "--help"],
         ["tournament", "--help"],
+        ["record", "--help"],
+        ["play", "--help"],
         ["list"],
         ["list", "ppo"],
         ["list", "league"],
