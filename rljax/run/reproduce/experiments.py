@@ -30,6 +30,13 @@ def _solves(preset: str, minutes: float, threshold: float | None = None, seeds: 
     return Experiment(measures, minutes, seeds, lambda report: presets.solves(report, preset, threshold))
 
 
+def _holds(preset: str, minutes: float, threshold: float | None = None, seeds: int = 100) -> Experiment:
+    measures = (
+        f"{preset}: greedy mean return over 100 episodes after training, and the least of its evaluations in the last fifth"
+    )
+    return Experiment(measures, minutes, seeds, lambda report: presets.holds(report, preset, threshold))
+
+
 def _dreams(preset: str, minutes: float, seeds: int = 5) -> Experiment:
     measures = f"{preset}: greedy mean return over 50 episodes after training, and its evaluations on the way"
     return Experiment(measures, minutes, seeds, lambda report: dreamer.learns(report, preset))
@@ -44,11 +51,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_ppo_cleanrl": _solves("cartpole_ppo_cleanrl", 3, 475.0),
     "acrobot_ppo": _solves("acrobot_ppo", 2),
     "pendulum_ppo": _solves("pendulum_ppo", 2),
-    "cartpole_dqn": _solves("cartpole_dqn", 3),
-    "cartpole_pqn": _solves("cartpole_pqn", 1),
+    "cartpole_dqn": _holds("cartpole_dqn", 20),
+    "cartpole_pqn": _holds("cartpole_pqn", 5),
     "cartpole_impala": _solves("cartpole_impala", 0.5),
     "acrobot_dqn": _solves("acrobot_dqn", 2),
-    "pendulum_sac": _solves("pendulum_sac", 1, -180.0),
+    "pendulum_sac": _holds("pendulum_sac", 5, -180.0),
     "gridworld_ppo": Experiment(
         "gridworld_ppo: greedy mean return over 100 episodes, and from how many cells the greedy move shortens the way",
         1,
