@@ -52,6 +52,7 @@ class Agent(NamedTuple):
     `memory` says in a line what a run keeps on the device, where that is much. `report(state)` has metrics that every evaluation
     says besides returns, `eval/...`, where an algorithm knows more of its agent. `judge` is that of agents that play games.
     `own` names what is not the algorithm's (a loss of yours, say): a run folder notes it, so that nobody trains on without it.
+    `made` is the agent as `make_agent` returned it: functions that you replace since are your own, too (see `own_in`).
     """
 
     init: Callable[[jax.Array], Any]
@@ -62,6 +63,27 @@ class Agent(NamedTuple):
     report: Callable[[Any], Metrics] | None = None
     judge: Judge | None = None
     own: str = ""
+    made: Any = None
+
+
+FUNCTIONS = ("step", "act", "report", "judge")
+"""Those of an agent that a run goes on with; what `init` does is in the run's state."""
+
+
+def own_in(agent: Agent) -> str:
+    """What is the user's own in an agent, as a run folder notes it: "" of what `make_agent(config)` returns.
+
+    Functions that replaced those of `make_agent` are named, unless the user has named what is their own in `own`.
+    """
+    named = agent.own != getattr(agent.made, "own", "")
+    replaced = [name for name in FUNCTIONS if getattr(agent, name) is not getattr(agent.made, name, None)]
+    functions = [] if named else [f"the {name} {_name_of(getattr(agent, name))}" for name in replaced]
+    return " and ".join([agent.own] * bool(agent.own) + functions)
+
+
+def _name_of(function: Any) -> str:
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    return name
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
@@ -107,12 +129,12 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
         agent = _MAKERS[type(config)](config)
     else:
         _check_loss(config, loss_fn)
-        name = getattr(loss_fn, "__qualname__", type(loss_fn).__name__)
+        name = _name_of(loss_fn)
         agent = _MAKERS[type(config)](config, _checked_loss(loss_fn, name))._replace(own=f"the loss {name}")
-    if config.num_devices == 1:
-        return agent
-    init, step = (laid_out(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
-    return agent._replace(init=init, step=step)
+    if config.num_devices > 1:
+        init, step = (laid_out(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
+        agent = agent._replace(init=init, step=step)
+    return agent._replace(made=agent)
 
 
 def _check_loss(config: Config, loss_fn: Any) -> None:
@@ -150,8 +172,9 @@ def own_of(config: Config, make: MakeAgent) -> str:
     agent = make(config)
     if not isinstance(agent, Agent):
         raise ConfigError(f"make_agent: returned {type(agent).__name__}, expected an Agent, such as rljax.make_agent(config)")
-    name = getattr(make, "__qualname__", type(make).__name__)
-    return agent.own or ("" if make is make_agent else f"the agents of {name}")
+    if agent.own:
+        return own_in(agent)
+    return "" if make is make_agent else f"the agents of {_name_of(make)}"
 
 
 def check_own(what: str, there: str, here: str) -> None:
@@ -159,10 +182,11 @@ def check_own(what: str, there: str, here: str) -> None:
 
     Args:
         what: goes on: a run, a sweep, a study.
-        there: the `own` of the agent that began it.
+        there: `own_in` of the agent that began it.
         here: that of the agent at hand.
     """
     if there != here:
         was, now = (own or "the algorithm as it is" for own in (there, here))
-        how = "give it again, as in rljax.make_agent(config, loss_fn=...)" if there else "leave it out, or start anew"
+        again = "rljax.make_agent(config, loss_fn=...) or rljax.make_agent(config)._replace(step=...)"
+        how = f"give it again, as in {again}" if there else "leave it out, start anew, or fork a run"
         raise ConfigError(f"{what} was begun with {was}, and cannot go on with {now}: {how}")

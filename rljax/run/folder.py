@@ -62,7 +62,7 @@ class RunInfo(NamedTuple):
         first_step: environment steps at which the run starts: 0, or those of the checkpoint it was forked from.
         step_offset: environment steps = step_offset + iterations * steps per iteration; 0 unless a fork changed the latter.
         forked_from: `{"checkpoint": path, "step": n}`, or None.
-        own: of the agent that trains (see `Agent`).
+        own: what is the user's own in the agent that trains (see `own_in`).
     """
 
     seeds: int | None = None

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.agent import Agent, MakeAgent, make_agent
+from rljax.core.agent import Agent, MakeAgent, make_agent, own_in
 from rljax.core.config import Config, config_table
 from rljax.core.errors import ConfigError
 from rljax.run.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
@@ -67,7 +67,7 @@ def save(
 
         window, empty = window_of(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
         Records(names, window, done - len(rows), done, empty, emit).add(rows)
-    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=agent.own)
+    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent))
     create_run_dir(folder, config, info, state, scores.meta(done), records)
     return folder
 
@@ -94,14 +94,16 @@ def load(
     """
     run = load_run(path, checkpoint=checkpoint, seed_index=seed_index, **overrides)
     agent, own = make_agent(run.config), read_info(split_path(path)[0]).own
-    if agent.own != own:
+    if own_in(agent) != own:
 
         def step(_: Any) -> Any:
             raise ConfigError(
                 f"{path}: was trained with {own or 'the algorithm as it is'}: load it with that make_agent to train on"
             )
 
-        agent = agent._replace(step=step)
+        # Whoever saves it again, or resumes the run with it, has what it was trained with.
+        agent = agent._replace(step=step, own=own)
+        agent = agent._replace(made=agent)
     return agent, run.state
 
 

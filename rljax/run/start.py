@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.algos.ppo import PPOConfig
 from rljax.algos.value_heads import head_names
-from rljax.core.agent import Agent, check_own, make_agent
+from rljax.core.agent import Agent, check_own, make_agent, own_in
 from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.devices import ENVIRONMENT_FIELDS
 from rljax.core.errors import ConfigError, RljaxWarning, shown
@@ -86,7 +86,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     else:
         keys = jax.random.split(key, seeds)
     state = _initial(agent, keys, seeds)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=agent.own)
+    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent))
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 
@@ -114,7 +114,8 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     """
     frozen, info = read_config(folder), read_info(folder)
     _check_seeds(seeds, info, f"run {folder}")
-    check_own(f"run {folder}", info.own, "" if given is None else given.own)
+    own = "" if given is None else own_in(given)
+    check_own(f"run {folder}", info.own, own)
     saved = load_checkpoint(folder)
     step = saved.meta["step"]
     if step != info.step_offset + saved.meta["iteration"] * frozen.steps_per_iteration:
@@ -131,11 +132,11 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
             budget = None
     if budget is not None:
         config = config.replace(**{BUDGET: budget})
-    if given is not None and given.own and config != given.config:
+    if own and given is not None and config != given.config:
         # Another agent of this configuration would be made without what is its own.
         raise ConfigError(
-            f"run {folder}: the agent with {given.own} has another configuration: make it of load_run(...).config, with another "
-            f"{BUDGET} if you like"
+            f"run {folder}: the agent with {own} has another configuration: make it of load_run(...).config with "
+            f"{BUDGET} = {config.total_timesteps}"
         )
     agent = given if given is not None and config == given.config else make_agent(config)
     start = Start(
@@ -195,7 +196,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     start = Start(
         agent=agent,
         state=state,
-        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from, own=agent.own),
+        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from, own=own_in(agent)),
         iteration=iteration,
         pending=None,
         meta={},

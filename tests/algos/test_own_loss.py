@@ -1,4 +1,4 @@
-"""A loss of one's own: it trains in make_train, fit, sweep and tune, and nobody goes on with a run without it."""
+"""A loss or a step of one's own: it trains in make_train, fit, sweep and tune, and nobody goes on with a run without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.cli.main import main
 from rljax.collect.rollout import episode_metrics
+from rljax.core.agent import own_in
+from rljax.run.folder import read_info
 from tests.run.tiny_runs import TINY, assert_same_state
 
 SMALL: dict[str, Any] = {"total_timesteps": 64 * 4, "eval_every": None}
@@ -129,6 +132,76 @@ def test_a_run_goes_on_with_its_own_loss_only(tmp_path: Path) -> None:
     rljax.fit(config.replace(total_timesteps=64 * 5), fork=folder, run_dir=tmp_path / "fork")
     with pytest.raises(rljax.ConfigError, match="was begun with the algorithm as it is"):
         rljax.fit(rljax.make_agent(config, loss_fn=pulled), resume=tmp_path / "fork")
+
+
+def halving(config: Any, **how: Any) -> rljax.Agent:
+    """An agent whose step halves all parameters at its end."""
+    agent = rljax.make_agent(config, **how)
+
+    def halved(state: Any) -> Any:
+        state, metrics = agent.step(state)
+        return state.replace(params=jax.tree.map(lambda x: x / 2, state.params)), metrics
+
+    return agent._replace(step=halved)
+
+
+HALVED = "the step halving.<locals>.halved"
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_functions_that_make_agent_did_not_make_are_named(name: str) -> None:
+    agent, own = rljax.make_agent(small(name)), halving(small(name))
+
+    def act(*args: Any) -> Any:
+        return agent.act(*args)
+
+    assert own_in(agent) == own_in(agent._replace(init=own.step, memory="much")) == ""
+    assert own_in(own) == own_in(own._replace(own="")) == HALVED
+    assert own_in(own._replace(act=act)).startswith(f"{HALVED} and the act test_functions")
+    assert own_in(own._replace(own="half steps")) == "half steps"
+    assert own_in(rljax.Agent(agent.init, own.step, agent.act, agent.config)).startswith(HALVED)
+    if name == "ppo":
+        assert own_in(halving(small(name), loss_fn=pulled)) == f"the loss pulled and {HALVED}"
+
+
+def test_nobody_goes_on_without_a_step_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, folder = small("ppo"), tmp_path / "run"
+    agent = halving(config)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    rljax.save(folder, agent, state)
+    assert read_info(folder).own == HALVED
+    begun = rf"run .* was begun with {HALVED}, and cannot go on with .*: give it again, .*_replace\(step=\.\.\.\)"
+    for other in (None, config, rljax.make_agent(config, loss_fn=pulled)):
+        for how in ({}, {"total_timesteps": 64 * 8}):
+            with pytest.raises(rljax.ConfigError, match=begun):
+                rljax.fit(other, resume=folder, **how)
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(folder)])
+    assert "cannot go on with the algorithm as it is" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(rljax.ConfigError, match=rf"the agent with {HALVED} has another .* with total_timesteps = 512$") as error:
+        rljax.fit(agent, resume=folder, total_timesteps=64 * 8)
+    assert "\n" not in str(error.value)
+    # Nor is it forgotten by who reads it without that step, and writes it again.
+    acts, state = rljax.load(folder)
+    with pytest.raises(rljax.ConfigError, match=f"was trained with {HALVED}: load it with that make_agent to train on"):
+        acts.step(state)
+    assert read_info(rljax.save(tmp_path / "again", acts, state)).own == HALVED
+    assert rljax.load(folder, make_agent=halving)[0].step.__qualname__ == "halving.<locals>.halved"  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_own_step_to_another_budget(tmp_path: Path) -> None:
+    config, folder = small("ppo"), tmp_path / "run"
+    longer = config.replace(total_timesteps=64 * 6)
+    rljax.fit(halving(config), run_dir=folder, callback=lambda step, metrics: step >= 128)
+    with pytest.raises(rljax.ConfigError, match=f"was begun with {HALVED}"):
+        rljax.fit(resume=folder)
+    assert_same_state(rljax.fit(halving(config), resume=folder).state, rljax.fit(halving(config)).state)
+    result = rljax.fit(halving(longer), resume=folder)
+    assert result.state.iteration == 6
+    assert norm(result.state) < 0.3 * norm(rljax.fit(longer).state)
+    rljax.fit(halving(config.replace(total_timesteps=64 * 7)), fork=folder, run_dir=tmp_path / "fork")
+    assert read_info(tmp_path / "fork").own == HALVED
 
 
 @pytest.mark.slow
