@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax.core.check import check_play
 from rljax.core.config import Config
-from rljax.core.contract import check_contract, innermost
+from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, as_space
@@ -80,9 +80,6 @@ def make_training_env(config: Config) -> tuple[Any, Any]:
     return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params
 
 
-KNOWN = ("rljax.", "gymnax.")
-"""Modules whose environments are not tried before training: tests have played them."""
-
 _TRIED: dict[tuple[Any, str], Any] = {}
 """By id and parameters, the environments that were tried: held, so that an `id()` stays that of one."""
 
@@ -90,7 +87,8 @@ MAX_TRIED = 32
 
 
 def try_environment(config: Config) -> None:
-    """Before training: random play in an environment of the user's own, once in a process (see `check_environment`).
+    """Before training, once in a process (see `check_environment`): random play where an environment, or a wrapper around it, is
+    the user's own, and a warning of what is doubtful in one from elsewhere. Tests have played all others.
 
     Raises:
         ConfigError: what it did and should not do.
@@ -101,9 +99,9 @@ def try_environment(config: Config) -> None:
     if tried in _TRIED:
         return
     env, env_params = resolve_env(config.env, config.env_params)
-    if not type(innermost(env)).__module__.startswith(KNOWN):
-        check_contract(env, env_params)
-        check_play(env, env_params)
+    known = is_known(env, KNOWN)
+    doubts = check_contract(env, env_params) if is_foreign(env) or not known else []
+    warn_of(env, doubts if known else doubts + check_play(env, env_params))
     if len(_TRIED) >= MAX_TRIED:
         _TRIED.clear()
     _TRIED[tried] = config.env

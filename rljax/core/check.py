@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import draws_in_step
-from rljax.core.contract import Subject, attribute, check_contract
+from rljax.core.contract import Subject, attribute, check_contract, warn_of
 from rljax.core.environment import Environment, action_mask_of, strong, tree_where
-from rljax.core.errors import ConfigError, RljaxWarning, first_line
+from rljax.core.errors import ConfigError, first_line
 from rljax.core.memory import tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 
@@ -31,8 +30,9 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
     with the spaces and with each other (nothing is computed for that; training does it, too). Then 8 environments take 128 random
     legal steps, which compiles for a second or more: observations must lie in `observation_space`, rewards be finite, every head
     (of each player to move) have a legal action, episodes not begin truncated, a state's `time` count, and the same keys
-    give the same results. Training plays so with environments that are not rljax's or gymnax's, once in a process. Numbers of
-    Python (a reward of `1.0`, say) are fine: they are converted. Under a trace (`jit`, `vmap`) nobody plays.
+    give the same results. Training plays so with environments, and with wrappers around any, that are not rljax's or gymnax's,
+    once in a process. Numbers of Python (a reward of `1.0`, say) are fine: they are converted. Under a trace (`jit`, `vmap`)
+    nobody plays.
 
     Args:
         env: an environment of one agent, or a `Game`.
@@ -41,12 +41,11 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
 
     Raises:
         ConfigError: one line that names the environment, the part that is wrong and what was expected. Observations of gymnax's
-            environments that are not as their spaces say are an `RljaxWarning` instead.
+            environments that are not as their spaces say are an `RljaxWarning` instead, also behind a wrapper of yours
+            that leaves them as they are.
     """
     env_params = attribute(env, "default_params") if env_params is None else env_params
-    doubts = check_contract(env, env_params) + check_play(env, env_params, key)
-    for doubt in dict.fromkeys(doubts):
-        warnings.warn(f"{Subject(env).title}: {doubt}", RljaxWarning, stacklevel=2)
+    warn_of(env, check_contract(env, env_params) + check_play(env, env_params, key))
 
 
 def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:
@@ -67,7 +66,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     """
     if any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
         return []
-    subject = Subject(env)
+    subject = Subject(env, lambda inner: check_play(inner, params, key))
     key = jax.random.key(0) if key is None else key
     try:
         _check_pure(subject, env, params, key)

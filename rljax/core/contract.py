@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.environment import action_mask_of
-from rljax.core.errors import ConfigError, first_line
+from rljax.core.errors import ConfigError, RljaxWarning, first_line
 from rljax.core.game import Game
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
@@ -22,37 +23,83 @@ from rljax.core.wrappers import Wrapper
 METRICS = "metrics"
 """Entry of an environment's `info`: a dictionary of scalars that training logs as `env/NAME`."""
 
-FOREIGN = ("gymnax.",)
-"""Modules of suites from elsewhere: what their spaces promise and do not keep is a warning, since nobody here can mend it."""
+FOREIGN = "gymnax."
+"""Modules of a suite from elsewhere: what its spaces promise and do not keep is a warning, since nobody here can mend it."""
+
+KNOWN = ("rljax.", FOREIGN)
+"""Modules of environments and wrappers that are not the user's own: tests have played them."""
 
 MAX_ENTRIES = 2**31 - 1
 """Entries of an array that XLA can index with an i32."""
 
 
 class Subject:
-    """What is checked: how messages call it, and what was found that is no reason to refuse it."""
+    """What is checked: how messages call it, and what was found that is no reason to refuse it.
 
-    def __init__(self, env: Any):
+    Args:
+        env: what is checked.
+        check: the doubts about another environment, found in the same way: what is wrong in a suite's environment is not the
+            fault of the user's wrapper around it.
+    """
+
+    def __init__(self, env: Any, check: Callable[[Any], list[str]] | None = None):
         self.is_game = isinstance(env, Game)
         self.title = f"{'game' if self.is_game else 'environment'} {name_of(env)}"
-        self.lenient = type(innermost(env)).__module__.startswith(FOREIGN)
         self.doubts: list[str] = []
+        self._env, self._check = env, check
 
     def refuse(self, problem: str, cause: BaseException | None = None) -> NoReturn:
         raise ConfigError(f"{self.title}: {problem}") from cause
 
     def doubt(self, problem: str) -> None:
-        """Refuse what is wrong in an environment of the user's; note it in one from elsewhere."""
-        if not self.lenient:
+        """Refuse what is wrong in an environment or a wrapper of the user's; note it in one from elsewhere."""
+        if problem not in self._doubts_within() and not (is_known(self._env) and is_foreign(self._env)):
             self.refuse(problem)
         self.doubts.append(problem)
+
+    def _doubts_within(self) -> list[str]:
+        """The doubts about what the user's outermost wrappers are around, of a suite from elsewhere."""
+        if self._check is None or is_known(self._env) or not isinstance(self._env, Wrapper) or not is_foreign(self._env):
+            return []
+        try:
+            return self._check(self._env.env)
+        except Exception:  # what is inside may take other parameters
+            return []
+
+
+def layers(env: Any) -> list[Any]:
+    """An environment and all that it is around, the outermost first."""
+    found = [env]
+    while True:
+        inner = env.env if isinstance(env, Wrapper) else getattr(env, "_env", None) if _is_from(env, FOREIGN) else None
+        if inner is None:
+            return found
+        found.append(env := inner)
 
 
 def innermost(env: Any) -> Any:
     """The environment inside all wrappers."""
-    while isinstance(env, Wrapper):
-        env = env.env
-    return env
+    return layers(env)[-1]
+
+
+def is_known(env: Any, modules: tuple[str, ...] = KNOWN) -> bool:
+    """Whether neither an environment nor any wrapper around it is the user's own."""
+    return all(_is_from(layer, modules) for layer in layers(env))
+
+
+def is_foreign(env: Any) -> bool:
+    """Whether the environment inside all wrappers is that of a suite from elsewhere."""
+    return _is_from(innermost(env), FOREIGN)
+
+
+def _is_from(layer: Any, modules: str | tuple[str, ...]) -> bool:
+    return type(layer).__module__.startswith(modules)
+
+
+def warn_of(env: Any, doubts: Sequence[str]) -> None:
+    """One line for each doubt about an environment."""
+    for doubt in dict.fromkeys(doubts):
+        warnings.warn(f"{Subject(env).title}: {doubt}", RljaxWarning, stacklevel=3)
 
 
 def name_of(env: Any) -> str:
@@ -90,7 +137,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
     Raises:
         ConfigError: one line that names the environment, the part that is wrong and what was expected.
     """
-    subject = Subject(env)
+    subject = Subject(env, lambda inner: check_contract(inner, params))
     players = _num_players(subject, env) if subject.is_game else None
     lead = () if players is None else (players,)
     key = jax.eval_shape(lambda: jax.random.key(0))

@@ -18,8 +18,11 @@ import rljax
 from rljax.collect import environments
 from rljax.collect.environments import try_environment
 from rljax.core import memory
+from rljax.core.contract import KNOWN, check_contract, is_known
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from rljax.core.wrappers import TimeLimit, Wrapper
+from rljax.envs import make_env
 
 GENERATOR = np.random.default_rng(0)
 NUMBERS = ["a", "b", "c"]
@@ -330,3 +333,120 @@ def test_suites_from_elsewhere_are_warned_of() -> None:
     env, params = rljax.make_env("gymnax:FourRooms-misc")
     with pytest.warns(RljaxWarning, match=r"^environment FourRooms-misc: observation int32\[4\] does not fit .* float32\[4\]$"):
         rljax.check_environment(env, params)
+
+
+SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "num_epochs": 1, "total_timesteps": 8}
+
+
+@pytest.fixture
+def tests_are_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests define is not played before training otherwise (see conftest.py)."""
+    monkeypatch.setattr(environments, "KNOWN", KNOWN)
+    monkeypatch.setattr(environments, "_TRIED", {})
+
+
+class Observed(Wrapper):
+    """What is observed is changed, and the space stays; how, a subclass says."""
+
+    def changed(self, obs: Any) -> Any:
+        return obs
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        obs, state = self.env.reset_env(key, params)
+        return self.changed(obs), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        obs, *rest = self.env.step_env(key, state, action, params)
+        return self.changed(obs), *rest
+
+
+class Large(Observed):
+    def changed(self, obs: Any) -> Any:
+        return obs * 1e6
+
+
+class Halves(Observed):
+    def changed(self, obs: Any) -> Any:
+        return obs.astype(jnp.float16)
+
+
+@pytest.mark.usefixtures("tests_are_users")
+@pytest.mark.parametrize("around", [lambda env: env, lambda env: TimeLimit(env, 9)], ids=["outermost", "within"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "gymnax:CartPole-v1"])
+def test_training_plays_a_wrapper_of_the_users_around_any_environment(env_id: str, around: Any) -> None:
+    env = around(Large(make_env(env_id)[0]))
+    with pytest.raises(ConfigError, match=r"^environment CartPole-v1: observation\[0\] was .* at a reset, but observation_space"):
+        rljax.make_train(rljax.PPOConfig(env=env, **SMALL))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "gymnax:CartPole-v1"])
+def test_a_wrapper_of_the_users_is_refused_for_another_dtype(env_id: str) -> None:
+    env = Halves(make_env(env_id)[0])
+    for call in (rljax.check_environment, lambda env: rljax.make_agent(rljax.PPOConfig(env=env, **SMALL))):
+        with pytest.raises(
+            ConfigError, match=r"^environment CartPole-v1: observation float16\[4\] does not fit .* float32\[4\]$"
+        ):
+            call(env)
+
+
+def test_a_wrapper_of_the_users_is_not_blamed_for_the_dtype_of_what_it_is_around() -> None:
+    env, params = make_env("Catch-bsuite")
+    doubts = check_contract(env, params)
+    assert len(doubts) == 1
+    assert check_contract(Observed(env), params) == check_contract(TimeLimit(Observed(Observed(env)), 9), params) == doubts
+    with pytest.raises(ConfigError, match=r"^environment Catch-bsuite: observation float16\[10,5\] does not fit"):
+        check_contract(Halves(env), params)
+
+
+@pytest.mark.slow
+def test_a_wrapper_of_the_users_is_not_blamed_for_the_bounds_of_what_it_is_around() -> None:
+    env, params = make_env("MetaMaze-misc")
+    found = [warned(lambda env=env: rljax.check_environment(env, params)) for env in (env, Observed(env))]
+    assert len(found[0]) == 1
+    assert found[0] == found[1]
+    with pytest.raises(
+        ConfigError, match=r"^environment MetaMaze-misc: observation\[\d+\] was .*e\+0\d .* but observation_space"
+    ):
+        rljax.check_environment(Large(env), params)
+
+
+def warned(call: Any) -> list[str]:
+    """What warnings of rljax a call gives, each of one line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    lines = [str(warning.message) for warning in caught if issubclass(warning.category, RljaxWarning)]
+    assert not any("\n" in text for text in lines)
+    return lines
+
+
+@pytest.mark.usefixtures("tests_are_users")
+def test_training_warns_once_of_what_is_doubtful() -> None:
+    doubt = (
+        "environment Catch-bsuite: observation float32[10,5] does not fit observation_space of dtype int32: expected int32[10,5]"
+    )
+    for env in ("Catch-bsuite", Observed(make_env("Catch-bsuite")[0])):
+        config = rljax.PPOConfig(env=env, **SMALL)
+        assert warned(lambda config=config: rljax.make_train(config)) == [doubt]
+        assert warned(lambda config=config: rljax.make_train(config)) == []
+
+
+@pytest.mark.usefixtures("tests_are_users")
+def test_what_is_shipped_is_neither_traced_nor_played_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    for name in ("check_contract", "check_play"):
+        monkeypatch.setattr(environments, name, lambda env, params, name=name: called.append((name, env)) or [])
+    for env in ("CartPole-v1", TimeLimit(make_env("Pendulum-v1")[0], 9), "TicTacToe-v0"):
+        try_environment(rljax.PPOConfig(env=env))
+    assert called == []
+    try_environment(rljax.PPOConfig(env="gymnax:CartPole-v1"))  # a suite's is traced, and not played
+    assert [name for name, _ in called] == ["check_contract"]
+
+
+def test_all_layers_say_whose_an_environment_is() -> None:
+    from gymnax.wrappers.purerl import LogWrapper
+
+    gymnax_env, ours = make_env("gymnax:CartPole-v1")[0], make_env("CartPole-v1")[0]
+    assert all(map(is_known, (gymnax_env, ours, TimeLimit(gymnax_env, 9), LogWrapper(gymnax_env))))
+    assert not any(map(is_known, (Observed(ours), TimeLimit(Observed(gymnax_env), 9), LogWrapper(Walk()), Walk())))
+    assert check_contract(TimeLimit(make_env("Catch-bsuite")[0], 9), make_env("Catch-bsuite")[1])
