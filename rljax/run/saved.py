@@ -48,8 +48,7 @@ def save(
     config, folder = agent.config, Path(path)
     iterations: tuple[int, ...] = np.shape(getattr(state, "iteration", 0))
     seeds = iterations[0] if len(iterations) == 1 else None
-    keys = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    key_impl = str(jax.random.key_impl(keys[0])) if keys else "threefry2x32"
+    key_impl = _key_impl(state)
     _check_fits(state, example_state(agent, seeds, key_impl))
     done = int(np.ravel(state.iteration)[0])
     step = done * config.steps_per_iteration
@@ -107,9 +106,18 @@ def load(
     return agent, run.state
 
 
+def _key_impl(state: Any) -> str:
+    """Of the agent's own keys; an environment may draw with others."""
+    key: Any = getattr(state, "key", None)
+    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return str(jax.random.key_impl(key)) if is_key else RunInfo().key_impl
+
+
 def _check_fits(state: Any, example: Any) -> None:
-    there: Any = jax.tree.structure(state)
-    if there != jax.tree.structure(example) or jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, example):
+    # By dtypes, too: those of keys say their implementation, and what differs could not be read back.
+    there, here = ([(jnp.shape(x), getattr(x, "dtype", None)) for x in jax.tree.leaves(tree)] for tree in (state, example))
+    structure: Any = jax.tree.structure(state)
+    if structure != jax.tree.structure(example) or there != here:
         raise ConfigError(
             "the state does not fit the configuration: expected what make_train, fit or agent.step returned, of one seed or with "
             "one leading axis [seeds]"

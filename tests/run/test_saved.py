@@ -16,6 +16,7 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.run.curves import curves
+from tests.run.test_sealed import Keyed
 from tests.run.tiny_runs import TINY, assert_same_state
 
 CONFIG = TINY["ppo"].replace(eval_every=None, total_timesteps=64 * 8)
@@ -109,6 +110,38 @@ def test_an_agent_with_a_loss_of_its_own_acts_and_trains_on_with_that_only(train
         agent.step(state)
     agent, state = rljax.load(tmp_path / "a", make_agent=make)
     jax.eval_shape(agent.step, state)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_of_an_environment_may_be_of_another_implementation(tmp_path: Path, impl: str) -> None:
+    """The state of the environment has keys that come before the agent's own."""
+    agent = rljax.make_agent(CONFIG.replace(env=Keyed(), time_limit=10, num_envs=2))
+    state = jax.jit(agent.init)(jax.random.key(0, impl=impl))
+    loaded = rljax.load(rljax.save(tmp_path / "a", agent, state), env=Keyed())[1]
+    assert_same_state(loaded, state)
+    assert str(jax.random.key_impl(loaded.key)) == impl
+    many = jax.tree.map(lambda x: jax.numpy.stack([x, x, x]), state)
+    assert_same_state(rljax.load(rljax.save(tmp_path / "b", agent, many), env=Keyed())[1], many)
+
+
+def test_what_could_not_be_read_back_is_not_saved(trained: rljax.TrainResult, tmp_path: Path) -> None:
+    """Leaves of another dtype, and keys of another implementation than the run's."""
+    state = single(trained).state
+    for wrong in (
+        state.replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)),
+        state.replace(iteration=8),
+        state.replace(eval_key=jax.random.key(0, impl="unsafe_rbg")),
+        state.replace(key=jax.random.key_data(state.key)),
+    ):
+        with pytest.raises(rljax.ConfigError, match="the state does not fit the configuration"):
+            rljax.save(tmp_path / "a", CONFIG, wrong)
+    assert not (tmp_path / "a").exists()
+    rljax.save(tmp_path / "a", CONFIG, jax.tree.map(on_host, state))
+    assert_same_state(rljax.load(tmp_path / "a")[1], state)
+
+
+def on_host(x: Any) -> Any:
+    return x if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x)
 
 
 GAME = TINY["self_play"].replace(eval_every=None, total_timesteps=64)
