@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -56,6 +57,24 @@ def test_a_record_says_what_was_run_and_holds_what_training_by_hand_gives(
     known = record["summary"]["return"]
     assert known["min"] == min(record["raw"]["return"])
     assert known["solved"] == sum(x >= 1.0 for x in record["raw"]["return"])
+
+
+def test_a_record_says_of_each_arm_what_was_changed_of_which_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljax.run.reproduce.report.fit", lambda *_, **__: SimpleNamespace(state=None, metrics={}))
+    report = Report("tried", "presets", 5000, 2, quiet=True)
+    usual = rljax.load_config("cartpole_ppo")
+    report.trained("cartpole_ppo")
+    report.trained("cartpole_ppo", "as it is by name", gamma=usual.gamma)
+    report.trained(usual.replace(gamma=0.5), "made by hand", preset="cartpole_ppo", num_envs=2)
+    report.trained(TINY, "of no preset")
+    found = report.record("a command")
+    assert list(found["presets"]) == list(found["configs"])
+    assert [(arm["preset"], sorted(arm["changed"])) for arm in found["presets"].values()] == [
+        ("cartpole_ppo", ["seed"]),
+        ("cartpole_ppo", ["gamma", "seed"]),
+        ("cartpole_ppo", ["gamma", "num_envs", "seed"]),
+        (None, []),
+    ]
 
 
 def test_a_seed_without_a_value_is_left_out_and_not_solved() -> None:

@@ -29,20 +29,21 @@ def memory(report: Report) -> None:
 
 def maze(report: Report, network: str) -> np.ndarray:
     """The T-maze with one of `MAZES`."""
-    config = load_config("tmaze_ppo_lstm" if network == "lstm" else "tmaze_ppo_gru", eval_every=None)
+    preset = "tmaze_ppo_lstm" if network == "lstm" else "tmaze_ppo_gru"
+    config = load_config(preset, eval_every=None)
     if network == "mlp":
         config = config.replace(network={"hidden": [32, 32]})
     if network == "block_gru":
         config = config.replace(network={**config.network, "type": "block_gru", "blocks": 4})
     name = f"T-maze, {network}"
-    return report.measured(name, report.returns(report.trained(config, name)), 0.95)
+    return report.measured(name, report.returns(report.trained(config, name, preset=preset)), 0.95)
 
 
 def memory_chain(report: Report) -> None:
     """gymnax's environment, by its id."""
     config = load_config("memory_chain_ppo_gru", eval_every=None)
     for name, arm in (("gru", config), ("mlp", config.replace(network={"hidden": [32, 32]}))):
-        run = report.trained(arm, f"memory chain, {name}")
+        run = report.trained(arm, f"memory chain, {name}", preset="memory_chain_ppo_gru")
         report.measured(f"memory chain, {name}", report.returns(run), 0.95)
 
 
@@ -60,7 +61,7 @@ def picking_mlp() -> Any:
 
 def picks(report: Report, name: str, config: Any) -> None:
     """Trained on 2 to 6 targets; how many picks are right there, and among 8 to 12."""
-    run = report.trained(config, name)
+    run = report.trained(config, name, preset="target_pick_ppo")
     report.measured(f"{name}, 2 to 6 targets", report.returns(run))
     more = run.agent.config.replace(env_params={"min_targets": 8, "max_targets": 12})
     report.measured(f"{name}, 8 to 12 targets", report.returns(run, config=more))
@@ -87,9 +88,10 @@ def exploration(report: Report) -> None:
 
 def sparse(report: Report, bonus: str) -> np.ndarray:
     """One kind of bonus, or "none"; the goal is found where every greedy episode ends there, a return of 1."""
-    config = load_config(f"sparse_gridworld_ppo_{'count' if bonus == 'none' else bonus}", eval_every=None)
-    config = config.replace(intrinsic=None) if bonus == "none" else config
-    return report.measured(bonus, report.returns(report.trained(config, bonus), 10), 1.0)
+    preset = f"sparse_gridworld_ppo_{'count' if bonus == 'none' else bonus}"
+    without: dict[str, Any] = {"intrinsic": None} if bonus == "none" else {}
+    run = report.trained(preset, bonus, eval_every=None, **without)
+    return report.measured(bonus, report.returns(run, 10), 1.0)
 
 
 def critics(report: Report) -> None:
@@ -105,7 +107,7 @@ def privileged_critic(report: Report) -> None:
     """A critic that sees the bit, and one that does not."""
     config = load_config("hidden_bit_ppo", eval_every=None, total_timesteps=CRITIC_STEPS)
     for name, arm in (("privileged", config), ("public", config.replace(env=PublicObservation(HiddenBit())))):
-        run = report.trained(arm, f"{name} critic")
+        run = report.trained(arm, f"{name} critic", preset="hidden_bit_ppo")
         report.measured(f"{name} critic: steps", steps_to(run, 7.0))
         explained = run.metrics["train/explained_variance"]
         report.measured(f"{name} critic: explained variance", explained[:, explained.shape[1] // 2 :].mean(1))
@@ -116,7 +118,8 @@ def value_heads(report: Report) -> None:
     config = load_config("hidden_bit_ppo_heads", eval_every=None, total_timesteps=CRITIC_STEPS)
     config = config.replace(env=PublicObservation(HiddenBit()))
     for name, arm in (("two value heads", config), ("one value head", config.replace(value_heads=(), head_weights=None))):
-        report.measured(f"{name}: steps", steps_to(report.trained(arm, name), 7.0))
+        run = report.trained(arm, name, preset="hidden_bit_ppo_heads")
+        report.measured(f"{name}: steps", steps_to(run, 7.0))
 
 
 def steps_to(run: Trained, threshold: float) -> np.ndarray:

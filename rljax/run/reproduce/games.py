@@ -56,7 +56,7 @@ def biased_rps(report: Report) -> None:
     """The league, and self-play and a uniform pool of as many steps."""
     config = load_config("biased_rps_league")
     config = config.replace(exploitability_every=config.total_timesteps)
-    exact(report, "league", report.trained(config, "league"))
+    exact(report, "league", report.trained(config, "league", preset="biased_rps_league"))
     shared = _shared(
         config, "vf_clip_eps", "max_grad_norm", "normalize_advantages", "num_slots", "snapshot_every", "exploitability_every"
     )
@@ -66,7 +66,7 @@ def biased_rps(report: Report) -> None:
         "uniform pool": {"ent_coef": 0.0, "opponents": "uniform"},
     }
     for name, changes in controls.items():
-        run = report.trained(SelfPlayConfig(**{**shared, **changes}), name)
+        run = report.trained(SelfPlayConfig(**{**shared, **changes}), name, preset="biased_rps_league")
         parts = game_parts(run.agent.config)
 
         def last(state: Any, parts: Any = parts) -> jax.Array:
@@ -109,7 +109,7 @@ def number_duel(report: Report) -> None:
         "self-play with the league's entropy bonus": control.replace(ent_coef=config.ent_coef),
     }
     for name, arm in arms.items():
-        run = report.trained(arm, name)
+        run = report.trained(arm, name, preset="number_duel_league")
 
         def gain(state: Any, key: jax.Array, run: Trained = run) -> jax.Array:
             return exploited(run.agent, state, key, **DUEL_BUDGET).value

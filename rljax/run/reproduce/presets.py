@@ -84,9 +84,9 @@ def first_solved(report: Report) -> None:
 
 def policy_lag(report: Report) -> None:
     """The same run with and without V-trace, its actors 8 iterations behind."""
-    config = load_config("cartpole_impala", policy_lag=8, total_timesteps=LAG_STEPS, eval_every=None)
+    lagging: dict[str, Any] = {"policy_lag": 8, "total_timesteps": LAG_STEPS, "eval_every": None}
     for arm, corrected in (("V-trace", True), ("no correction", False)):
-        run = report.trained(config, arm, off_policy_correction=corrected)
+        run = report.trained("cartpole_impala", arm, off_policy_correction=corrected, **lagging)
         report.measured(arm, report.returns(run), 475.0)
 
 
@@ -114,4 +114,4 @@ def tuning(report: Report) -> None:
     found = tune(config, trials=64, seeds=4)
     report.facts["tuned"] = {name: getattr(found.best, name) for name in found.study.best_trial.params}
     for arm, tried in (("tuned", found.best), ("preset", config)):
-        report.measured(arm, report.returns(report.trained(tried, arm)))
+        report.measured(arm, report.returns(report.trained(tried, arm, preset="cartpole_ppo")))

@@ -14,6 +14,7 @@ A record is `results/NAME.json`, one JSON object:
 | `seconds` | `compile` (tracing too) and `run`, summed over the programs |
 | `seeds`, `budget` | the keys; the share of each configuration's budget of steps that was trained: 1 in whatever is published |
 | `configs` | every field of each configuration, by arm |
+| `presets` | by arm: `preset`, the name of what it was made from, or null; `changed`, the fields not meant to be as there |
 | `raw` | by name: a value for each seed, or a list of values for each seed |
 | `thresholds` | by name of `raw`: the least value that counts as solved |
 | `summary` | by name of `raw` with one value a seed: `mean`, `median`, `min`, `max`, and `solved` with a threshold |
@@ -32,7 +33,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +84,7 @@ class Report:
         self.seeds = list(range(first_seed, first_seed + seeds))
         self.keys = jnp.stack([jax.random.key(seed) for seed in self.seeds])
         self.configs: dict[str, Any] = {}
+        self.presets: dict[str, dict[str, Any]] = {}
         self.raw: dict[str, Any] = {}
         self.thresholds: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
@@ -96,14 +98,21 @@ class Report:
         if not self.quiet:
             print(line, flush=True)
 
-    def trained(self, config_or_preset: Config | str, arm: str | None = None, **changes: Any) -> Trained:
-        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does. `arm` names the configuration."""
+    def trained(
+        self, config_or_preset: Config | str, arm: str | None = None, *, preset: str | None = None, **changes: Any
+    ) -> Trained:
+        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does.
+
+        `arm` names the configuration, and `preset` the preset that a configuration was made from.
+        """
+        preset = config_or_preset if isinstance(config_or_preset, str) else preset
         config = load_config(config_or_preset) if isinstance(config_or_preset, str) else config_or_preset
         config = config.replace(**{"seed": self.seeds[0], **changes})
         steps = max(round(config.total_timesteps * self.budget), config.steps_per_iteration)
         config = config.replace(total_timesteps=steps)
-        arm = arm or (config_or_preset if isinstance(config_or_preset, str) else config.algorithm)
+        arm = arm or preset or config.algorithm
         self.configs[arm] = config_table(config)
+        self.presets[arm] = {"preset": preset, "changed": _changed(config, preset, {"seed", *changes})}
         agent, clock = (
             make_agent(config),
             _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds")),
@@ -161,6 +170,7 @@ class Report:
             "seeds": self.seeds,
             "budget": self.budget,
             "configs": self.configs,
+            "presets": self.presets,
             "raw": self.raw,
             "thresholds": self.thresholds,
             "summary": {
@@ -229,6 +239,14 @@ def source_commit() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def _changed(config: Config, preset: str | None, by_name: Set[str]) -> list[str]:
+    """Fields that differ from the preset's, and those changed by name: a preset may come to have the same value later."""
+    if preset is None:
+        return []
+    table, usual = config_table(config), config_table(load_config(preset))
+    return [name for name in table if name in by_name or (name in usual and table[name] != usual[name])]
 
 
 class _Clock:
