@@ -27,6 +27,14 @@ def file_of(storage: str) -> str | None:
     return path.partition("?")[0] or None if kind.partition("+")[0] == "sqlite" else None
 
 
+def is_inside(path: str | Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, wherever `..` and symbolic links in either take it."""
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except ValueError:  # a null character: there is no such path
+        return False
+
+
 def check_storage(where: str) -> None:
     """Refuse a file that is there and is no study: Optuna would write into whatever it is.
 

@@ -25,7 +25,7 @@ from rljax.run.outputs import make_folder, read_table, write_csv, written_aside
 from rljax.run.places import Watched
 from rljax.run.population import Population, Programs, Told, out_of_memory
 from rljax.run.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
-from rljax.run.storage import absolute, check_storage, file_of, journal
+from rljax.run.storage import absolute, check_storage, file_of, is_inside, journal
 
 TUNE_FILE, JOURNAL, TRIALS_FILE, BEST_FILE, PICTURE = "tune.toml", "study.journal", "trials.csv", "best.toml", "tune.png"
 STUDY, PROCESS = "rljax", "process"
@@ -217,12 +217,17 @@ def _storage_of(folder: Path, given: str | None) -> str | None:
     """Where the study of a folder is kept; None: in the folder.
 
     Raises:
-        ConfigError: elsewhere, and that was not given as well.
+        ConfigError: elsewhere, and that was not given as well; or the folder's own journal is a link that leads out of it.
     """
     storage = read_tune(folder)[2]
+    if storage is None and not is_inside(folder / JOURNAL, folder):
+        raise ConfigError(f"{folder / JOURNAL}: leads out of this folder: put the journal itself in its place to go on")
     if storage is None and given is not None:
         raise ConfigError(f"storage = {given!r}: the study of {folder} is in that folder; leave it out")
-    if storage is not None and given is None and not Path(file_of(storage) or "/").is_relative_to(folder.resolve()):
+    # What was written there is absolute: drivers read some paths that are not, "file:...", in ways of their own.
+    path = None if storage is None else file_of(storage)
+    here = path is not None and os.path.isabs(path) and is_inside(path, folder)
+    if storage is not None and given is None and not here:
         raise ConfigError(
             f"{folder / TUNE_FILE}: storage = {storage!r} is not in this folder: give the same storage again to go on"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import rljax
 from rljax.run import sweep as sweeps
 from rljax.run import tune as tuning
 from rljax.run.outputs import make_folder
-from rljax.run.storage import absolute, check_storage, file_of, journal
+from rljax.run.storage import absolute, check_storage, file_of, is_inside, journal
 from tests.run.tiny_runs import assert_refused
 
 CONFIG = rljax.PPOConfig(
@@ -158,6 +159,53 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "a" / "tune.toml").write_text(tomli_w.dumps({**table, "storage": 3}))
     with pytest.raises(rljax.ConfigError, match=r"tune.toml: is not as it was written \(TypeError: storage = 3\)"):
         rljax.resume_tune(tmp_path / "a", trials=1)
+
+
+def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None:
+    study, victim = tmp_path / "study", tmp_path / "victim.journal"
+    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._study(str(victim), "none")
+    before = victim.read_bytes()
+    (study / "link").symlink_to(victim)
+    (study / "nowhere").symlink_to(tmp_path / "made.journal")
+    (study / "up").symlink_to("..")
+    paths = [f"{study}/../victim.journal", f"{study}/link", f"{study}/nowhere", f"{study}/up/victim.journal"]
+    paths += [f"sqlite:///{path}" for path in paths] + [f"sqlite:///file:{victim}?uri=true", f"{study}/\0"]
+    usual = (study / "tune.toml").read_text()
+    for path in paths:
+        table = {**tomllib.loads(usual), "storage": path}
+        (study / "tune.toml").write_text(tomli_w.dumps(table))
+        with pytest.raises(rljax.ConfigError, match="is not in this folder: give the same storage again to go on") as error:
+            rljax.resume_tune(study, trials=1)
+        assert "\n" not in str(error.value)
+    assert victim.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["study", "victim.journal"]
+
+
+@pytest.mark.parametrize("target", ["victim.journal", "made.journal", "study/study.journal"])
+def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, victim = tmp_path / "study", tmp_path / "victim.journal"
+    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._study(str(victim), "none")
+    before = victim.read_bytes()
+    (study / "study.journal").symlink_to(tmp_path / target)
+    message = "there is something else than a study" if target.startswith("study") else "study.journal: leads out of this folder"
+    assert_refused(["tune", "--resume", str(study), "--trials", "1"], message, capsys)
+    assert victim.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["study", "victim.journal"]
+
+
+def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    tuning._create(study, CONFIG, SPACE, str(study / "mine.journal"), {"seeds": 1, "episodes": 2, "pruner": "none"})
+    (tmp_path / "link").symlink_to("study")
+    assert tuning._storage_of(tmp_path / "link", None) == str(study / "mine.journal")
+    (study / "mine.journal").symlink_to("real.journal")
+    assert tuning._storage_of(study, None) == str(study / "mine.journal")
+    assert is_inside(study / ".." / "study" / "x", tmp_path / "link")
+    assert not is_inside(tmp_path / "study-2", study)
 
 
 def test_a_journal_whose_last_line_was_cut_off_goes_on(tmp_path: Path) -> None:
