@@ -7,12 +7,14 @@ import collections
 import datetime
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rljax.core.errors import did_you_mean
 from rljax.run.reproduce.report import hardware_table, source_commit, versions, write_record
 
 RECORD = Path(__file__).parents[2] / "results" / "campaigns.json"
@@ -22,14 +24,18 @@ class Campaign:
     """Counts what came of each try; what may not happen is a failure, kept with its seed.
 
     Attributes:
-        name: of the campaign, a key of the record's facts.
+        name: of the campaign, a key of the record's facts: its module, and after a colon the kinds where it is of some only.
         seed: of the first try; try i has seed + i.
+        full_size: how many tries the whole campaign has.
+        options: those of its command beside the seed and the number of tries.
+        more: facts that other campaigns do not have.
     """
 
-    def __init__(self, name: str, seed: int):
-        self.name, self.seed, self.tries = name, seed, 0
+    def __init__(self, name: str, seed: int, full_size: int, options: Sequence[str] = ()):
+        self.name, self.seed, self.full_size, self.options, self.tries = name, seed, full_size, options, 0
         self.counts: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
+        self.more: dict[str, Any] = {}
         self.slowest = 0.0
         self.began, self.load, self.commit = datetime.datetime.now(datetime.UTC), os.getloadavg(), source_commit()
 
@@ -52,31 +58,50 @@ class Campaign:
                 break
 
     def facts(self) -> dict[str, Any]:
+        module = self.name.partition(":")[0]
+        command = [
+            "python",
+            "-m",
+            f"tests.campaigns.{module}",
+            "--tries",
+            str(self.tries),
+            "--seed",
+            str(self.seed),
+            *self.options,
+        ]
         return {
+            "command": shlex.join(command),
             "date": self.began.isoformat(timespec="seconds"),
             "commit": self.commit,
             "load": [round(x, 2) for x in (*self.load, *os.getloadavg())],
             "first_seed": self.seed,
             "tries": self.tries,
+            "full_size": self.full_size,
+            **self.more,
             "outcomes": dict(sorted(self.counts.items())),
             "failures": self.failures,
             "slowest_seconds": round(self.slowest, 1),
         }
 
 
-def record(campaign: Campaign, path: Path, configs: dict[str, Any]) -> None:
-    """Put a campaign's facts into the record, beside those of the others."""
+def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
+    """Put a campaign's facts into the record, beside those of the others; date, commit, load and machine are the last one's.
+
+    Kills by kind are null in facts from before they were counted.
+    """
     table: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    last = campaign.facts()
+    facts: dict[str, Any] = {**table.get("facts", {}), campaign.name: last}
     table = {
         "name": "campaigns",
-        "measures": "run folders, sweeps and studies that were killed or damaged: what was lost, and what was told",
-        "command": "python -m tests.campaigns.kill --tries 1000; python -m tests.campaigns.corrupt --tries 5000",
-        "note": "",
-        "date": campaign.began.isoformat(timespec="seconds"),
-        "commit": campaign.commit,
+        "measures": "runs, sweeps and studies that were killed or damaged, and random input: what was lost, and what was told",
+        "command": "; ".join(one["command"] for one in facts.values()),
+        "note": note(facts),
+        "date": last["date"],
+        "commit": last["commit"],
         "versions": versions(),
         "hardware": hardware_table(),
-        "load": [round(x, 2) for x in (*campaign.load, *os.getloadavg())],
+        "load": last["load"],
         "seconds": {},
         "seeds": [],
         "budget": 1.0,
@@ -84,20 +109,41 @@ def record(campaign: Campaign, path: Path, configs: dict[str, Any]) -> None:
         "raw": {},
         "thresholds": {},
         "summary": {},
-        "facts": {**table.get("facts", {}), campaign.name: campaign.facts()},
+        "facts": facts,
     }
     write_record(path, table)
 
 
-def main(run: Callable[[int, int, float | None], tuple[Campaign, dict[str, Any]]], tries: int) -> None:
-    """`run(tries, seed, max_seconds)` from the command line."""
+def note(facts: Mapping[str, Any]) -> str:
+    """Which campaigns were smaller than they are meant to be; "" where none was."""
+    parts = [
+        f"{name} ({one['tries']:,} of {one['full_size']:,} tries)"
+        for name, one in facts.items()
+        if one["tries"] < one["full_size"]
+    ]
+    return f"not of the full size: {'; '.join(parts)}" if parts else ""
+
+
+def main(
+    run: Callable[..., tuple[Campaign, dict[str, Any]]],
+    full_size: int,
+    kinds: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """`run(tries, seed, max_seconds)` from the command line; it gets the chosen kinds as well where there are any."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tries", type=int, default=tries)
+    parser.add_argument("--tries", type=int, default=full_size)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-minutes", type=float)
     parser.add_argument("--record", type=Path, default=RECORD)
-    options = parser.parse_args()
-    campaign, configs = run(options.tries, options.seed, options.max_minutes and 60 * options.max_minutes)
+    if kinds:
+        parser.add_argument("--kinds", nargs="+", metavar="KIND", default=kinds, help=f"all unless given: {', '.join(kinds)}")
+    options = parser.parse_args(arguments)
+    for kind in options.kinds if kinds else ():
+        if kind not in kinds:
+            sys.exit(f"--kinds: unknown kind {kind!r}: {did_you_mean(kind, kinds)}")
+    chosen = [tuple(options.kinds)] if kinds else []
+    campaign, configs = run(options.tries, options.seed, options.max_minutes and 60 * options.max_minutes, *chosen)
     record(campaign, options.record, configs)
     print(json.dumps(campaign.facts(), indent=1))
     sys.exit(1 if campaign.failures else 0)

@@ -49,6 +49,9 @@ CONFIG = rljax.PPOConfig(
     seed=7,
 )
 
+FULL_SIZE = 5000
+"""Tries of the whole campaign."""
+
 RESUMED_EVERY = 100
 """One in so many tries is resumed to the end of its budget, and must come to what it would have come to."""
 
@@ -266,7 +269,7 @@ def traced_once() -> Iterator[None]:
 
 def run(tries: int, seed: int, max_seconds: float | None) -> tuple[Campaign, dict[str, Any]]:
     """The campaign, over a plain run, one of two seeds and a fork."""
-    campaign = Campaign("corrupt", seed)
+    campaign = Campaign("corrupt", seed, FULL_SIZE)
     with tempfile.TemporaryDirectory() as scratch, traced_once():
         kinds = [(None, False), (2, False), (None, True)]
         references = [make_reference(Path(scratch) / str(i) / "a", *kind) for i, kind in enumerate(kinds[: max(1, tries // 50)])]
@@ -275,4 +278,4 @@ def run(tries: int, seed: int, max_seconds: float | None) -> tuple[Campaign, dic
 
 
 if __name__ == "__main__":
-    main(run, tries=5000)
+    main(run, FULL_SIZE)

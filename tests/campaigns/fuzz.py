@@ -1,6 +1,6 @@
 """Random and absurd configurations, TOML texts and command lines: each must work or be refused in one line.
 
-    python -m tests.campaigns.fuzz --count 10000        writes results/campaign_fuzz.json
+    python -m tests.campaigns.fuzz --tries 10000        over ten seeds; its facts are in results/campaigns.json
     python -m tests.campaigns.fuzz --seed 3 --only 17   one case again, with its traceback
 
 Three kinds of cases, all drawn from a seed:
@@ -31,6 +31,7 @@ import random
 import re
 import resource
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -48,6 +49,10 @@ import numpy as np
 import rljax
 from rljax.cli.main import main as rljax_main
 from rljax.core.config import ALGORITHMS, dump_config, preset_names
+from tests.campaigns.campaign import RECORD, Campaign, record
+
+FULL_SIZE = 10_000
+"""Cases of the whole campaign."""
 
 SECONDS = 60
 """A case that computes for longer hangs: of the processor's time, so that a busy machine makes no failures."""
@@ -476,9 +481,7 @@ def outcome(seed: int, index: int) -> Outcome:
     return Outcome(kind, result, detail, described, time.perf_counter() - started)
 
 
-def campaign(
-    seed: int, count: int, told: Callable[[int, Outcome], None] = lambda *_: None, trained: bool = True
-) -> list[Outcome]:
+def cases(seed: int, count: int, told: Callable[[int, Outcome], None] = lambda *_: None, trained: bool = True) -> list[Outcome]:
     """The first `count` cases of a seed."""
     outcomes = []
     with workplace(trained):
@@ -497,13 +500,44 @@ def fingerprint(detail: str) -> str:
     return f"{':'.join(files[-1]) if files else '-'} {last}"
 
 
+def noted(whole: Campaign, seed: int, index: int, found: Outcome) -> bool:
+    """Count a case; whether it failed as none before it has."""
+    whole.tries += 1
+    whole.counts[f"{found.kind}: {found.result}"] += 1
+    whole.slowest = max(whole.slowest, found.seconds)
+    if found.result != "failed":
+        return False
+    cause = fingerprint(found.detail)
+    causes = whole.more.setdefault("causes", {})
+    causes[cause] = causes.get(cause, 0) + 1
+    whole.failures.append(f"fuzz --seed {seed} --only {index}: {found.kind}: {cause}")
+    return bool(causes[cause] == 1)
+
+
+def run(tries: int, first_seed: int, seeds: int, path: Path) -> Campaign:
+    """The campaign, as many cases of each seed; recorded after every seed: one that is stopped leaves those that it finished."""
+    whole = Campaign("fuzz", first_seed, FULL_SIZE, ["--seeds", str(seeds)])
+    for seed in range(first_seed, first_seed + seeds):
+
+        def told(index: int, found: Outcome, seed: int = seed) -> None:
+            if noted(whole, seed, index, found):
+                print(f"seed {seed} case {index}: {found.kind} {found.case[:600]}\n{found.detail}\n", flush=True)
+
+        cases(seed, tries // seeds, told)
+        whole.options = ["--seeds", str(seed + 1 - first_seed)]
+        whole.more["most_memory_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        record(whole, path, {})
+        print(f"seed {seed}: {whole.tries} cases so far, {dict(whole.counts)}", flush=True)
+    return whole
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000, help="cases in all")
+    parser.add_argument("--tries", type=int, default=FULL_SIZE, help="cases in all")
     parser.add_argument("--seeds", type=int, default=10, help="seeds that they are drawn from")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--only", type=int, help="this case of the first seed alone")
-    parser.add_argument("--out", default="results/campaign_fuzz.json", help="the record")
+    parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -513,43 +547,12 @@ def main() -> None:
             found = outcome(options.seed, options.only)
         print(f"{found.kind}: {found.case}\n{found.result} after {found.seconds:.2f} s: {found.detail}")
         return
-    from rljax.run.reproduce.report import Report, write_record
-
-    out = Path(options.out).resolve()
-    measures = "random configurations, TOML files and command lines: what becomes of each"
-    report = Report("campaign_fuzz", measures, options.seed, options.seeds)
-    line = f"python -m tests.campaigns.fuzz --count {options.count} --seeds {options.seeds} --seed {options.seed}"
-    each, seeds, report.seeds = options.count // options.seeds, report.seeds, []
-    rows: list[list[Outcome]] = []
-    failures: list[dict[str, Any]] = []
-    causes: collections.Counter[str] = collections.Counter()
-    for seed in seeds:
-
-        def told(index: int, found: Outcome, seed: int = seed) -> None:
-            if found.result == "failed":
-                failures.append({"seed": seed, "index": index, "case": found.case[:1000], "detail": found.detail})
-                cause = fingerprint(found.detail)
-                causes[cause] += 1
-                if causes[cause] == 1:
-                    print(f"seed {seed} case {index}: {found.kind} {found.case[:600]}\n{found.detail}\n", flush=True)
-
-        started = time.perf_counter()
-        rows.append(campaign(seed, each, told))
-        report.running += time.perf_counter() - started
-        report.seeds.append(seed)
-        counts = collections.Counter((found.kind, found.result) for found in rows[-1])
-        print(f"seed {seed}: {dict(counts)}, {time.perf_counter() - started:.0f} s", flush=True)
-        report.quiet = len(rows) < len(seeds)
-        for kind in KINDS:
-            for result in ("works", "refused", "failed"):
-                report.measured(f"{kind}: {result}", [sum((o.kind, o.result) == (kind, result) for o in row) for row in rows])
-        report.measured("slowest case, seconds", [max(found.seconds for found in row) for row in rows])
-        memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        report.facts = {"cases": each * len(rows), "failures": failures, "most memory, bytes": memory}
-        write_record(out, report.record(line))  # after every seed: a campaign that is stopped leaves those that it finished
-    for cause, times in causes.most_common():
+    path = options.record.resolve()  # cases run in folders of their own
+    whole = run(options.tries, options.seed, options.seeds, path)
+    for cause, times in collections.Counter(whole.more.get("causes", {})).most_common():
         print(f"{times:5} {cause}")
-    print(f"{len(failures)} of {each * options.seeds} failed; {out}")
+    print(f"{len(whole.failures)} of {whole.tries} failed; {path}")
+    sys.exit(1 if whole.failures else 0)
 
 
 if __name__ == "__main__":

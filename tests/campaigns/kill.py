@@ -8,6 +8,7 @@ half written is taken for a checkpoint, or a folder.
 Processes are forked from one that has imported everything and asked JAX for nothing (a fork after that is not safe).
 
     python -m tests.campaigns.kill --tries 1000
+    python -m tests.campaigns.kill --tries 100 --kinds saves sweep "ppo with memory"
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -37,13 +39,16 @@ import orbax.checkpoint  # noqa: F401
 import rljax
 import rljax.run.sweep_plot
 import rljax.run.tune
-from rljax.core.config import config_table
+from rljax.core.config import Config, config_table
 from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
 from rljax.run.folder import load_checkpoint, read_config, read_info
 from rljax.run.places import made_aside
 from rljax.run.progress import Silent
 from tests.campaigns.campaign import Campaign, main
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
+
+FULL_SIZE = 1000
+"""Tries of the whole campaign, over all kinds."""
 
 SECONDS = 600.0
 """A process that takes longer hangs: on a quiet machine they need five."""
@@ -77,8 +82,11 @@ class Kind:
     operations = 700
     """On files that it makes, about."""
 
+    configs: Mapping[str, Config] = MappingProxyType({})
+    """What it trains, by name."""
+
     def __init__(self, name: str, folder: Path):
-        self.name, self.folder, self.whole = name, folder / "killed", folder / "whole"
+        self.name, self.folder, self.whole, self.kills = name, folder / "killed", folder / "whole", 0
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         raise NotImplementedError
@@ -96,6 +104,7 @@ class Run(Kind):
     def __init__(self, name: str, folder: Path, seeds: int | None):
         super().__init__(name if seeds is None else f"{name} x {seeds}", folder)
         self.config, self.seeds = {**TINY, **VARIANTS}[name], seeds
+        self.configs = {name: self.config}
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         how: dict[str, Any] = {"checkpoint_every": 64, "keep": 2, "seeds": self.seeds, "progress": Announced(say)}
@@ -120,6 +129,7 @@ class Sweep(Kind):
     """A sweep of twelve runs in three batches."""
 
     operations = 60
+    configs = MappingProxyType({"sweep": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         say()
@@ -137,6 +147,7 @@ class Study(Kind):
     """A study of twelve trials; which ones it tries depends on those that were killed, so what was told must stay."""
 
     operations = 200
+    configs = MappingProxyType({"study": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         say()
@@ -214,14 +225,14 @@ def no_step_back(folder: Path, found: int) -> None:
 
 
 def kinds_in(scratch: Path) -> list[Kind]:
-    """All algorithms, two of them with several seeds, sweeps and studies; those that are cheap come more often."""
+    """All algorithms, two of them with several seeds, sweeps, studies, and checkpoints alone; they take turns."""
     names = [*TINY, *VARIANTS]
     kinds: list[Kind] = [Run(name, scratch / name.replace(" ", "_"), None) for name in names]
     kinds += [Run(name, scratch / f"{name}_2", 2) for name in ("ppo", "dqn")]
-    kinds += [Sweep("sweep", scratch / "sweep"), Study("study", scratch / "study"), Saves("saves", scratch / "saves")]
-    for kind in kinds:
-        kind.folder.parent.mkdir(parents=True)
-    return kinds
+    return [*kinds, Sweep("sweep", scratch / "sweep"), Study("study", scratch / "study"), Saves("saves", scratch / "saves")]
+
+
+KINDS = tuple(kind.name for kind in kinds_in(Path()))
 
 
 def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None) -> tuple[int, str]:
@@ -306,6 +317,7 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
         ended = forked(act, None)
     else:
         ended = forked(lambda say: kind.train(kind.folder, say), kill_later(draw.uniform(0.0, draw.choice([0.3, 2.0]))))
+    kind.kills += ended[0] == signal.SIGKILL
     if ended[0] != signal.SIGKILL:
         checked(f"{kind.name}, trained", ended)
     seen = [f"killed: {how}" if ended[0] else "had come to its end"]
@@ -328,19 +340,27 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
     return seen
 
 
-def run(
-    tries: int, seed: int, max_seconds: float | None, names: tuple[str, ...] | None = None
-) -> tuple[Campaign, dict[str, Any]]:
-    """The campaign; of some kinds only where `names` are given."""
-    campaign = Campaign("kill", seed)
+def keep_compiled() -> None:
+    """Every process compiles the same programs: those of the first serve all."""
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "rljax-campaign-xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def run(tries: int, seed: int, max_seconds: float | None, names: Sequence[str] = KINDS) -> tuple[Campaign, dict[str, Any]]:
+    """The campaign; of some kinds only where `names` are given."""
+    chosen = sorted(set(names))
+    some = chosen != sorted(KINDS)
+    campaign = Campaign(f"kill: {', '.join(chosen)}" if some else "kill", seed, FULL_SIZE, ["--kinds", *chosen] if some else [])
+    keep_compiled()
     with tempfile.TemporaryDirectory() as scratch:
-        kinds = [kind for kind in kinds_in(Path(scratch)) if names is None or kind.name in names]
+        kinds = [kind for kind in kinds_in(Path(scratch)) if kind.name in chosen]
+        for kind in kinds:
+            kind.folder.parent.mkdir(parents=True)
         campaign.run(lambda seed: attempt(kinds, seed), tries, max_seconds)
-    return campaign, {f"kill: {name}": config_table(config) for name, config in {**TINY, **VARIANTS, "sweep": SWEEP}.items()}
+    campaign.more["kills"] = {kind.name: kind.kills for kind in kinds}
+    return campaign, {f"kill: {name}": config_table(config) for kind in kinds for name, config in kind.configs.items()}
 
 
 if __name__ == "__main__":
-    main(run, tries=1000)
+    main(run, FULL_SIZE, KINDS)

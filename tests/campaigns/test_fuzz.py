@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.campaigns.fuzz import MAKERS, Outcome, campaign, case, fingerprint, outcome
+from tests.campaigns.fuzz import MAKERS, Outcome, case, cases, fingerprint, outcome
 
 
 def failures(outcomes: list[Outcome]) -> dict[str, list[str]]:
@@ -19,7 +19,7 @@ def failures(outcomes: list[Outcome]) -> dict[str, list[str]]:
 
 
 def test_random_input_works_or_is_one_line() -> None:
-    outcomes = campaign(seed=1000, count=120, trained=False)
+    outcomes = cases(seed=1000, count=120, trained=False)
     assert failures(outcomes) == {}
     counts = collections.Counter((one.kind, one.result) for one in outcomes)
     assert counts["configuration", "works"] >= 1
@@ -51,4 +51,4 @@ def test_a_traceback_a_hang_and_two_lines_are_noticed(monkeypatch: pytest.Monkey
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_of_each_seed_work_or_are_one_line(seed: int) -> None:
-    assert failures(campaign(seed, 1000)) == {}
+    assert failures(cases(seed, 1000)) == {}
