@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def test_counts_that_go_with_a_record_are_those_that_a_binomial_gives() -> None:
     assert (draws < least).mean() <= CHANCE < (draws <= least).mean()
 
 
-def made(values: list[float | None], threshold: float) -> dict[str, Any]:
-    return {"raw": {"return": values}, "thresholds": {"return": threshold}, "summary": {"return": {}}}
+def made(values: Sequence[float | None], threshold: float) -> dict[str, Any]:
+    return {"raw": {"return": list(values)}, "thresholds": {"return": threshold}, "summary": {"return": {}}}
 
 
 def test_one_seed_far_off_does_not_let_a_worse_result_pass() -> None:
