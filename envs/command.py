@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from rljax.core.environment import Environment, EnvParams
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
@@ -43,9 +43,8 @@ class Command(Environment):
     reward_threshold = 0.95
 
     def __init__(self, num_units: int = 4, num_builds: int = 16):
-        for label, value, least in (("num_units", num_units, 2), ("num_builds", num_builds, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"Command-v0: {label} = {shown(value)}, expected an integer of at least {least}")
+        check_int("Command-v0", 2, num_units=num_units)
+        check_int("Command-v0", 1, num_builds=num_builds)
         self.num_units = num_units
         self.num_builds = num_builds
         self._commands = all_commands(num_units, num_builds)

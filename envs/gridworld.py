@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
 
@@ -42,8 +42,7 @@ class GridWorld(Environment):
     reward_threshold = 0.94
 
     def __init__(self, size: int = 7):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 2:
-            raise ConfigError(f"{self.name}: size = {shown(size)}, expected an integer of at least 2")
+        check_int(self.name, 2, size=size)
         self.size = size
 
     @property
@@ -104,8 +103,7 @@ class GridWorldPixels(GridWorld):
 
     def __init__(self, size: int = 7, pixels: int = 64):
         super().__init__(size)
-        if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 1:
-            raise ConfigError(f"{self.name}: pixels = {shown(pixels)}, expected an integer of at least 1")
+        check_int(self.name, 1, pixels=pixels)
         self.pixels = pixels
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
 
@@ -50,9 +50,7 @@ class SparseGridWorld(Environment):
     reward_threshold = 0.9
 
     def __init__(self, num_rooms: int = 3, width: int = 11):
-        for label, value in (("num_rooms", num_rooms), ("width", width)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-                raise ConfigError(f"SparseGridWorld-v0: {label} = {shown(value)}, expected an integer of at least 2")
+        check_int("SparseGridWorld-v0", 2, num_rooms=num_rooms, width=width)
         self.num_rooms = num_rooms
         self.width = width
         self.height = (ROOM_HEIGHT + 1) * num_rooms - 1

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import ConfigError, check_int
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
@@ -55,10 +55,8 @@ class TargetPick(Environment):
     reward_threshold = 7.2
 
     def __init__(self, capacity: int = 16, num_kinds: int = 2):
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 3:
-            raise ConfigError(f"TargetPick-v0: capacity = {shown(capacity)}, expected an integer of at least 3")
-        if isinstance(num_kinds, bool) or not isinstance(num_kinds, int) or num_kinds < 1:
-            raise ConfigError(f"TargetPick-v0: num_kinds = {shown(num_kinds)}, expected an integer of at least 1")
+        check_int("TargetPick-v0", 3, capacity=capacity)
+        check_int("TargetPick-v0", 1, num_kinds=num_kinds)
         self.capacity = capacity
         self.num_kinds = num_kinds
 

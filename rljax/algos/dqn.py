@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from flax.core import FrozenDict
 
@@ -34,7 +33,16 @@ from rljax.algos.off_policy import (
     with_episode_sums,
 )
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, make_q_network, q_act, q_values
+from rljax.algos.q_learning import (
+    check_discrete,
+    chosen,
+    epsilon_at,
+    epsilon_greedy,
+    make_q_network,
+    q_act,
+    q_values,
+    value_losses,
+)
 from rljax.algos.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
@@ -281,10 +289,9 @@ def dqn_loss(
     Returns:
         The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
     """
-    delta = parts.config.huber_delta
     q = chosen(q_values(parts, params, batch.obs), batch.action)
     error = q - target
-    losses = 0.5 * jnp.square(error) if delta is None else optax.huber_loss(q, target, delta=delta)
+    losses = value_losses(q, target, parts.config.huber_delta)
     # One reduction: on the CPU each costs a kernel or two.
     means = jnp.mean(jnp.stack([losses if weight is None else losses * weight, q, jnp.abs(error)]), axis=1)
     return means[0], error, {"train/value_loss": means[0], "train/value": means[1], "train/td_error": means[2]}

@@ -56,7 +56,7 @@ from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import as_space, head_sizes
+from rljax.core.spaces import action_heads
 from rljax.nn.rssm import Latent
 
 
@@ -231,7 +231,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         The state, and sums over the episodes that ended.
     """
     env, env_params, params = parts.env, parts.env_params, state.params
-    nvec = head_sizes(as_space(env.action_space(env_params))) or ()
+    nvec = action_heads(env, env_params)
 
     def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, EpisodeSums]]:
         env_state, obs, arrival, carry = loop
@@ -250,9 +250,8 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
         stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
         arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)
-        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"], metrics_of(info))
-        if mask is not None:
-            sums = sums.replace(without_action=steps_without_action(mask, nvec=nvec, relevant=~resets))
+        without = None if mask is None else steps_without_action(mask, nvec=nvec, relevant=~resets)
+        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"], metrics_of(info), without)
         return (env_state, obs, arrival, PolicyCarry(latent, action)), (row, sums)
 
     (env_state, obs, arrival, carry), (rows, sums) = jax.lax.scan(

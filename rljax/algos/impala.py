@@ -45,7 +45,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.spaces import as_space, head_sizes
+from rljax.core.spaces import action_heads
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
 
@@ -297,7 +297,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
 def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:
     """The IMPALA agent of a configuration, with a loss in place of `impala_loss` where one is given."""
     parts = impala_parts(config)
-    nvec = head_sizes(as_space(parts.env.action_space(parts.env_params))) or ()
+    nvec = action_heads(parts.env, parts.env_params)
 
     def init(key: jax.Array) -> ImpalaState:
         return impala_init(parts, key)

@@ -51,7 +51,7 @@ from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import as_space, head_sizes
+from rljax.core.spaces import action_heads
 from rljax.core.wrappers import split_privileged
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
@@ -352,7 +352,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
 def make_ppo(config: PPOConfig, loss_fn: LossFn | None = None) -> Agent:
     """The PPO agent of a configuration, with a loss in place of `ppo_loss` where one is given."""
     parts = ppo_parts(config)
-    nvec = head_sizes(as_space(parts.env.action_space(parts.env_params))) or ()
+    nvec = action_heads(parts.env, parts.env_params)
 
     def init(key: jax.Array) -> PPOState:
         return ppo_init(parts, key)

@@ -18,13 +18,22 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.budget import check_batch
 from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import check_discrete, chosen, epsilon_at, epsilon_greedy, legal_max, make_q_network, q_act, q_values
+from rljax.algos.q_learning import (
+    check_discrete,
+    chosen,
+    epsilon_at,
+    epsilon_greedy,
+    legal_max,
+    make_q_network,
+    q_act,
+    q_values,
+    value_losses,
+)
 from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -214,8 +223,7 @@ def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Arr
     """
     q = chosen(q_values(parts, params, batch.obs), batch.action)
     error = q - batch.target
-    delta = parts.config.huber_delta
-    loss = jnp.mean(0.5 * jnp.square(error) if delta is None else optax.huber_loss(q, batch.target, delta=delta))
+    loss = jnp.mean(value_losses(q, batch.target, parts.config.huber_delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from flax.errors import FlaxError
 
 from rljax.algos.state import seen
@@ -95,6 +96,11 @@ def q_values(parts: QParts, params: Any, obs: Any) -> jax.Array:
 def chosen(q: jax.Array, action: jax.Array) -> jax.Array:
     """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
     return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
+
+
+def value_losses(q: jax.Array, target: jax.Array, huber_delta: float | jax.Array | None) -> jax.Array:
+    """The loss of each value: half the squared error, or its Huber loss where there is a `huber_delta`."""
+    return 0.5 * jnp.square(q - target) if huber_delta is None else optax.huber_loss(q, target, delta=huber_delta)
 
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:

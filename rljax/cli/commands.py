@@ -263,8 +263,6 @@ def _print_cells(result: SweepResult) -> None:
 
 def evaluate_run(options: Eval) -> None:
     """`rljax eval`: whole episodes of a trained agent."""
-    if options.episodes < 1:
-        raise ConfigError(f"episodes = {options.episodes}: expected a whole number > 0")
     run, seed = _load(options)
     say(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
     _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
@@ -467,8 +465,6 @@ def bench(suite: str, repeats: int, json_file: str | None) -> None:
 
     if suite not in SUITES:
         raise ConfigError(f"unknown benchmark '{suite}': {did_you_mean(suite, SUITES)}")
-    if repeats < 1:
-        raise ConfigError(f"repeats = {repeats}: expected a whole number > 0")
     path = None if json_file is None else output_path(json_file, (".json",))
     said = io.StringIO()
     with contextlib.redirect_stdout(_Tee(sys.stdout, said)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import inspect
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.config import ALGORITHMS, preset_names
+from rljax.core.config import ALGORITHMS, preset_names, preset_text
 from rljax.core.contract import innermost
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
@@ -133,18 +132,14 @@ def _of_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _preset_text(name: str) -> str:
-    return (importlib.resources.files("rljax.configs") / f"{name}.toml").read_text(encoding="utf-8")
-
-
 def _preset(name: str) -> dict[str, Any]:
-    return tomllib.loads(_preset_text(name))
+    return tomllib.loads(preset_text(name))
 
 
 def _of_preset(name: str) -> str:
     """The first sentence of the comment that a preset begins with."""
     lines = []
-    for line in _preset_text(name).splitlines():
+    for line in preset_text(name).splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").strip())

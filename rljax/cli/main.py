@@ -260,7 +260,7 @@ class Bench:
     """Measure speed on this machine: compile and run time apart, interleaved with a peer where one is installed."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """What to measure: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
+    """The benchmark to run: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
     repeats: Annotated[int, Bounds(1, 1000)] = 5
     """Interleaved repeats; medians are reported."""
     json: str | None = None

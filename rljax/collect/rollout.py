@@ -206,20 +206,25 @@ def episode_metrics(steps: Steps, nvec: tuple[int, ...] = ()) -> Metrics:
 
 
 def episode_sums(steps: Steps, nvec: tuple[int, ...] = ()) -> EpisodeSums:
-    """Of the episodes that ended: the sums of their returns, lengths and metrics at the last step, and their count."""
-    sums = episode_totals(steps.terminated | steps.truncated, steps.episode_return, steps.episode_length, steps.metrics)
-    if steps.mask is None:
-        return sums
-    return sums.replace(without_action=steps_without_action(steps.mask, steps.action, nvec))
+    """Add up the returns, lengths and last metrics of the episodes that ended, and count them."""
+    without = None if steps.mask is None else steps_without_action(steps.mask, steps.action, nvec)
+    done = steps.terminated | steps.truncated
+    return episode_totals(done, steps.episode_return, steps.episode_length, steps.metrics, without)
 
 
 def episode_totals(
-    done: jax.Array, returns: jax.Array, lengths: jax.Array, metrics: Mapping[str, jax.Array] = FrozenDict()
+    done: jax.Array,
+    returns: jax.Array,
+    lengths: jax.Array,
+    metrics: Mapping[str, jax.Array] = FrozenDict(),
+    without_action: jax.Array | None = None,
 ) -> EpisodeSums:
-    """`episode_sums` of arrays of one shape: where episodes ended, the returns and lengths up to there, and metrics there."""
+    """`episode_sums` of arrays of one shape: where episodes ended, the returns and lengths up to there, and metrics there;
+    `without_action` is handed on."""
     names = tuple(sorted(metrics))
     totals = (returns, lengths, jnp.ones_like(lengths), *(metrics[name] for name in names))
-    return EpisodeSums(jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals]), names)
+    sums = jnp.stack([jnp.sum(jnp.where(done, total, 0), dtype=jnp.float32) for total in totals])
+    return EpisodeSums(sums, names, without_action)
 
 
 def episode_means(sums: EpisodeSums) -> Metrics:

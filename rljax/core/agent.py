@@ -71,9 +71,9 @@ FUNCTIONS = ("step", "act", "report", "judge")
 
 
 def own_in(agent: Agent) -> str:
-    """What is the user's own in an agent, as a run folder notes it: "" of what `make_agent(config)` returns.
+    """Name what a user changed in an agent, as a run folder notes it; "" for what `make_agent(config)` returns.
 
-    Functions that replaced those of `make_agent` are named, unless the user has named what is their own in `own`.
+    Functions that replaced those of `make_agent` are listed, unless the user named the change with `own`.
     """
     named = agent.own != getattr(agent.made, "own", "")
     replaced = [name for name in FUNCTIONS if getattr(agent, name) is not getattr(agent.made, name, None)]
@@ -164,7 +164,7 @@ def _checked_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple
 
 
 def own_of(config: Config, make: MakeAgent) -> str:
-    """What is the user's own in the agents that `make` makes; "" of `make_agent`.
+    """Name what a user changed in the agents that `make` makes; "" for `make_agent`.
 
     Raises:
         ConfigError: it makes no agents.

@@ -1,4 +1,4 @@
-"""Whether `step_env` draws: what plans with a model of a game, or writes it out, relies on one result of each action."""
+"""Find out whether `step_env` draws. Searches and exact trees rely on one result of each action."""
 
 from __future__ import annotations
 
@@ -9,22 +9,34 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from rljax.core.environment import tree_where
+from rljax.core.game import Game
+from rljax.core.spaces import as_space
 from rljax.core.versus import random_player
 
 
+def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
+    """The shapes of the arguments of a step: `(state, action, key)`, the action that of all players."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    _, state = jax.eval_shape(lambda k: env.reset_env(k, params), key)
+    action = jax.eval_shape(as_space(env.action_space(params)).sample, key)
+    if isinstance(env, Game):
+        action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((env.num_players, *x.shape), x.dtype), action)
+    return state, action, key
+
+
 def uses_key(env: Any, params: Any) -> bool:
-    """Whether `step_env` looks at its key at all; where it does not, it cannot draw. Nothing is computed.
+    """Return whether `step_env` uses its key; a step that does not cannot draw. Nothing is computed.
 
     What is unused is found by removing dead code from the traced step: a key that is only handed on counts as unused.
     """
-    state, action, key = _shapes(env, params)
+    state, action, key = step_shapes(env, params)
     traced = jax.make_jaxpr(lambda k, s, a: env.step_env(k, s, a, params)[:4])(key, state, action)
     _, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     return bool(used[0])
 
 
 def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action: Any) -> jax.Array:
-    """Whether a step has the same result, bit for bit, with each of `keys` `[K]`: observation, state, reward and end; bool []."""
+    """Return whether a step gives the same bits (observation, state, reward, end) with each of `keys` `[K]`, bool []."""
     results = jax.vmap(lambda key: env.step_env(key, state, action, params)[:4])(keys)
 
     def same(x: jax.Array) -> jax.Array:
@@ -35,7 +47,7 @@ def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action
 
 
 def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 64, num_keys: int = 4) -> bool:
-    """Whether a step of the game depends on its key, also where the game does not declare `step_is_random`.
+    """Return whether a step of the game depends on its key, whatever the game declares as `step_is_random`.
 
     A step that never looks at its key is known not to. Of any other, random play is stepped with several keys at once; chance in
     positions that random play does not come to is not found.
@@ -74,17 +86,6 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
 
 
 def holds_key(game: Any, params: Any) -> bool:
-    """Whether the state has a random key in it, so that what is drawn later is settled, and open to who looks at the state."""
-    state, _, _ = _shapes(game, params)
+    """Return whether the state contains a random key: later draws are then fixed, and visible to whoever sees the state."""
+    state, _, _ = step_shapes(game, params)
     return any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state))
-
-
-def _shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
-    """What a step takes: state, action (of all players) and key."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    _, state = jax.eval_shape(lambda k: env.reset_env(k, params), key)
-    action = jax.eval_shape(env.action_space(params).sample, key)
-    players = getattr(env, "num_players", None)
-    if players is not None:
-        action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((players, *x.shape), x.dtype), action)
-    return state, action, key

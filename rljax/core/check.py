@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step
+from rljax.core.chance import draws_in_step, step_shapes
 from rljax.core.contract import Subject, attribute, check_contract, warn_of
 from rljax.core.environment import Environment, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
+from rljax.core.game import Game
 from rljax.core.memory import tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 
@@ -100,7 +101,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
 
 
 class Outside(NamedTuple):
-    """Of one array of an observation: whether an entry is not in its space, which, and its value."""
+    """Whether an entry of one array of an observation lies outside of its space; if so, its index and value."""
 
     bad: Any
     index: Any
@@ -108,7 +109,7 @@ class Outside(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Of each step; arrays `[N, T, ...]`.
+    """What random play saw, in arrays `[N, T, ...]`.
 
     Attributes:
         outside: of each array of the observation after the step, before a reset.
@@ -135,7 +136,7 @@ class Seen(NamedTuple):
 
 def _noise_shape(env: Any, params: Any) -> tuple[int, ...]:
     """How many random numbers a step's actions take: `[K]`, of a game `[P, K]`."""
-    return (*((env.num_players,) if Subject(env).is_game else ()), as_space(env.action_space(params)).flat_dim)
+    return (*((env.num_players,) if isinstance(env, Game) else ()), as_space(env.action_space(params)).flat_dim)
 
 
 def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array) -> Seen:
@@ -149,7 +150,7 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
         noise: f32 `[T, K]` or `[T, P, K]`, uniform in [0, 1), of actions.
     """
     space, obs_space = as_space(env.action_space(params)), as_space(env.observation_space(params))
-    is_game = Subject(env).is_game
+    is_game = isinstance(env, Game)
     by_clock = getattr(type(env), "is_truncated", None) is Environment.is_truncated and hasattr(params, "max_steps_in_episode")
 
     def outside(obs: Any) -> list[Outside]:
@@ -298,14 +299,11 @@ def _say_outside(subject: Subject, label: str, shape: tuple[int, ...], space: An
 
 
 def _check_pure(subject: Subject, env: Any, params: Any, key: jax.Array) -> None:
-    """That a function of the environment is the same program each time it is traced."""
-    obs_and_state = jax.eval_shape(env.reset_env, key, params)
-    action = jax.eval_shape(as_space(env.action_space(params)).sample, key)
-    if subject.is_game:
-        action = jax.ShapeDtypeStruct((env.num_players,), action.dtype)
+    """Refuse an environment of which a function is another program each time it is traced."""
+    state, action, _ = step_shapes(env, params)
     for label, function, arguments in (
         ("reset_env", lambda k: env.reset_env(k, params), (key,)),
-        ("step_env", lambda k, s, a: env.step_env(k, s, a, params), (key, obs_and_state[1], action)),
+        ("step_env", lambda k, s, a: env.step_env(k, s, a, params), (key, state, action)),
     ):
         if _program(function, arguments) != _program(function, arguments):
             subject.refuse(
@@ -315,7 +313,7 @@ def _check_pure(subject: Subject, env: Any, params: Any, key: jax.Array) -> None
 
 
 def _program(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a function is as a program; a fresh lambda, as JAX remembers what it has traced."""
+    """Return the program of a function, to compare. The lambda is a fresh one, since JAX remembers what it has traced."""
     closed = jax.make_jaxpr(lambda *values: function(*values))(*arguments)
     consts = [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in closed.consts]
     return re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)), *((x.dtype, x.shape, x.tobytes()) for x in consts)

@@ -248,7 +248,7 @@ def _is_real(dtype: Any) -> bool:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether TOML and JSON have a scalar of this dtype."""
+    """Return whether a scalar of this dtype can be written in TOML and JSON."""
     return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_)) or dtype.kind == "U"
 
 
@@ -337,7 +337,12 @@ def _read(source: str) -> str:
     if source not in preset_names():
         known = [*preset_names(), *ALGORITHMS]
         raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} (a file's name ends in .toml)")
-    return (importlib.resources.files("rljax.configs") / f"{source}.toml").read_text(encoding="utf-8")
+    return preset_text(source)
+
+
+def preset_text(name: str) -> str:
+    """The TOML file of a preset."""
+    return (importlib.resources.files("rljax.configs") / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def dump_config(config: Config) -> str:

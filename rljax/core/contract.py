@@ -3,6 +3,7 @@ does it for every configuration."""
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import warnings
@@ -53,10 +54,11 @@ class Subject:
 
     def doubt(self, problem: str) -> None:
         """Refuse what is wrong in an environment or a wrapper of the user's; note it in one from elsewhere."""
-        if problem not in self._doubts_within() and not (is_known(self._env) and is_foreign(self._env)):
+        if problem not in self._doubts_within and not (is_known(self._env) and is_foreign(self._env)):
             self.refuse(problem)
         self.doubts.append(problem)
 
+    @functools.cached_property
     def _doubts_within(self) -> list[str]:
         """The doubts about what the user's outermost wrappers are around, of a suite from elsewhere."""
         if self._check is None or is_known(self._env) or not isinstance(self._env, Wrapper) or not is_foreign(self._env):
@@ -158,12 +160,12 @@ def check_contract(env: Any, params: Any) -> list[str]:
     _check_same(subject, "observation", next_obs, obs)
     _check_same(subject, "state", next_state, state)
     _check_size(subject, obs)
-    if not _is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
+    if not is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
         expected = f"one for each player, float32[{players}]" if lead else "a float scalar float32[]"
         subject.refuse(f"step_env returned a reward {describe(reward)}, expected {expected}")
     truncated = _traced(subject, "is_truncated", lambda s: env.is_truncated(s, params), state)
     for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
-        if not _is_array(flag) or flag.shape != () or flag.dtype != jnp.bool_:
+        if not is_array(flag) or flag.shape != () or flag.dtype != jnp.bool_:
             subject.refuse(f"the {label} is {describe(flag)}, expected bool[]{', of the whole game' if lead else ''}")
     if not isinstance(info, Mapping):
         subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
@@ -191,7 +193,7 @@ def _num_players(subject: Subject, game: Game) -> int:
 
 def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: Any, players: int) -> None:
     moves = _traced(subject, "to_move", game.to_move, state)
-    if not _is_array(moves) or moves.shape != (players,) or moves.dtype != jnp.bool_:
+    if not is_array(moves) or moves.shape != (players,) or moves.dtype != jnp.bool_:
         subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
     if type(game).observe is not Game.observe:
         observed = _traced(subject, "observe", lambda s: game.observe(s, params), state)
@@ -289,7 +291,7 @@ def _check_bounds(subject: Subject, label: str, space: Box) -> None:
 
 def describe(leaf: Any) -> str:
     """ "float32[3]", or what else it is."""
-    if _is_array(leaf):
+    if is_array(leaf):
         return f"{_dtype_name(leaf.dtype)}[{','.join(map(str, leaf.shape))}]"
     if isinstance(leaf, Mapping):
         return f"a dictionary with the keys {sorted(map(str, leaf))}"
@@ -302,7 +304,8 @@ def _dtype_name(dtype: Any) -> str:
     return str(dtype) if jnp.issubdtype(dtype, jax.dtypes.extended) else jnp.dtype(dtype).name
 
 
-def _is_array(x: Any) -> bool:
+def is_array(x: Any) -> bool:
+    """Whether this is an array of any kind, or the shape of one."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -343,7 +346,7 @@ def check_fits(subject: Subject, label: str, value: Any, space: Space, lead: tup
         whole = isinstance(space, (Discrete, MultiDiscrete))
         dtype = "int32" if whole else _dtype_name(space.dtype)
         wanted = f"{dtype}[{','.join(map(str, expected))}]"
-        if not _is_array(value) or tuple(value.shape) != expected:
+        if not is_array(value) or tuple(value.shape) != expected:
             axis = f", whose first axis is that of the {lead[0]} players" if lead else ""
             text = f"{label} {describe(value)} does not fit observation_space of shape {space.shape}: expected {wanted}{axis}"
             subject.refuse(text)
@@ -365,7 +368,7 @@ def _check_metrics(subject: Subject, metrics: Any) -> None:
     for name, value in metrics.items():
         if not isinstance(name, str) or not name:
             subject.refuse(f"{what} has the key {name!r}, expected names")
-        real = _is_array(value) and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == jnp.bool_)
+        real = is_array(value) and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == jnp.bool_)
         if not real or value.shape != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
             subject.refuse(f"{what}['{name}'] is {describe(value)}, expected a scalar such as float32[]")
 
@@ -379,7 +382,7 @@ def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[in
         )
     total = sum(sizes)
     shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(total,), (total, total)]
-    if not _is_array(mask) or mask.dtype != jnp.bool_ or mask.shape not in shapes:
+    if not is_array(mask) or mask.dtype != jnp.bool_ or mask.shape not in shapes:
         wanted = [f"bool[{','.join(map(str, shape))}]" for shape in shapes]
         expected = wanted[0] + (f", or {wanted[1]} for pairs of heads" if len(wanted) > 1 else "")
         if lead:

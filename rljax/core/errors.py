@@ -98,6 +98,17 @@ def shown(value: object) -> str:
     return shortened(" ".join(text.split()))
 
 
+def check_int(subject: str, least: int, **numbers: object) -> None:
+    """Refuse what is no integer of at least `least`: `check_int("GridWorld-v0", 2, size=size)`.
+
+    Raises:
+        ConfigError: names the subject, the first such argument, its value and what is allowed.
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{subject}: {name} = {shown(value)}, expected an integer of at least {least}")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of a message about an unknown name: the closest match, or all names where none is close."""
     known = sorted(known)

@@ -157,6 +157,11 @@ def head_sizes(space: Space) -> tuple[int, ...] | None:
     return None
 
 
+def action_heads(env: Any, env_params: Any) -> tuple[int, ...]:
+    """The number of actions of each head of an environment's action space; () where actions are continuous."""
+    return head_sizes(as_space(env.action_space(env_params))) or ()
+
+
 def as_space(space: Any) -> Space:
     """Read a space of rljax, gymnax or Gymnasium as one of rljax, by its attributes.
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.environment import Environment, action_mask_of
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import ConfigError, check_int
 from rljax.core.spaces import Box, Dict, Tuple, as_space
 
 
@@ -218,8 +218,7 @@ class PixelObservation(Wrapper):
     def __init__(self, env: Any, size: int = 64):
         if not can_render(env):
             raise ConfigError(f"environment {env.name}: PixelObservation needs one that can be rendered: it defines no render")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"PixelObservation: size = {shown(size)}, expected an integer of at least 1")
+        check_int("PixelObservation", 1, size=size)
         super().__init__(env)
         self.size = size
 

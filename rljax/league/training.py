@@ -26,7 +26,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
-from rljax.core.spaces import as_space, head_sizes
+from rljax.core.spaces import action_heads
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
 from rljax.league.league import LANES, League, begin_anew
@@ -320,9 +320,9 @@ def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
     config, learners = parts.config, len(parts.rules.roles)
     returns = _own_return(parts, steps) if config.has_pool else steps.returns[..., 0]
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // learners)
-    nvec = head_sizes(as_space(parts.game.action_space(parts.game_params))) or ()
-    totals = episode_totals(steps.done & is_main, returns, steps.length, steps.metrics)
-    return episode_means(totals.replace(without_action=moves_without_action(steps.mask, steps.moves, nvec)))
+    nvec = action_heads(parts.game, parts.game_params)
+    without = moves_without_action(steps.mask, steps.moves, nvec)
+    return episode_means(episode_totals(steps.done & is_main, returns, steps.length, steps.metrics, without))
 
 
 def tree_policies(parts: GameParts, params: Any) -> tuple[jax.Array, jax.Array]:

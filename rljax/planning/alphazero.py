@@ -279,8 +279,8 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
     def step(state: AlphaZeroState) -> tuple[AlphaZeroState, Metrics]:
         state, moves = alphazero_collect(parts, state)
         state, metrics = alphazero_update(parts, state, moves)
-        totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics)
-        totals = totals.replace(without_action=steps_without_action(moves.mask))
+        without = steps_without_action(moves.mask)
+        totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics, without)
         return state, episode_means(totals) | metrics
 
     def judge(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:

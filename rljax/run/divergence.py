@@ -85,9 +85,7 @@ def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int
 def diverged_in(meta: Mapping[str, Any], seeds: int) -> list[int | None]:
     """The step at which each seed of a run diverged, None of those that have not, from the meta of a checkpoint."""
     known = meta.get("diverged")
-    if not isinstance(known, list) or len(known) != seeds or not all(step is None or type(step) is int for step in known):
-        return [None] * seeds
-    return list(known)
+    return list(known) if known is not None and len(known) == seeds else [None] * seeds
 
 
 class Fault(NamedTuple):

@@ -33,6 +33,7 @@ from jax import export as jax_export
 
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
+from rljax.core.contract import is_array
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.spaces import Dict, as_space, head_sizes
@@ -171,7 +172,7 @@ class ExportedPolicy:
     def sample(self, obs: Any, key: Any, mask: Any = None) -> Any:
         """An action drawn from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
         checked, mask, batched = self._checked(obs, mask)
-        is_typed = _is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        is_typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         key = jax.random.key_data(key) if is_typed else jnp.asarray(key)
         if key.shape != (2,) or key.dtype != jnp.uint32:
             raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
@@ -190,8 +191,8 @@ class ExportedPolicy:
         """`(obs, mask as further arguments, whether they came with a batch axis)`, both with one."""
         leaves, structure = jax.tree.flatten(self._obs)
         # A lone array may come as a list of numbers; within a tree, lists are structure.
-        given = [obs] if _is_array(self._obs) else jax.tree.leaves(obs)
-        if not _is_array(self._obs) and not _same_structure(obs, self._obs):
+        given = [obs] if is_array(self._obs) else jax.tree.leaves(obs)
+        if not is_array(self._obs) and not _same_structure(obs, self._obs):
             raise ConfigError(f"obs: expected {json.dumps(_described(self._obs))}, got {jax.tree.structure(obs)}")
         names = _leaf_names("obs", self._obs)
         checked, batches = zip(*map(_checked_leaf, names, given, leaves), strict=True)
@@ -252,7 +253,7 @@ def _read_artifact(path: Path, digest: str) -> Any:
 def _checked_leaf(name: str, x: Any, expected: jax.ShapeDtypeStruct) -> tuple[jax.Array, int | None]:
     """One array with a batch axis, of the dtype that the artifact takes, and the size of the batch it came with."""
     try:
-        x = x if _is_array(x) else np.asarray(x)
+        x = x if is_array(x) else np.asarray(x)
     except ValueError as error:
         raise ConfigError(f"{name}: expected an array: {error}") from None
     shape = tuple(x.shape)
@@ -305,7 +306,7 @@ def _check_structure(env_name: str, obs: Any) -> None:
         parts = list(obs.values())
     elif type(obs) in (tuple, list):
         parts = list(obs)
-    elif _is_array(obs):
+    elif is_array(obs):
         return
     else:
         raise ConfigError(
@@ -512,10 +513,6 @@ def _leaf_names(root: str, tree: Any) -> list[str]:
 def _same_structure(a: Any, b: Any) -> bool:
     left: Any = jax.tree.structure(a)
     return bool(left == jax.tree.structure(b))
-
-
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
 def _described(tree: Any) -> Any:

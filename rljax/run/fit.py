@@ -475,8 +475,11 @@ class _Driver:
 
     def _note_diverged(self, rows: np.ndarray, alive: np.ndarray) -> None:
         """Leave out the seeds that diverged in the iterations of `rows`, the last ones done."""
+        lost = np.flatnonzero(self.alive & ~alive)
+        if not len(lost):
+            return
         bad, columns = bad_losses(rows, self.names)
-        for seed in np.flatnonzero(self.alive & ~alive):
+        for seed in lost:
             row = int(np.argmax(np.append(bad[:, seed].any(1), True)))
             if row < len(rows) and not np.isnan(rows[row, seed]).all():
                 column = columns[int(np.argmax(bad[row, seed]))]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.config import class_name
+from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
 from rljax.run.curves import Curves, History, curves, read_metrics
 from rljax.run.folder import INFO_FILE, RunInfo, check_run, read_config, read_info
@@ -57,7 +58,7 @@ def sources_of(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -
     Raises:
         ConfigError: nothing is left, or something is neither a run nor metrics.
     """
-    if isinstance(runs, Mapping) and not (runs and all(_is_array(x) for x in runs.values())):
+    if isinstance(runs, Mapping) and not (runs and all(is_array(x) for x in runs.values())):
         given: list[tuple[str | None, Any]] = [(str(label), item) for label, item in runs.items()]
     elif isinstance(runs, (str, os.PathLike, Mapping)) or hasattr(runs, "metrics"):
         given = [(None, runs)]
@@ -91,10 +92,6 @@ def sources_of(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -
     return found
 
 
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
 def _of_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | None, str]:
     """A run's source, or why there is none."""
     folder = Path(run)
@@ -118,7 +115,7 @@ def _of_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | No
 def _of_metrics(metrics: Any, label: str | None, steps_per_iteration: int | None) -> Source:
     """The source of what `make_train` or `fit` returned, arrays `[iterations]` or `[seeds, iterations]`."""
     name = label or "metrics"
-    if not isinstance(metrics, Mapping) or not metrics or not all(_is_array(x) for x in metrics.values()):
+    if not isinstance(metrics, Mapping) or not metrics or not all(is_array(x) for x in metrics.values()):
         raise ConfigError(
             f"{name}: expected a run folder, or metrics: a dictionary of arrays [iterations] or [seeds, iterations]"
         )

@@ -7,7 +7,6 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -68,38 +67,45 @@ class Pace:
         return iterations * self.seconds / self.iterations if self.iterations else math.nan
 
 
-class _Ticker:
-    """Calls a function every so many seconds in a thread of its own, until it is stopped: XLA compiles for minutes."""
+class _Compiling:
+    """Calls `tick` every so many seconds from `begin` to `end`, in a thread of its own: XLA compiles for minutes."""
 
-    def __init__(self, seconds: float, tick: Callable[[], None]):
+    thread: threading.Thread | None = None
+
+    def begin(self, interval: float) -> None:
+        self.begun = time.monotonic()
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, args=(seconds, tick), name="rljax-progress", daemon=True)
+        self.thread = threading.Thread(target=self._run, args=(interval,), name="rljax-progress", daemon=True)
         self.thread.start()
 
-    def _run(self, seconds: float, tick: Callable[[], None]) -> None:
+    def tick(self) -> None:
+        """Show the time."""
+        raise NotImplementedError
+
+    def _run(self, interval: float) -> None:
         # What is printed may have nowhere to go (a full disk): that is for training to find out.
         with contextlib.suppress(OSError, ValueError):
-            while not self.over.wait(seconds):
-                tick()
+            while not self.over.wait(interval):
+                self.tick()
 
-    def stop(self) -> None:
-        self.over.set()
-        self.thread.join()
+    def end(self) -> None:
+        """May come twice, and before `begin`."""
+        if self.thread is not None:
+            self.over.set()
+            self.thread.join()
 
 
-class Lines:
+class Lines(_Compiling):
     """A line at every tenth of the run, or every ten seconds where that is sooner, compiling included; `title` comes first."""
 
     SECONDS = 10.0
 
     def __init__(self, title: str = ""):
         self.title = title
-        self.ticker: _Ticker | None = None
 
     def prepare(self) -> None:
-        self.begun = time.monotonic()
         print(f"{self.title}\ncompiling ..." if self.title else "compiling ...", flush=True)
-        self.ticker = _Ticker(self.SECONDS, self.tick)
+        self.begin(self.SECONDS)
 
     def tick(self) -> None:
         print(f"compiling ... {_duration(time.monotonic() - self.begun)}", flush=True)
@@ -108,7 +114,7 @@ class Lines:
         self.total, self.last_step = total_steps, 0
 
     def compiled(self) -> None:
-        self._stop_ticking()
+        self.end()
         self.last_time = time.monotonic()
         print(f"compiled in {self.last_time - self.begun:.1f} s", flush=True)
 
@@ -124,15 +130,10 @@ class Lines:
         )
 
     def stop(self) -> None:
-        self._stop_ticking()
-
-    def _stop_ticking(self) -> None:
-        ticker, self.ticker = self.ticker, None
-        if ticker is not None:
-            ticker.stop()
+        self.end()
 
 
-class Bar:
+class Bar(_Compiling):
     """rich's progress bar: time spent compiling; then steps, steps per second, return, time left. `title` comes first."""
 
     def __init__(self, title: str = ""):
@@ -144,7 +145,6 @@ class Bar:
 
         if self.title:
             print(self.title, flush=True)
-        self.begun = time.monotonic()
         # The bar takes what is left of the line: in 80 columns the numbers stay whole.
         self.bar = RichProgress(
             TextColumn("[bold]{task.description}"),
@@ -155,10 +155,10 @@ class Bar:
         )
         self.task = self.bar.add_task("compiling", total=None, numbers="0:00")
         self._show()
+        self.begin(1.0)
 
     def _show(self) -> None:
         self.bar.start()
-        self.ticker: _Ticker | None = _Ticker(1.0, self.tick)
 
     def _refresh(self) -> None:
         """rich draws in a thread of its own."""
@@ -172,7 +172,7 @@ class Bar:
         self.total = total_steps
 
     def compiled(self) -> None:
-        self._stop_ticking()
+        self.end()
         self.bar.update(self.task, description="training", total=self.total, numbers=f"0/{self.total:,} steps")
         self._refresh()
 
@@ -183,13 +183,8 @@ class Bar:
         self._refresh()
 
     def stop(self) -> None:
-        self._stop_ticking()
+        self.end()
         self.bar.stop()
-
-    def _stop_ticking(self) -> None:
-        ticker, self.ticker = self.ticker, None
-        if ticker is not None:
-            ticker.stop()
 
 
 class NotebookBar(Bar):
@@ -203,7 +198,6 @@ class NotebookBar(Bar):
 
         self.drawn_at = time.monotonic()
         self.output: Any = display(self.bar, display_id=True)
-        self.ticker = _Ticker(1.0, self.tick)
 
     def _refresh(self, always: bool = False) -> None:
         if always or time.monotonic() - self.drawn_at >= self.SECONDS:
@@ -211,7 +205,7 @@ class NotebookBar(Bar):
             self.output.update(self.bar)
 
     def stop(self) -> None:
-        self._stop_ticking()
+        self.end()
         self._refresh(always=True)
 
 

@@ -134,11 +134,15 @@ def cut_after(path: Path, step: int) -> int:
         for line in file:
             if line.endswith(b"\n"):
                 ends.append(((ends[-1][0] if ends else 0) + len(line), _step_of(line)))
+    following: list[int | None] = []
+    after: int | None = None
+    for _, found in reversed(ends):
+        following.append(after)
+        after = found if found is not None else after
     kept, last = 0, -1
-    for i, (end, found) in enumerate(ends):
+    for (end, found), after in zip(ends, reversed(following), strict=True):
         # Steps rise: one that is higher than the next is damaged, and no reason to take back what follows.
-        after = next((later for _, later in ends[i + 1 :] if later is not None), found)
-        if found is not None and after is not None and found <= after:
+        if found is not None and (after is None or found <= after):
             if found > step:
                 break
             last = found

@@ -130,6 +130,7 @@ META_FIELDS = {
     "best_score": number().optional,
     "best_scores": list_of(_known_or_none, _NUMBER_OR_NONE).optional,
     "best_step": whole().optional,
+    "diverged": list_of(lambda x: x is None or whole().test(x), "steps or null").optional,
     "keys": table_of(lambda x: isinstance(x, str), "implementations of random keys").optional,
     "arrays": table_of(_is_array, "[shape, dtype]"),
     "files": Field("a table of [size, CRC-32], not empty", lambda x: bool(x) and table_of(_is_sum, "").test(x)),

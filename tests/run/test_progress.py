@@ -60,7 +60,7 @@ def test_plain_progress_prints_a_line_per_tenth(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_bar_fits_its_line(width: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each moment of a long run no number is cut; the bar itself takes what is left."""
-    monkeypatch.setattr(Bar, "_show", lambda self: setattr(self, "ticker", None))
+    monkeypatch.setattr(Bar, "_show", lambda self: None)
     bar = Bar()
     bar.prepare()
 

@@ -11,6 +11,7 @@ import jax
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.reproduce import dreamer, features, games, presets, speed
 from rljax.run.reproduce.report import Report, write_record
+from rljax.run.space import check_counts
 
 FIRST_SEED = 5000
 """Seeds from here on were not used while presets were tuned."""
@@ -168,8 +169,7 @@ def reproduce(
         raise ConfigError(f"unknown experiment '{name}': {did_you_mean(name, EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
     seeds = experiment.seeds if seeds is None else seeds
-    if seeds < 1:
-        raise ConfigError(f"seeds = {seeds}: expected a whole number > 0")
+    check_counts(seeds=seeds)
     if not 0 < budget <= 1:
         raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
     # A program read from the cache would count as compiled in no time.

@@ -15,7 +15,7 @@ from rljax.core.wrappers import PublicObservation
 from rljax.envs import make_env
 from rljax.envs.composite import factorised_optimum, joint_optimum
 from rljax.envs.hidden_bit import HiddenBit
-from rljax.run.reproduce.report import Report, Trained
+from rljax.run.reproduce.report import Report, Trained, first_step
 
 MAZES = ("gru", "lstm", "block_gru", "mlp")
 
@@ -124,8 +124,9 @@ def value_heads(report: Report) -> None:
 
 def steps_to(run: Trained, threshold: float) -> np.ndarray:
     """Environment steps until the mean return of an iteration's episodes first reaches a threshold, f64 `[seeds]`; NaN: never."""
-    reached = np.nan_to_num(run.metrics["episode/return"], nan=-np.inf) >= threshold
-    return np.where(reached.any(1), (reached.argmax(1) + 1.0) * run.agent.config.steps_per_iteration, np.nan)
+    returns = run.metrics["episode/return"]
+    steps = (1 + np.arange(returns.shape[1])) * run.agent.config.steps_per_iteration
+    return first_step(returns, steps.tolist(), threshold)
 
 
 def command(report: Report) -> None:

@@ -13,7 +13,7 @@ from rljax.algos.training import make_train
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.config import load_config
 from rljax.envs import make_env
-from rljax.run.reproduce.report import Report, Trained
+from rljax.run.reproduce.report import Report, Trained, first_step
 from rljax.run.timing import time_interleaved
 
 COMPARED = (
@@ -35,21 +35,17 @@ TUNED_STEPS = 10_000
 def solves(report: Report, preset: str, threshold: float | None = None) -> Trained:
     """Greedy mean returns; `threshold` is the environment's unless given."""
     run = report.trained(preset, eval_every=None)
-    report.measured("return", report.returns(run), _threshold(run, threshold))
+    report.measured("return", report.returns(run), run.threshold if threshold is None else threshold)
     return run
 
 
 def holds(report: Report, preset: str, threshold: float | None = None) -> None:
     """Greedy mean returns at the end, and the least of the preset's own evaluations in the last fifth of its budget."""
     run = report.trained(preset)
-    needed = _threshold(run, threshold)
+    needed = run.threshold if threshold is None else threshold
     report.measured("return", report.returns(run), needed)
     late = [step > 0.8 * run.agent.config.total_timesteps for step in run.evaluated_at]
     report.measured("least in the last fifth", run.curve[:, late].min(1), needed)
-
-
-def _threshold(run: Trained, given: float | None) -> float | None:
-    return make_evaluation_env(run.agent.config)[0].reward_threshold if given is None else given
 
 
 def gridworld(report: Report) -> None:
@@ -75,11 +71,8 @@ def first_solved(report: Report) -> None:
         timing = time_interleaved({preset: make_train(config.replace(eval_every=None))}, 3)[preset]
         seconds[preset] = [timing.compile, median(timing.runs)]
         run = report.trained(preset, eval_every=max(config.total_timesteps // 50, config.steps_per_iteration), eval_episodes=32)
-        threshold = make_evaluation_env(config)[0].reward_threshold
-        reached = run.curve >= threshold
-        steps = np.where(reached.any(1), np.array(run.evaluated_at)[reached.argmax(1)], np.nan)
-        report.measured(f"{preset}: steps", steps)
-        report.measured(f"{preset}: return", report.returns(run), threshold)
+        report.measured(f"{preset}: steps", first_step(run.curve, run.evaluated_at, run.threshold))
+        report.measured(f"{preset}: return", report.returns(run), run.threshold)
 
 
 def policy_lag(report: Report) -> None:

@@ -42,6 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rljax
+from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
@@ -74,6 +75,17 @@ class Trained(NamedTuple):
         """Environment steps of these evaluations."""
         found = np.flatnonzero(np.isfinite(self.metrics["eval/return"]).any(0))
         return [int(i + 1) * self.agent.config.steps_per_iteration for i in found]
+
+    @property
+    def threshold(self) -> float | None:
+        """The return from which the environment counts as solved; None where it has none."""
+        return make_evaluation_env(self.agent.config)[0].reward_threshold
+
+
+def first_step(values: np.ndarray, steps: Sequence[int], threshold: float | None) -> np.ndarray:
+    """The first of `steps` at which `values` `[seeds, len(steps)]` reach a threshold, f64 `[seeds]`; NaN: never."""
+    reached = np.nan_to_num(values, nan=-np.inf) >= (np.inf if threshold is None else threshold)
+    return np.where(reached.any(1), np.array(steps, np.float64)[reached.argmax(1)], np.nan)
 
 
 class Report:
@@ -113,10 +125,8 @@ class Report:
         arm = arm or preset or config.algorithm
         self.configs[arm] = config_table(config)
         self.presets[arm] = {"preset": preset, "changed": _changed(config, preset, {"seed", *changes})}
-        agent, clock = (
-            make_agent(config),
-            _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds")),
-        )
+        agent = make_agent(config)
+        clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds"))
         result = fit(agent, seeds=len(self.seeds), progress=clock)
         jax.block_until_ready(result.state)
         self.compiling += clock.compiling
