@@ -7,6 +7,10 @@ result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rljax.algos.common.off_policy import polyak_update
+from rljax.algos.common.q_learning import epsilon_greedy
+from rljax.algos.common.soft_policy import Choice, SoftPolicy, soft_value
+from rljax.algos.common.training import TrainResult, make_train
 from rljax.algos.dqn import (
     DQNConfig,
     DQNParts,
@@ -19,7 +23,8 @@ from rljax.algos.dqn import (
     dqn_target,
     dqn_update,
 )
-from rljax.algos.dreamer import (
+from rljax.algos.dreamer.config import DreamerConfig
+from rljax.algos.dreamer.dreamer import (
     DreamerParts,
     DreamerState,
     dreamer_collect,
@@ -29,10 +34,10 @@ from rljax.algos.dreamer import (
     dreamer_update,
     loss_noise,
 )
-from rljax.algos.dreamer_config import DreamerConfig
-from rljax.algos.dreamer_losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
-from rljax.algos.dreamer_openloop import open_loop
-from rljax.algos.dreamer_replay import replayed, write_latents
+from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop
+from rljax.algos.dreamer.losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
+from rljax.algos.dreamer.openloop import open_loop
+from rljax.algos.dreamer.replay import replayed, write_latents
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -44,8 +49,6 @@ from rljax.algos.impala import (
     impala_parts,
     impala_update,
 )
-from rljax.algos.laprop import adaptive_grad_clip, laprop
-from rljax.algos.off_policy import polyak_update
 from rljax.algos.ppo import (
     Minibatch,
     PPOConfig,
@@ -70,7 +73,6 @@ from rljax.algos.pqn import (
     pqn_parts,
     pqn_update,
 )
-from rljax.algos.q_learning import epsilon_greedy
 from rljax.algos.sac import (
     SACConfig,
     SACParts,
@@ -86,8 +88,6 @@ from rljax.algos.sac import (
     sac_temperature_loss,
     sac_update,
 )
-from rljax.algos.soft_policy import Choice, SoftPolicy, soft_value
-from rljax.algos.training import TrainResult, make_train
 from rljax.collect.evaluation import evaluate
 from rljax.collect.normalizers import ReturnNormalizer
 from rljax.collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
@@ -111,23 +111,27 @@ from rljax.league.training import (
     game_update,
     league_step,
 )
+from rljax.moved import install as install_moved
 from rljax.nn.rssm import RSSM, Latent, kl_loss
 from rljax.nn.transforms import TwoHot
 from rljax.planning.alphazero import AlphaZeroConfig
 from rljax.planning.mcts import make_mcts
-from rljax.run.export import export_policy, load_policy
+from rljax.run.driver import FitResult
+from rljax.run.export.policy import export_policy, load_policy
+from rljax.run.files.folder import Run, load_run
+from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
-from rljax.run.folder import Run, load_run
 from rljax.run.loggers import Logger, RunStart
-from rljax.run.saved import load, save
-from rljax.run.space import Range
-from rljax.run.sweep import SweepResult, resume_sweep, sweep
-from rljax.run.tune import TuneResult, resume_tune, tune
+from rljax.run.search.space import Range
+from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
+from rljax.run.search.tune import TuneResult, resume_tune, tune
+
+install_moved()
 
 if TYPE_CHECKING:
-    from rljax.run.contests import play, tournament
-    from rljax.run.plot import plot
-    from rljax.run.record import record
+    from rljax.run.view.contests import play, tournament
+    from rljax.run.view.plot import plot
+    from rljax.run.view.record import record
 
 __version__ = "0.1.0"
 
@@ -138,7 +142,7 @@ _LATER = {"plot": "plot", "record": "record", "play": "contests", "tournament": 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'rljax' has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"rljax.run.{_LATER[name]}"), name)
+    globals()[name] = getattr(importlib.import_module(f"rljax.run.view.{_LATER[name]}"), name)
     return globals()[name]
 
 
@@ -171,6 +175,7 @@ __all__ = [
     "Run",
     "Agent",
     "TrainResult",
+    "FitResult",
     "Logger",
     "RunStart",
     # configure

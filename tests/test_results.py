@@ -17,7 +17,7 @@ from rljax.core.config import config_table, load_config, preset_names
 from rljax.run.reproduce import EXPERIMENTS
 from rljax.run.reproduce.experiments import FIRST_SEED
 from rljax.run.reproduce.report import summarized
-from rljax.run.tune import PRIORS
+from rljax.run.search.tune import PRIORS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.off_policy import (
+from rljax.algos.common.off_policy import (
     OffPolicyConfig,
     check_replay_memory,
     collect_to_replay,
@@ -32,8 +32,8 @@ from rljax.algos.off_policy import (
     transition_example,
     with_episode_sums,
 )
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import (
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.q_learning import (
     check_discrete,
     chosen,
     epsilon_at,
@@ -43,7 +43,7 @@ from rljax.algos.q_learning import (
     q_values,
     value_losses,
 )
-from rljax.algos.state import initial_fields, seen
+from rljax.algos.common.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.budget import check_batch
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.policy import (
+from rljax.algos.common.budget import check_batch
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.policy import (
     begins_of,
     build_policy,
     environments_first,
@@ -35,7 +35,7 @@ from rljax.algos.policy import (
     policy_rollout,
     policy_unroll,
 )
-from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.common.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics

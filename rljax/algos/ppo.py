@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.budget import check_batch
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.policy import (
+from rljax.algos.common.budget import check_batch
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.policy import (
     begins_of,
     build_policy,
     environments_first,
@@ -32,8 +32,8 @@ from rljax.algos.policy import (
     policy_rollout,
     policy_unroll,
 )
-from rljax.algos.state import after_update, initial_fields, seen
-from rljax.algos.value_heads import (
+from rljax.algos.common.state import after_update, initial_fields, seen
+from rljax.algos.common.value_heads import (
     check_heads,
     combined,
     head_names,

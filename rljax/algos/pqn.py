@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.budget import check_batch
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.q_learning import (
+from rljax.algos.common.budget import check_batch
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.q_learning import (
     check_discrete,
     chosen,
     epsilon_at,
@@ -34,7 +34,7 @@ from rljax.algos.q_learning import (
     q_values,
     value_losses,
 )
-from rljax.algos.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.common.state import after_update, initial_fields, scaled_rewards, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.off_policy import (
+from rljax.algos.common.off_policy import (
     OffPolicyConfig,
     check_replay_memory,
     collect_to_replay,
@@ -34,8 +34,8 @@ from rljax.algos.off_policy import (
     transition_example,
     with_episode_sums,
 )
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.soft_policy import (
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.soft_policy import (
     Choice,
     SoftPolicy,
     action_noise,
@@ -51,7 +51,7 @@ from rljax.algos.soft_policy import (
     taken_values,
     uniform_action,
 )
-from rljax.algos.state import initial_fields, seen
+from rljax.algos.common.state import initial_fields, seen
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics

@@ -10,13 +10,47 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.config import ALGORITHMS, preset_names, preset_text
+from rljax.cli.options import List
+from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
+from rljax.core.errors import ConfigError, did_you_mean, shortened
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
-from rljax.run.layout import columns, say, wrapped
+from rljax.run.view.layout import columns, say, wrapped
+
+
+def list_names(options: List) -> None:
+    """`rljax list`: everything that has a name, or the details of one."""
+    name = options.name
+    if name in ALGORITHMS:
+        _print_fields(ALGORITHMS[name])
+        return
+    if name in preset_names():
+        print(dump_config(load_config(name)), end="")
+        return
+    if name is None:
+        print_all()
+        return
+    try:
+        print_env(name)
+    except ConfigError as error:
+        if not str(error).startswith("unknown environment"):
+            raise
+        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids()]
+        raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known)}") from None
+
+
+def _print_fields(config_class: type[Config]) -> None:
+    """A field a line: its flag, its default and what it is."""
+    fields = dataclasses.fields(config_class)
+    flags = [f"--{field.name.replace('_', '-')}" for field in fields]
+    defaults: list[Any] = [{} if field.name in ("env_params", "network") else field.default for field in fields]
+    texts = ["none" if default is None else str(default) for default in defaults]
+    first, second = (max(map(len, column)) + 2 for column in (flags, texts))
+    for flag, text, field in zip(flags, texts, fields, strict=True):
+        print(wrapped(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
 
 
 def print_all() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rljax.core.errors import ConfigError
-from rljax.run.space import parse_range
+from rljax.core.config import preset_names
+from rljax.core.errors import ConfigError, shown
+from rljax.run.search.space import parse_range
 
 
 class WholeTable(dict[str, Any]):
@@ -51,6 +52,15 @@ def merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]
         key: {**getattr(base, key), **value} for key, value in tables.items() if isinstance(getattr(base, key, None), Mapping)
     }
     return {**overrides, **joined}
+
+
+def swallowed(values: Mapping[str, Iterable[Any]]) -> str:
+    """A hint where an option before the preset may have taken it for one of its values."""
+    for name, given in values.items():
+        for value in given:
+            if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):
+                return f" (did --{name.replace('_', '-')} take {shown(value)} as its value?)"
+    return ""
 
 
 def _value(text: str) -> Any:

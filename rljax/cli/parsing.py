@@ -17,7 +17,7 @@ import tyro
 
 from rljax.cli.overrides import axes_of, overrides_of
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
-from rljax.run.layout import WIDTH, columns, wrapped
+from rljax.run.view.layout import WIDTH, columns, wrapped
 
 OF_FIELDS = ("train", "sweep", "tune")
 """Commands of which fields of the configuration are flags."""

@@ -44,7 +44,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C, or a signal to terminate, reached `fit`: it finished its chunk and saved it.
 
     Attributes:
-        result: the `TrainResult` so far.
+        result: the `FitResult` so far.
         signum: the signal.
     """
 

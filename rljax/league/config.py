@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from rljax.algos.game_policy import check_game_fields
+from rljax.algos.common.game_policy import check_game_fields
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError

@@ -13,12 +13,20 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.algos.game_policy import build_game_policy, game_act
-from rljax.algos.optimizer import adam, annealed
-from rljax.algos.policy import policy_and_value
+from rljax.algos.common.game_policy import build_game_policy, game_act
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.policy import policy_and_value
+from rljax.algos.common.training import evaluation_due
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_loss
-from rljax.algos.training import evaluation_due
-from rljax.collect.games import GameNoise, GameSteps, Playing, game_rollout, looked_at, moves_without_action, seen_advantages
+from rljax.collect.games.rollout import (
+    GameNoise,
+    GameSteps,
+    Playing,
+    game_rollout,
+    looked_at,
+    moves_without_action,
+    seen_advantages,
+)
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import environment_noise, episode_means, episode_totals, initial_environments

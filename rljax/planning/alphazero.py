@@ -18,10 +18,10 @@ import optax
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.budget import check_batch
-from rljax.algos.game_policy import build_game_policy, check_game_fields, game_act
-from rljax.algos.optimizer import adam, annealed
-from rljax.collect.games import looked_at, seen_advantages
+from rljax.algos.common.budget import check_batch
+from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
+from rljax.algos.common.optimizer import adam, annealed
+from rljax.collect.games.rollout import looked_at, seen_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import (

@@ -2,72 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.training import evaluation_metrics
-from rljax.collect.replay import Replay
-from rljax.core.agent import Agent, Metrics
-from rljax.run.records import UPDATES
-
-
-class Seeds(NamedTuple):
-    """The states of a run of several seeds, `[S, ...]`, and which of them have not diverged, bool `[S]`."""
-
-    states: Any
-    alive: Any
-
-    @property
-    def params(self) -> Any:
-        return self.states.params
-
-
-def surviving_iteration(agent: Agent, num_iterations: int) -> Callable[..., tuple[Any, tuple[Metrics, jax.Array]]]:
-    """`(alive, state, iteration) -> (state, (metrics, alive))` of one seed: `train_iteration`, but one in which a loss or a
-    parameter became something else than a finite number does not count: the state stays what it was, then and from then on.
-
-    That iteration shows its metrics as they are; those of later ones are NaN. Steps are collected all the same, of no use, into
-    the replay buffer, whose rows are counted for all seeds together.
-    """
-
-    def iteration(alive: jax.Array, state: Any, i: jax.Array) -> tuple[Any, tuple[Metrics, jax.Array]]:
-        after, metrics = agent.step(state)
-        going = alive & losses_are_finite(metrics) & all_finite(after.params)
-        state = _kept(going, after, state)
-        evaluated = evaluation_metrics(agent, state, i, num_iterations)
-        metrics = {name: jnp.where(alive, x, jnp.nan) for name, x in metrics.items()}
-        return state, (metrics | {name: jnp.where(going, x, jnp.nan) for name, x in evaluated.items()}, going)
-
-    return iteration
-
-
-def _kept(going: jax.Array, after: Any, before: Any) -> Any:
-    """`after` where `going`, else `before`. Replay buffers are not copied: they are those of `after`."""
-
-    def chosen(new: Any, old: Any) -> Any:
-        if isinstance(new, Replay):
-            return new
-        if jnp.issubdtype(new.dtype, jax.dtypes.prng_key):
-            return jax.lax.select(jnp.broadcast_to(going, new.shape), new, old)
-        return jnp.where(going, new, old)
-
-    return jax.tree.map(chosen, after, before, is_leaf=lambda x: isinstance(x, Replay))
-
-
-def all_finite(tree: Any) -> jax.Array:
-    """Whether every number of a tree is finite, bool []."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
-
-
-def losses_are_finite(metrics: Metrics) -> jax.Array:
-    """Whether all `train/...` of an iteration are finite numbers, bool []; without a gradient step they need not be."""
-    finite = [jnp.isfinite(x) for name, x in metrics.items() if name.startswith("train/")]
-    untrained = metrics[UPDATES] == 0 if UPDATES in metrics else jnp.asarray(False)
-    return untrained | jnp.all(jnp.stack([jnp.asarray(True), *finite]))
+from rljax.run.files.records import UPDATES
 
 
 def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int]]:
@@ -80,6 +21,23 @@ def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int
     if UPDATES in names:
         bad &= (rows[:, :, names.index(UPDATES)] != 0)[..., None]
     return bad, columns
+
+
+def why_lost(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> list[tuple[int, str]]:
+    """`(row, what went wrong)` for each of some seeds that diverged within rows `[iterations, S, metrics]`."""
+    if not len(seeds):
+        return []
+    bad, columns = bad_losses(rows, names)
+    found = []
+    for seed in seeds:
+        row = int(np.argmax(np.append(bad[:, seed].any(1), True)))
+        if row < len(rows) and not np.isnan(rows[row, seed]).all():
+            column = columns[int(np.argmax(bad[row, seed]))]
+            found.append((row, f"{names[column]} became {rows[row, seed, column]}"))
+        else:
+            # Nothing is known of the iteration after the one that the parameters broke in.
+            found.append((row - 1, "its parameters became something else than finite numbers"))
+    return found
 
 
 def diverged_in(meta: Mapping[str, Any], seeds: int) -> list[int | None]:
@@ -137,3 +95,14 @@ def find_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray, seeds: boo
             faults.append(Fault(what, collected is not None, float(x[seed][bad[seed]][0]), int(seed), age))
     # The oldest of what was collected is where it began.
     return min(faults, key=lambda fault: (not fault.collected, -(fault.age or 0)), default=None)
+
+
+def first_bad(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> tuple[int, int, int] | None:
+    """`(iteration, seed, metric)` of the first loss in rows `[iterations, S, metrics]` that is not finite, of some seeds, bool
+    `[S]`."""
+    bad, columns = bad_losses(rows, names)
+    bad &= seeds[:, None]
+    if not bad.any():
+        return None
+    row, seed, column = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    return int(row), int(seed), columns[int(column)]

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.common.value_heads import head_names
 from rljax.algos.ppo import PPOConfig
-from rljax.algos.value_heads import head_names
 from rljax.core.agent import Agent, check_own, make_agent, own_in
 from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.devices import ENVIRONMENT_FIELDS
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.run.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, state_from
-from rljax.run.folder import (
+from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, state_from
+from rljax.run.files.folder import (
     RunInfo,
     check_seeds,
     initial_keys,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import ConfigError, ImpalaConfig, PPOConfig, make_agent, make_train
-from rljax.algos.policy import policy_unroll
+from rljax.algos.common.policy import policy_unroll
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_collect, ppo_init, ppo_parts, ppo_update
 
 MASKED = {"env": "Composite-v0", "env_params": {"masked": True}}

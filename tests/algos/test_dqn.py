@@ -12,8 +12,8 @@ import optax
 import pytest
 
 import rljax
+from rljax.algos.common.q_learning import epsilon_at, q_values
 from rljax.algos.dqn import beta_at
-from rljax.algos.q_learning import epsilon_at, q_values
 from rljax.collect.replay import NStep, sample_windows, take_n_step
 from rljax.envs.probes import truncation_probe_values
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.common.training import evaluation_due
 from rljax.algos.ppo import annealed
-from rljax.algos.training import evaluation_due
 
 TINY = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 32, "network": {"hidden": [8]}}
 

@@ -25,7 +25,7 @@ from rljax import (
     make_agent,
     make_train,
 )
-from rljax.algos.state import seen
+from rljax.algos.common.state import seen
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = ImpalaConfig(

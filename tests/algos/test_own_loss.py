@@ -15,7 +15,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.collect.rollout import episode_metrics
 from rljax.core.agent import own_in
-from rljax.run.folder import read_info
+from rljax.run.files.folder import read_info
 from tests.run.tiny_runs import TINY, assert_same_state
 
 SMALL: dict[str, Any] = {"total_timesteps": 64 * 4, "eval_every": None}

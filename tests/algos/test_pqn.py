@@ -25,7 +25,7 @@ from rljax import (
     pqn_parts,
     pqn_update,
 )
-from rljax.algos.q_learning import epsilon_at, legal_max, q_values
+from rljax.algos.common.q_learning import epsilon_at, legal_max, q_values
 from rljax.collect.normalizers import normalize
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 

@@ -13,8 +13,8 @@ import pytest
 
 import rljax
 from rljax import ConfigError, ImpalaConfig, PPOConfig, make_agent
+from rljax.algos.common.policy import begins_of, policy_unroll
 from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_parts
-from rljax.algos.policy import begins_of, policy_unroll
 from rljax.algos.ppo import Minibatch, PPOParts, PPOState, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.collect.rollout import forget
 from rljax.envs.tmaze import TMaze

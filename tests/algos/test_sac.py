@@ -35,7 +35,7 @@ from rljax import (
     sac_update,
     soft_value,
 )
-from rljax.algos.soft_policy import critic_values, policy_outputs, taken_values
+from rljax.algos.common.soft_policy import critic_values, policy_outputs, taken_values
 from rljax.collect.replay import NStep, Places, Replay, Transition, init_replay, take_n_step
 from rljax.core.memory import tree_bytes
 from rljax.nn.distributions import sample_squashed, scaled_to_box, squashed_gaussian

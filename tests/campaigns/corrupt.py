@@ -27,13 +27,13 @@ from rich.console import Console
 import rljax
 from rljax.core.agent import make_agent
 from rljax.core.config import config_table, dump_config
-from rljax.run import folder as folders
 from rljax.run import start as starts
-from rljax.run.checkpoint import checkpoint_steps, named_arrays
-from rljax.run.curves import read_metrics
-from rljax.run.folder import METRICS_FILE, read_info
-from rljax.run.records import cut_after
-from rljax.run.show import show
+from rljax.run.files import folder as folders
+from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
+from rljax.run.files.folder import METRICS_FILE, read_info
+from rljax.run.files.records import cut_after
+from rljax.run.view.curves import read_metrics
+from rljax.run.view.show import show
 from tests.campaigns.campaign import Campaign, main
 
 CONFIG = rljax.PPOConfig(

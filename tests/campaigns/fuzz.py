@@ -400,15 +400,15 @@ def command(rng: random.Random) -> tuple[str, Callable[[], None]]:
 
 BEGINNINGS = (
     "rljax.fit",
-    "rljax.run.sweep.run_sweep",
-    "rljax.run.tune.Programs",
-    "rljax.run.record.record",
-    "rljax.run.tournament.tournament",
-    "rljax.run.play.play",
-    "rljax.run.export.export_policy",
-    "rljax.run.plot.plot",
-    "rljax.cli.commands._report",
-    "rljax.cli.commands.reproduce_figure",
+    "rljax.run.search.sweep.run_sweep",
+    "rljax.run.search.tune.Programs",
+    "rljax.run.view.record.record",
+    "rljax.run.view.tournament.tournament",
+    "rljax.run.view.play.play",
+    "rljax.run.export.policy.export_policy",
+    "rljax.run.view.plot.plot",
+    "rljax.cli.train._report",
+    "rljax.cli.measure.reproduce",
 )
 """What trains, plays or draws."""
 
@@ -426,7 +426,7 @@ def workplace(trained: bool = True) -> Iterator[None]:
         for name in BEGINNINGS:
             stack.enter_context(mock.patch(name, side_effect=Begins))
         suites = dict.fromkeys(("ppo", "dqn"), mock.Mock(side_effect=Begins))
-        stack.enter_context(mock.patch("rljax.run.bench.SUITES", suites))
+        stack.enter_context(mock.patch("rljax.run.bench.suites.SUITES", suites))
         yield
 
 

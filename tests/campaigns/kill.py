@@ -37,12 +37,12 @@ import optuna  # noqa: F401 (imported before the forks)
 import orbax.checkpoint  # noqa: F401
 
 import rljax
-import rljax.run.sweep_plot
-import rljax.run.tune
+import rljax.run.search.sweep_plot
+import rljax.run.search.tune
 from rljax.core.config import Config, config_table
-from rljax.run.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
-from rljax.run.folder import load_checkpoint, read_config, read_info
-from rljax.run.places import made_aside
+from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
+from rljax.run.files.folder import load_checkpoint, read_config, read_info
+from rljax.run.files.places import made_aside
 from rljax.run.progress import Silent
 from tests.campaigns.campaign import Campaign, main
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
@@ -171,7 +171,7 @@ class Study(Kind):
         noted.write_text(json.dumps(sorted(now)))
 
     def compare(self) -> None:
-        study = rljax.run.tune._study(str(self.folder / "study.journal"), "percentile")
+        study = rljax.run.search.tune._study(str(self.folder / "study.journal"), "percentile")
         states = [trial.state.name for trial in study.get_trials()]
         done = sum(state in ("COMPLETE", "PRUNED") for state in states)
         assert done >= 12, states

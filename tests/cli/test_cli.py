@@ -154,7 +154,7 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rljax.run.records.JsonLines.write", full)
+    monkeypatch.setattr("rljax.run.files.records.JsonLines.write", full)
     status, _, err = run(capsys, "train", "cartpole_ppo", *TINY)
     assert status == 1
     assert re.fullmatch(r"rljax: training stopped: \S+/runs/cartpole_ppo cannot be written: No space left on device\n", err)
@@ -445,5 +445,5 @@ def test_a_folder_without_permission_is_one_line(capsys: pytest.CaptureFixture[s
         assert "mine.toml: cannot read the configuration: Permission denied" in refused(capsys, "train", "mine.toml")
     with monkeypatch.context() as patched:
         # What no command expects is a line, too.
-        patched.setattr("rljax.cli.commands.list_names", denied)
+        patched.setattr("rljax.cli.listing.list_names", denied)
         assert run(capsys, "list", "ppo") == (1, "", "rljax: ppo: Permission denied\n")

@@ -14,7 +14,7 @@ from flax import struct
 
 import rljax
 from rljax.envs import TicTacToe
-from rljax.run.records import over_seeds, summarize
+from rljax.run.files.records import over_seeds, summarize
 from tests.run.tiny_runs import TINY
 
 

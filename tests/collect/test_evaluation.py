@@ -14,7 +14,7 @@ from flax import struct
 
 import rljax
 from rljax import PPOConfig, evaluate, make_agent, make_train
-from rljax.algos.training import train_iteration
+from rljax.algos.common.training import train_iteration
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.normalizers import RunningStatistics
 from rljax.core.agent import Agent

@@ -12,7 +12,7 @@ import pytest
 from flax import struct
 
 import rljax
-from rljax.collect.matches import play_match, policy_player
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.core.versus import random_player

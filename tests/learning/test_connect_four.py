@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.collect.matches import play_match
+from rljax.collect.games.matches import play_match
 from rljax.core.versus import Player, random_player
 from rljax.planning import search_player
 from rljax.planning.mcts import searching

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.algos.dreamer import DreamerParts, dreamer_parts, loss_noise
-from rljax.algos.dreamer_losses import imagine, world_model_loss
-from rljax.algos.dreamer_openloop import open_loop, shuffled_actions
-from rljax.algos.dreamer_replay import Replayed, replayed_as_seen
+from rljax.algos.dreamer.dreamer import DreamerParts, dreamer_parts, loss_noise
+from rljax.algos.dreamer.losses import imagine, world_model_loss
+from rljax.algos.dreamer.openloop import open_loop, shuffled_actions
+from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
 from rljax.collect.replay import sample_windows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

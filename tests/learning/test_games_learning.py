@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.collect.matches import play_match, policy_player
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.versus import Player, random_player
 from rljax.league import exact_report, exploitability, exploited, tree_policies
 from rljax.run.reproduce.games import greedy_painter

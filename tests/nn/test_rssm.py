@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import Box, Discrete
-from rljax.algos.dreamer_networks import SIZES, init_networks, make_networks, make_policy, normal_parameters
+from rljax.algos.dreamer.networks import SIZES, init_networks, make_networks, make_policy, normal_parameters
 from rljax.nn.rssm import RSSM, Latent, by_block, draw_index, draw_one_hot, gru_gates, kl_loss, unimix_logits
 from tests.nn import plain_dreamer
 

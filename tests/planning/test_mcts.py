@@ -19,9 +19,9 @@ from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy
 from rljax.envs.tic_tac_toe import TicTacToeState
 from rljax.league.game_tree import game_tree
 from rljax.planning import make_mcts, search_player
-from rljax.run.folder import Run
+from rljax.run.files.folder import Run
 from rljax.run.reproduce.perfect import optimal_moves
-from rljax.run.tournament import entries_of, player_of
+from rljax.run.view.tournament import entries_of, player_of
 
 GAME = Draft()
 

@@ -12,7 +12,7 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
-from rljax.collect.matches import play_match, policy_player
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.planning import search_player
 
 TINY: dict[str, Any] = {

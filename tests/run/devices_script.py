@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import rljax
-from rljax.run.population import Population, Programs
+from rljax.run.search.population import Population, Programs
 
 CONFIGS: dict[str, Any] = {
     "ppo": rljax.PPOConfig(total_timesteps=512, num_envs=16, num_steps=8, num_minibatches=2, network={"hidden": [16]}),

@@ -17,10 +17,10 @@ import rljax
 from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs.tic_tac_toe import TicTacToe
-from rljax.run.checkpoint import checkpoint_steps, named_arrays, read_meta
 from rljax.run.divergence import find_fault
-from rljax.run.scores import best_seed
-from rljax.run.show import show
+from rljax.run.files.checkpoint import checkpoint_steps, named_arrays, read_meta
+from rljax.run.files.scores import best_seed
+from rljax.run.view.show import show
 from tests.run.tiny_runs import TINY, records
 
 STEPS = 64  # in an iteration of the tiny runs

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.run import fit as fit_module
+from rljax.run import driver as driver_module
 from rljax.run.progress import Silent
 from tests.run import tiny_runs
 
@@ -59,7 +59,7 @@ def test_fit_equals_jitted_make_train_bit_for_bit(reference: rljax.TrainResult) 
 
 @pytest.mark.slow
 def test_chunk_lengths_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch, reference: rljax.TrainResult) -> None:
-    monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)  # chunks of 1, 4, 5, 5, 5, 3 at most
+    monkeypatch.setattr(driver_module, "MAX_CHUNK", 5)  # chunks of 1, 4, 5, 5, 5, 3 at most
     progress = Recorder()
     fitted = rljax.fit(CONFIG, progress=progress)
     assert len(progress.updates) >= 6
@@ -81,7 +81,7 @@ def test_nothing_traces_after_the_chunk_was_compiled(monkeypatch: pytest.MonkeyP
             super().update(step, steps_per_second, episode_return, seconds_left)
             counts.append(len(traces))
 
-    monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)
+    monkeypatch.setattr(driver_module, "MAX_CHUNK", 5)
     rljax.fit(CONFIG.replace(env=Counting(), eval_every=None), progress=CountingProgress())
     assert len(counts) >= 6
     assert counts[0] > 0
@@ -102,7 +102,7 @@ def test_nothing_compiles_once_training_is_under_way(seeds: int | None, tmp_path
         if training and event.endswith("backend_compile_duration"):
             compiled.append(event)
 
-    monkeypatch.setattr(fit_module, "MAX_CHUNK", 5)
+    monkeypatch.setattr(driver_module, "MAX_CHUNK", 5)
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
         rljax.fit(

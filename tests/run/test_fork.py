@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.run.checkpoint import named_arrays
-from rljax.run.show import show
+from rljax.run.files.checkpoint import named_arrays
+from rljax.run.view.show import show
 from tests.run.tiny_runs import CONFIG, VARIANTS, assert_same_state, records
 
 LONGER = CONFIG.replace(total_timesteps=64 * 30)

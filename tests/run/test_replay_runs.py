@@ -13,7 +13,7 @@ import pytest
 
 import rljax
 from rljax.collect.minibatches import ravel
-from rljax.run import fit as driver
+from rljax.run import chunks as driver
 from tests.run.tiny_runs import TINY, assert_same_state
 
 CONFIG = TINY["dqn"]
@@ -124,7 +124,7 @@ def test_no_buffer_is_copied_by_the_driver(prioritized: bool) -> None:
     states = jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), 4))
     iteration = driver.vectorized_iteration(agent, 4)
     names = sorted(jax.eval_shape(iteration, states, jnp.int32(0))[1])
-    chunk = driver._compile_chunk(iteration, states, (4,), len(names), 8)
+    chunk = driver.compile_chunk(iteration, states, (4,), len(names), 8)
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(states.replay.data))
     assert chunk.memory_analysis().temp_size_in_bytes < 0.1 * held  # type: ignore[attr-defined]
 

@@ -21,10 +21,10 @@ import pytest
 
 import rljax
 from rljax.core.config import ALGORITHMS
-from rljax.run import checkpoint as checkpoint_module
-from rljax.run import fit as fit_module
-from rljax.run import records as records_module
-from rljax.run.checkpoint import checkpoint_steps, named_arrays
+from rljax.run import driver as driver_module
+from rljax.run.files import checkpoint as checkpoint_module
+from rljax.run.files import records as records_module
+from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
 from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
 
@@ -477,7 +477,7 @@ def test_a_budget_without_end_needs_no_memory_for_its_metrics(tmp_path: Path) ->
 def test_metrics_that_would_be_too_large_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = rljax.fit(CONFIG).metrics["train/value"]
     monkeypatch.setattr(records_module, "MAX_RECORDS", 6)  # of 4 iterations each
-    monkeypatch.setattr(fit_module, "MAX_METRICS_BYTES", 1000)
+    monkeypatch.setattr(driver_module, "MAX_METRICS_BYTES", 1000)
     thinned = rljax.fit(CONFIG, run_dir=tmp_path / "a").metrics["train/value"]
     np.testing.assert_allclose(thinned, whole.reshape(6, 4).mean(1), rtol=1e-6)
     assert [r["train/value"] for r in records(tmp_path / "a")[1:]] == pytest.approx(thinned)

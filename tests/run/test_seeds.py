@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.run import fit as fit_module
-from rljax.run.checkpoint import named_arrays, read_meta
-from rljax.run.scores import Scores, best_seed
+from rljax.run import driver as driver_module
+from rljax.run.files.checkpoint import named_arrays, read_meta
+from rljax.run.files.scores import Scores, best_seed
 from tests.run.tiny_runs import CONFIG, assert_same_state, records
 
 SEEDS = 3
@@ -168,7 +168,7 @@ def test_metrics_of_2048_seeds_of_half_a_million_steps_stay_under_100_mb(monkeyp
         sizes.append((size, *seeds_shape, num_metrics))
         raise Compiled
 
-    monkeypatch.setattr(fit_module, "_compile_chunk", compile_chunk)
+    monkeypatch.setattr(driver_module, "compile_chunk", compile_chunk)
     with pytest.raises(Compiled):
         rljax.fit(config, seeds=2048)
     assert sizes[0][1:] == (2048, len(metrics))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rljax
-from rljax.run.checkpoint import checkpoint_steps
+from rljax.run.files.checkpoint import checkpoint_steps
 from rljax.run.progress import Silent
 from tests.run.tiny_runs import CONFIG, assert_same_run
 
@@ -112,7 +112,7 @@ FORKING = """
 import multiprocessing, os, signal, sys, time
 import rljax
 import rljax.run.fit
-rljax.run.fit.MAX_CHUNK = 2  # so that the run is not over with the chunk that the signal comes in
+rljax.run.driver.MAX_CHUNK = 2  # so that the run is not over with the chunk that the signal comes in
 context = multiprocessing.get_context("fork")
 def callback(step, _):
     if step == 640:

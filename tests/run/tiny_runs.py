@@ -10,8 +10,8 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
-from rljax.run.checkpoint import named_arrays
-from rljax.run.sealed import seal
+from rljax.run.files.checkpoint import named_arrays
+from rljax.run.files.sealed import seal
 
 TINY = {
     "ppo": rljax.PPOConfig(

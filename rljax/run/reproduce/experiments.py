@@ -11,7 +11,7 @@ import jax
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.reproduce import dreamer, features, games, presets, speed
 from rljax.run.reproduce.report import Report, write_record
-from rljax.run.space import check_counts
+from rljax.run.search.space import check_counts
 
 FIRST_SEED = 5000
 """Seeds from here on were not used while presets were tuned."""

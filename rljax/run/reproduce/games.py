@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.matches import play_match, policy_player
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.config import Config, load_config
 from rljax.core.versus import Player, random_player
 from rljax.envs import make_env

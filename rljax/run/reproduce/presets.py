@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.training import make_train
+from rljax.algos.common.training import make_train
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.config import load_config
 from rljax.envs import make_env
+from rljax.run.bench.timing import time_interleaved
 from rljax.run.reproduce.report import Report, Trained, first_step
-from rljax.run.timing import time_interleaved
 
 COMPARED = (
     "cartpole_ppo",
@@ -101,7 +101,7 @@ def breakout(report: Report) -> None:
 
 def tuning(report: Report) -> None:
     """The study's own seeds are below those of the comparison, which no trial saw."""
-    from rljax.run.tune import tune
+    from rljax.run.search.tune import tune
 
     config = load_config("cartpole_ppo", total_timesteps=TUNED_STEPS, eval_every=None)
     found = tune(config, trials=64, seeds=4)

@@ -46,10 +46,10 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
+from rljax.run.bench.timing import cpu_model
+from rljax.run.files.outputs import written_aside
 from rljax.run.fit import fit
-from rljax.run.outputs import written_aside
 from rljax.run.progress import Lines, Progress, Silent
-from rljax.run.timing import cpu_model
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "distrax", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")

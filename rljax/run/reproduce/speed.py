@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 
-from rljax.run.bench import SUITES
+from rljax.run.bench.suites import SUITES
+from rljax.run.bench.timing import printed_tables
 from rljax.run.reproduce.report import Report
-from rljax.run.timing import printed_tables
 
 REPEATS = {"fit": 9}
 """Interleaved repeats; 3 in the other suites."""

@@ -1,0 +1,218 @@
+"""What the learners from replay share: the schedule of steps and updates, the buffer, and how it is filled.
+
+An iteration is `num_steps` steps of every environment, in turns: `train_every` steps, then `updates_per_step` gradient steps,
+each followed by the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it:
+before `learning_starts` steps are in the buffer the loop over gradient steps, which only reads the buffer, has no turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.common.budget import check_budget
+from rljax.algos.common.state import seen
+from rljax.collect.minibatches import ravel
+from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
+from rljax.collect.rollout import EnvironmentNoise, EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
+from rljax.core.agent import Metrics, stack_metrics
+from rljax.core.config import MAX_COUNT, Config, leaf, static
+from rljax.core.environment import action_mask_of, tree_where
+from rljax.core.errors import ConfigError
+from rljax.core.memory import check_memory, tree_bytes
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(Config):
+    """Fields of every learner from replay."""
+
+    num_steps: int = static(default=32, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
+    train_every: int = static(default=1, doc="steps per environment between updates; must divide num_steps", gt=0)
+    updates_per_step: int = static(default=1, doc="gradient steps each time train_every steps have been taken", gt=0)
+    buffer_size: int = static(default=10_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
+    batch_size: int = static(default=32, doc="transitions in a gradient step", gt=0)
+    learning_starts: int = static(default=1_000, doc="transitions in the buffer before the first gradient step", ge=0)
+    learning_rate: float = leaf(default=1e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
+    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=None, doc="clip the global gradient norm", gt=0)
+    tau: float = leaf(
+        default=0.005, doc="share of the way to the parameters that the target network moves; 1: a copy", gt=0, le=1
+    )
+    target_update_every: int = static(default=1, doc="gradient steps between the target network's moves", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_steps % self.train_every:
+            raise ConfigError(f"train_every = {self.train_every}: must divide num_steps = {self.num_steps}")
+        check_budget(self)
+        if self.target_update_every * self.updates_per_step > MAX_COUNT:
+            raise ConfigError(
+                f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
+                f"of updates_per_step = {self.updates_per_step}"
+            )
+        rows = max(self.train_every, self.window)
+        if self.buffer_rows < rows:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {rows} rows of num_envs = {self.num_envs} "
+                f"transitions, {rows * self.num_envs}"
+            )
+        held = self.buffer_rows * self.num_envs
+        if self.batch_size > held:
+            raise ConfigError(f"batch_size = {self.batch_size}: expected at most the {held} transitions of the buffer")
+        if self.learning_starts > held:
+            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} transitions of the buffer")
+        taken = self.num_iterations * self.steps_per_iteration
+        if self.learning_starts >= taken:
+            raise ConfigError(
+                f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
+                f"{self.total_timesteps}"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def window(self) -> int:
+        """Rows that follow each other in one sample."""
+        return 1
+
+    @property
+    def rows_before_learning(self) -> int:
+        """Rows in the buffer before the first update: `learning_starts` steps, and at least those of one sample."""
+        return max(-(-max(self.learning_starts, 1) // self.num_envs), self.window)
+
+    @property
+    def buffer_rows(self) -> int:
+        """Capacity of the buffer."""
+        return self.buffer_size // self.num_envs
+
+
+def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
+    """Refuse a buffer of steps like `example` that the device cannot hold.
+
+    Raises:
+        ConfigError: says how much it needs, what there is, and what one transition takes.
+    """
+    per_step = tree_bytes(example)
+    needed = per_step * config.buffer_rows * config.num_envs
+    what = f"buffer_size = {config.buffer_size}: a replay buffer of {config.buffer_rows} x {config.num_envs} transitions"
+    check_memory(needed, what, f"a transition takes {per_step:,} bytes")
+
+
+def transition_example(env: Any, env_params: Any, action: Any) -> Transition:
+    """The shapes of one `Transition` of an environment, for `init_replay`; `action` is that of one stored action."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    obs, state = jax.eval_shape(env.reset_env, key, env_params)
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
+    flag: Any = jax.ShapeDtypeStruct((), jnp.bool_)
+    reward: Any = jax.ShapeDtypeStruct((), jnp.float32)
+    return Transition(obs, action, reward, flag, flag, obs, mask)
+
+
+def collect_to_replay(
+    config: OffPolicyConfig,
+    env: Any,
+    env_params: Any,
+    act: Callable[[Any, Any, jax.Array | None, Any], tuple[jax.Array, Any]],
+    to_env: Callable[[jax.Array], jax.Array],
+    state: Any,
+    noise: Any,
+    env_noise: EnvironmentNoise,
+) -> tuple[Any, Steps]:
+    """Step the environments of `state` with `act` (see `rollout_scan`), and add what happened to its buffer and statistics."""
+    env_state, obs, _, steps = rollout_scan(env, env_params, act, to_env, state.env_state, state.obs, noise, env_noise)
+    obs_statistics, reward_statistics = state.obs_statistics, state.reward_statistics
+    if obs_statistics is not None:
+        obs_statistics = update_statistics(obs_statistics, steps.obs)
+    if reward_statistics is not None:
+        done = steps.terminated | steps.truncated
+        reward_statistics = update_reward_statistics(reward_statistics, steps.reward, done, config.gamma)
+    rows = Transition(steps.obs, steps.action, steps.reward, steps.terminated, steps.truncated, steps.next_obs, steps.next_mask)
+    state = state.replace(
+        env_state=env_state,
+        obs=obs,
+        replay=add_rows(state.replay, rows),
+        obs_statistics=obs_statistics,
+        reward_statistics=reward_statistics,
+    )
+    return state, steps
+
+
+def seen_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:
+    """n-step transitions with observations and rewards as the networks see them: the buffer holds them as they came."""
+    statistics = state.reward_statistics
+    scale = None if statistics is None else lambda reward: scale_rewards(statistics, reward)
+    batch = take_n_step(state.replay, places, n, config.gamma, scale)
+    return batch._replace(obs=seen(state, batch.obs), next_obs=seen(state, batch.next_obs))
+
+
+def learning(config: OffPolicyConfig, replay: Replay) -> jax.Array:
+    """Whether the buffer holds enough to learn from, bool []."""
+    return replay.size >= config.rows_before_learning
+
+
+def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
+    """`target + tau (params - target)` for every leaf (Lillicrap et al., 2016); tau = 1 copies."""
+    # As a choice for tau = 1 too: target + (params - target) is params only to rounding.
+    return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
+
+
+def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
+    """The target network after gradient step number `updates`, i32 [] counted from 1, which led to `params`: every
+    `target_update_every`-th step moves it."""
+    moved = polyak_update(target, params, config.tau)
+    if config.target_update_every == 1:
+        return moved
+    return tree_where(updates % config.target_update_every == 0, moved, target)
+
+
+def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, EpisodeSums]:
+    """What `run_turns` needs of a state and the steps that led there."""
+    return state, episode_sums(steps)
+
+
+def run_turns(
+    state: Any,
+    noise: Any,
+    collect: Callable[[Any, Any], tuple[Any, EpisodeSums]],
+    update: Callable[[Any, Any], tuple[Any, Metrics]],
+    unravel: Mapping[str, Callable[[jax.Array], Any]],
+) -> tuple[Any, Metrics]:
+    """An iteration: `collect`, which returns sums over episodes too (see `episode_sums`), then `update`, in each turn of `noise`
+    (its leading axis).
+
+    `unravel` has, for the fields of the state that hold parameters, what makes trees of their raveled form. They are raveled for
+    the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
+    """
+    names: list[str] = []
+
+    def turn(state: Any, noise: Any) -> tuple[Any, tuple[EpisodeSums, jax.Array]]:
+        state, episodes = collect(state, noise)
+        state, metrics = update(state, noise)
+        names[:] = sorted(metrics)
+        return state, (episodes, stack_metrics(metrics))
+
+    raveled = state.replace(**{name: ravel(getattr(state, name)) for name in unravel})
+    raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
+    state = raveled.replace(**{name: tree_of(getattr(raveled, name)) for name, tree_of in unravel.items()})
+    metrics = episode_means(jax.tree.map(lambda x: jnp.sum(x, 0), episodes)) | means_over_updates(names, stacked)
+    return state.replace(iteration=state.iteration + 1), metrics
+
+
+def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:
+    """Metrics of turns f32 `[turns, metrics]` as one: `train/updates` added up, the others means over the gradient steps,
+    NaN where there was none."""
+    updates = stacked[:, names.index("train/updates")]
+    # Turns without gradient steps have none of what is averaged here; nothing is known without any.
+    total = jnp.where(jnp.any(updates > 0), jnp.sum(updates), jnp.nan)
+    means = jnp.sum(stacked * updates[:, None], 0) / total
+    return dict(zip(names, means, strict=True)) | {"train/updates": jnp.sum(updates)}

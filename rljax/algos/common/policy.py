@@ -1,0 +1,246 @@
+"""What the policy gradient algorithms share: a policy with its action head, the rollout of it, and `Agent.act`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax.errors import FlaxError
+
+from rljax.algos.common.state import seen
+from rljax.collect.rollout import Steps, environment_noise, forget, rollout_scan
+from rljax.core.agent import Act
+from rljax.core.environment import action_mask_of
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Discrete, as_space, head_sizes
+from rljax.core.wrappers import join_privileged, split_privileged
+from rljax.nn.actor_critic import make_network
+from rljax.nn.composite import composite_head
+from rljax.nn.distributions import ActionHead, action_head
+from rljax.nn.policy import Policy
+
+B = TypeVar("B")
+
+
+class PolicyFields(Protocol):
+    """Fields of a configuration that say what the policy is and how far a rollout goes."""
+
+    @property
+    def network(self) -> Any: ...
+    @property
+    def log_std(self) -> str: ...
+    @property
+    def action_heads(self) -> str: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+
+
+class PolicyParts(Protocol):
+    """What the parts of an algorithm with a policy have in common."""
+
+    @property
+    def config(self) -> PolicyFields: ...
+    @property
+    def env(self) -> Any: ...
+    @property
+    def env_params(self) -> Any: ...
+    @property
+    def policy(self) -> Any: ...
+    @property
+    def head(self) -> ActionHead: ...
+
+
+def build_policy(config: PolicyFields, env: Any, env_params: Any, num_values: int = 1) -> tuple[Policy, ActionHead]:
+    """The policy of a configuration for an environment, and its action head.
+
+    Raises:
+        ConfigError: the network does not fit the environment, or the action space has no policy.
+    """
+    space = as_space(env.action_space(env_params))
+    independent = config.action_heads == "independent"
+    if not independent and (isinstance(space, Discrete) or head_sizes(space) is None):
+        raise ConfigError(f"action_heads = 'autoregressive': the actions of {env.name} do not have heads; use 'independent'")
+    head = action_head(space, config.log_std) if independent else composite_head(space)
+    obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
+    if mask is not None and mask.ndim > 1 and independent:
+        raise ConfigError(
+            f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
+            "; expected 'autoregressive'"
+        )
+    network = make_network(config.network, head.num_outputs, num_values, head.policy_gain)
+    policy = Policy(network, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
+    _check_policy(policy, head, obs, num_values)
+    return policy, head
+
+
+def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -> None:
+    """One line for a user's network that puts out the wrong shapes."""
+    zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
+    name = type(policy.network).__name__
+    _check_carry(policy, zeros)
+    public, privileged = split_privileged(zeros)
+    arguments = (public,) if privileged is None else (public, privileged)
+
+    def first_step(key: jax.Array) -> Any:
+        if policy.in_parts:
+            return policy.init_with_output(key, zeros, method="bare")
+        # Not through the policy, which takes two results for granted.
+        return policy.network.init_with_output(key, *arguments)
+
+    try:
+        result, variables = jax.eval_shape(first_step, jax.random.key(0))
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    if set(variables) - {"params"}:
+        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
+    shapes = jax.tree.map(lambda x: x.shape, result)
+    values = () if num_values == 1 else (num_values,)
+    value = "B" if num_values == 1 else f"B, {num_values}"
+    expected = ((3, head.num_outputs), (3, *values))
+    if shapes != expected:
+        raise ConfigError(
+            f"network = {name}: expected (outputs [B, {head.num_outputs}], value [{value}]) for this action "
+            f"space; 3 observations gave shapes {shapes}, not {expected}"
+        )
+
+
+def _check_carry(policy: Policy, obs: Any) -> None:
+    """One line for a user's network whose memory does not do what `Policy` says; `obs` are 3 observations."""
+    name = type(policy.network).__name__
+    try:
+        with jax.ensure_compile_time_eval():
+            carry = policy.initial_carry((3,))
+            begins_with_zeros = not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(carry))
+        if carry is None:
+            return
+        variables = jax.eval_shape(policy.init, jax.random.key(0), obs)
+        after = jax.eval_shape(policy.apply, variables, obs, carry)[2]
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: initial_carry, which has no parameters, or a step fails: {error}") from error
+    if not begins_with_zeros:
+        raise ConfigError(f"network = {name}: expected an initial_carry of zeros, which begin an episode")
+    before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (carry, after))
+    if before != after:
+        raise ConfigError(f"network = {name}: advance makes {after} of a carry {before}, expected the same shapes and dtypes")
+
+
+def policy_and_value(parts: PolicyParts, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
+    """`(outputs [..., head.num_outputs], value [...], carry)` of normalised observations `[..., *obs_shape]`.
+
+    `carry` is what the policy remembers from before; None begins an episode, and stays None without memory.
+    """
+    outputs, value, carry = parts.policy.apply(params, obs, carry)
+    return outputs, value, carry
+
+
+def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins: jax.Array | None) -> tuple[Any, jax.Array, Any]:
+    """The policy along trajectories: `(outputs [T, N, ...], value [T, N], carry [T, N, ...] after each step)`.
+
+    Encoder and heads see all steps at once; only what remembers is inside the scan.
+
+    Args:
+        parts: of the algorithm.
+        params: of the policy.
+        obs: normalised, `[T, N, *obs_shape]`.
+        carry: what it remembers before the first step, `[N, ...]`; None without memory.
+        begins: where an episode begins, bool `[T, N]`: the carry is forgotten before the step. None will do without memory.
+    """
+    if carry is None:
+        return policy_and_value(parts, params, obs)
+    embedded = parts.policy.apply(params, obs, method="embed")
+
+    def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        x, begins_t = inputs
+        carry = parts.policy.apply(params, forget(carry, begins_t), x, method="advance")
+        return carry, carry
+
+    _, carries = jax.lax.scan(step, carry, (embedded.x, begins))
+    outputs, value = parts.policy.apply(params, carries, embedded, method="judge")
+    return outputs, value, carries
+
+
+def judge_rollout(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tuple[Any, jax.Array]:
+    """`(outputs [T, N, ...], value [T, N])` in one pass after the rollout, of normalised observations and the carry after each of
+    them: no scan."""
+    embedded = parts.policy.apply(params, obs, method="embed")
+    outputs, value = parts.policy.apply(params, carry, embedded, method="judge")
+    return outputs, value
+
+
+def begins_of(steps: Steps) -> jax.Array:
+    """Where an episode begins, bool `[T, N]`, given that the carry before the rollout knows it of the first step."""
+    done = steps.terminated | steps.truncated
+    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+
+
+def environments_first(batch: B) -> B:
+    """From time first to environments first, which minibatches of trajectories are drawn from, and back.
+
+    Not of `carry`, which has environments only.
+    """
+    trajectories: Any = batch
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), trajectories._replace(carry=None))
+    result: B = swapped._replace(carry=trajectories.carry)
+    return result
+
+
+def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = ()) -> tuple[Any, Steps]:
+    """Step the environments of `state` `num_steps` times with the policy of `params`.
+
+    Returns:
+        The state with environments, carry and key moved on, and what happened, `[T, N, ...]`, with `keep` of the infos.
+    """
+    config, head = parts.config, parts.head
+    key, noise_key, env_key = jax.random.split(state.key, 3)
+
+    def act(obs: Any, carry: Any, mask: jax.Array | None, noise: jax.Array) -> tuple[jax.Array, Any]:
+        outputs, _, carry = policy_and_value(parts, params, seen(state, obs), carry)
+        return head.sample(head.distribution(outputs, mask), noise), carry
+
+    env_state, obs, carry, steps = rollout_scan(
+        parts.env,
+        parts.env_params,
+        act,
+        head.to_env,
+        state.env_state,
+        state.obs,
+        head.noise(noise_key, (config.num_steps, config.num_envs)),
+        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
+        state.carry,
+        keep,
+    )
+    return state.replace(key=key, env_state=env_state, obs=obs, carry=carry), steps
+
+
+def policy_act(parts: PolicyParts) -> Act:
+    """`Agent.act` for states with `params` and `obs_statistics`: the mode, or a sample.
+
+    Observations may come without what only the critic sees.
+    """
+    whole = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
+    visible, hidden = split_privileged(whole)
+    ndim = jax.tree.leaves(visible)[0].ndim
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        public, _ = split_privileged(obs)
+        leaf = jax.tree.leaves(public)[0]
+        batch = leaf.shape[: leaf.ndim - ndim]
+        # Zeros in place of what only the critic sees: nothing that acts depends on it, so XLA drops it.
+        zeros = jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)
+        obs = join_privileged(public, zeros)
+        outputs, _, carry = policy_and_value(parts, state.params, seen(state, obs), carry)
+        distribution = parts.head.distribution(outputs, mask)
+        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, batch))
+        return parts.head.to_env(action), carry
+
+    return act

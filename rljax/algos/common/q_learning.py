@@ -1,0 +1,149 @@
+"""What the learners of action values share: the network, epsilon-greedy actions, and the schedule of epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax.errors import FlaxError
+
+from rljax.algos.common.state import seen
+from rljax.collect.minibatches import unraveler
+from rljax.core.agent import Act
+from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
+from rljax.core.spaces import Discrete, as_space
+from rljax.nn.distributions import mask_logits
+from rljax.nn.networks import make_feed_forward, one_batch_axis
+
+
+class QParts(Protocol):
+    """What an algorithm's parts hold for `q_values`."""
+
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def num_actions(self) -> int: ...
+    @property
+    def obs_ndims(self) -> tuple[int, ...]: ...
+    @property
+    def unravel(self) -> Callable[[jax.Array], Any]: ...
+
+
+class EpsilonFields(Protocol):
+    """Fields of a configuration that say how much it explores; properties, since configurations are frozen."""
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def epsilon_start(self) -> float: ...
+    @property
+    def epsilon_end(self) -> float: ...
+    @property
+    def epsilon_steps(self) -> float: ...
+
+
+def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
+    """The number of actions of an environment that has one choice per step.
+
+    Raises:
+        ConfigError: it has another action space; the message names algorithms that take it.
+    """
+    space = as_space(env.action_space(env_params))
+    if not isinstance(space, Discrete):
+        kind = type(space).__name__
+        raise ConfigError(f"env = {env.name}: {algorithm} needs a Discrete action space, not a {kind}; PPO takes every space")
+    return space.n
+
+
+def make_q_network(
+    spec: Any, num_actions: int, obs: Any, **attributes: Any
+) -> tuple[nn.Module, tuple[int, ...], Callable[[jax.Array], Any]]:
+    """`(network, obs_ndims, unravel)`, as parts hold them, for observations of the shapes of `obs`.
+
+    `spec` and `attributes` are those of `make_feed_forward`.
+
+    Raises:
+        ConfigError: the table is wrong, or the network does not fit the observations or the number of actions.
+    """
+    network = make_feed_forward(spec, num_actions, **attributes)
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    name = type(network).__name__
+    try:
+        q, variables = jax.eval_shape(lambda x: network.init_with_output(jax.random.key(0), x), one)
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    if set(variables) - {"params"}:
+        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
+    if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):
+        raise ConfigError(f"network = {name}: expected values [B, {num_actions}], one for each action, got {q} for B = 1")
+    return network, tuple(x.ndim for x in jax.tree.leaves(obs)), unraveler(variables)
+
+
+def q_values(parts: QParts, params: Any, obs: Any) -> jax.Array:
+    """Q of every action, f32 `[..., A]`, of normalised observations `[..., *obs_shape]`; `params` a tree, or raveled."""
+    obs, batch = one_batch_axis(obs, parts.obs_ndims)
+    params = parts.unravel(params) if isinstance(params, jax.Array) else params
+    return jnp.asarray(parts.network.apply(params, obs)).reshape(*batch, parts.num_actions)
+
+
+def chosen(q: jax.Array, action: jax.Array) -> jax.Array:
+    """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
+    return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
+
+
+def value_losses(q: jax.Array, target: jax.Array, huber_delta: float | jax.Array | None) -> jax.Array:
+    """The loss of each value: half the squared error, or its Huber loss where there is a `huber_delta`."""
+    return 0.5 * jnp.square(q - target) if huber_delta is None else optax.huber_loss(q, target, delta=huber_delta)
+
+
+def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """The highest Q of a legal action, f32 `[...]`; of any where none is legal, and so finite at the end of a game."""
+    return jnp.max(q, axis=-1) if mask is None else chosen(q, jnp.argmax(mask_logits(q, mask), axis=-1))
+
+
+def epsilon_at(config: EpsilonFields, iteration: jax.Array, step: jax.Array) -> jax.Array:
+    """The share of random actions after `step` steps per environment of an iteration: linear, then constant."""
+    steps = (jnp.asarray(iteration, jnp.float32) * config.num_steps + step) * config.num_envs
+    done = jnp.minimum(steps / config.epsilon_steps, 1.0)
+    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
+
+
+def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The best legal action, or with probability epsilon any legal one, each as likely; i32 `[...]`.
+
+    Args:
+        q_values: f32 `[..., A]`.
+        epsilon: probability, `[...]` or a scalar.
+        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: of the choice to explore, and of the action.
+        mask: legal actions bool `[..., A]`; None: all.
+    """
+    num_actions = q_values.shape[-1]
+    explores = (bits[..., 0] >> 8) * jnp.float32(2.0**-24) < epsilon
+    if mask is None:
+        random = bits[..., 1] % num_actions
+    else:
+        legal = jnp.cumsum(mask | ~jnp.any(mask, axis=-1, keepdims=True), axis=-1)
+        random = jnp.argmax(legal > (bits[..., 1:] % legal[..., -1:].astype(jnp.uint32)), axis=-1)
+    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
+    return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
+
+
+def q_act(parts: QParts, epsilon: float) -> Act:
+    """`Agent.act` for states with `params` and `obs_statistics`: the best legal action, or epsilon-greedily."""
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        q = q_values(parts, state.params, seen(state, obs))
+        if deterministic:  # draws nothing: an exported greedy policy needs no random bits
+            return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
+        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
+
+    return act

@@ -1,0 +1,215 @@
+"""Value heads: one for each stream of rewards, with a discount, a trace decay and a weight of its own.
+
+Streams are the components that the environment splits its reward into (Ye et al., 2020: farming, kills, winning, ...), and
+the bonus of an intrinsic reward. The policy follows the weighted sum of their advantages; each head fits the returns of its own
+stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.common.state import scaled_rewards
+from rljax.collect.intrinsic import Intrinsic
+from rljax.collect.normalizers import scale_rewards
+from rljax.collect.rollout import Steps
+from rljax.core.agent import Metrics
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.wrappers import split_privileged
+
+COMPONENTS = "reward_components"
+"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 []."""
+
+BELIEF = "belief_entropy"
+"""Entry of an environment's `info`: the entropy of what is hidden, to whoever saw all observations so far; f32 [], in nats."""
+
+INTRINSIC = "intrinsic"
+"""Name of the head of the bonus."""
+
+
+class HeadFields(Protocol):
+    """Fields of a configuration that say which value heads there are."""
+
+    @property
+    def clip_rewards(self) -> float | None: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def gae_lambda(self) -> float: ...
+    @property
+    def value_heads(self) -> tuple[str, ...]: ...
+    @property
+    def head_gammas(self) -> tuple[float, ...] | None: ...
+    @property
+    def head_lambdas(self) -> tuple[float, ...] | None: ...
+    @property
+    def head_weights(self) -> tuple[float, ...] | None: ...
+    @property
+    def intrinsic(self) -> Any: ...
+    @property
+    def intrinsic_gamma(self) -> float: ...
+    @property
+    def intrinsic_coef(self) -> float: ...
+
+
+class HeadParts(Protocol):
+    """What the parts of an algorithm with value heads hold for `streams_of`."""
+
+    @property
+    def config(self) -> HeadFields: ...
+    @property
+    def intrinsic(self) -> Intrinsic | None: ...
+
+
+class Heads(NamedTuple):
+    """What each head's stream counts: numbers where there is one head, else f32 `[K]`."""
+
+    gamma: Any
+    gae_lambda: Any
+    weight: Any
+
+
+def check_heads(config: HeadFields) -> None:
+    """Refuse lists that do not have one number for each head.
+
+    Raises:
+        ConfigError: names the field, its value and what is allowed.
+    """
+    names = config.value_heads
+    if len(set(names)) < len(names) or INTRINSIC in names:
+        raise ConfigError(f"value_heads = {list(names)}: expected different names, none of them '{INTRINSIC}'")
+    if names and config.clip_rewards is not None:
+        raise ConfigError(
+            f"clip_rewards = {config.clip_rewards}: expected none with value_heads, whose components are not clipped"
+        )
+    for field in ("head_gammas", "head_lambdas", "head_weights"):
+        given = getattr(config, field)
+        if given is not None and (not names or len(given) != len(names)):
+            wanted = f"one number for each of value_heads = {list(names)}" if names else "none without value_heads"
+            raise ConfigError(f"{field} = {list(given)}: expected {wanted}")
+
+
+def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]:
+    """The entries of an environment's info that the heads need.
+
+    Raises:
+        ConfigError: the environment does not have them; says what it has.
+    """
+    needs_belief = config.intrinsic is not None and config.intrinsic["type"] == "entropy_reduction"
+    wanted = (COMPONENTS,) * bool(config.value_heads) + (BELIEF,) * needs_belief
+    info = _info_of(env, env_params) if wanted else {}
+    if config.value_heads:
+        components = info.get(COMPONENTS)
+        if not isinstance(components, Mapping):
+            raise ConfigError(
+                f"value_heads = {list(config.value_heads)}: {env.name} does not split its reward, "
+                f"its info has no dictionary '{COMPONENTS}'"
+            )
+        for name in config.value_heads:
+            if name not in components:
+                raise ConfigError(f"value_heads: {env.name} has no reward component '{name}': {did_you_mean(name, components)}")
+            _check_scalar(env, f"info['{COMPONENTS}']['{name}']", components[name])
+    if needs_belief:
+        if BELIEF not in info:
+            raise ConfigError(
+                f"intrinsic.type = 'entropy_reduction': the info of {env.name} has no '{BELIEF}', the entropy of a belief in nats"
+            )
+        _check_scalar(env, f"info['{BELIEF}']", info[BELIEF])
+    return wanted
+
+
+def _check_scalar(env: Any, what: str, x: Any) -> None:
+    if x.shape != () or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ConfigError(f"environment {env.name}: {what} is {x.dtype}{list(x.shape)}, expected float32[]")
+
+
+def _info_of(env: Any, env_params: Any) -> Any:
+    """The shapes of the info of a step."""
+
+    def info() -> Any:
+        key = jax.random.key(0)
+        _, state = env.reset_env(key, env_params)
+        return env.step_env(key, state, env.action_space(env_params).sample(key), env_params)[-1]
+
+    return jax.eval_shape(info)
+
+
+def head_names(config: HeadFields) -> tuple[str, ...]:
+    """The names of all value heads; none where there is only that of the reward."""
+    if config.intrinsic is None:
+        return config.value_heads
+    return (*(config.value_heads or ("extrinsic",)), INTRINSIC)
+
+
+def num_values(config: HeadFields) -> int:
+    """K, the number of value heads."""
+    return max(1, len(head_names(config)))
+
+
+def heads_of(config: HeadFields) -> Heads:
+    """Discounts, trace decays and weights of the heads, those of the configuration where it has no lists."""
+    count = max(1, len(config.value_heads))
+    columns = [
+        ((config.gamma,) * count if config.head_gammas is None else config.head_gammas, config.intrinsic_gamma),
+        ((config.gae_lambda,) * count if config.head_lambdas is None else config.head_lambdas, config.gae_lambda),
+        ((1.0,) * count if config.head_weights is None else config.head_weights, config.intrinsic_coef),
+    ]
+    if num_values(config) == 1:
+        return Heads(*(given[0] for given, _ in columns))
+    bonus = config.intrinsic is not None
+    return Heads(*(jnp.stack([jnp.asarray(x, jnp.float32) for x in (*given, *([own] * bonus))]) for given, own in columns))
+
+
+class Streams(NamedTuple):
+    """Rewards and ends of each head's stream: `[T, N]` where there is one head, else `[T, N, K]`."""
+
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+
+
+def streams_of(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
+    """What each head is to predict the return of: the reward or its components as the losses see them, and the bonus.
+
+    The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
+    to find, or be a way out of it.
+
+    Args:
+        parts: of the algorithm.
+        state: with `reward_statistics`, and `intrinsic` where there is a bonus.
+        steps: `[T, N]`, with the infos that `kept_infos` names.
+        key: random key of the bonus.
+
+    Returns:
+        The streams, the fields of the state that have moved, and the bonus's metrics.
+    """
+    config = parts.config
+    statistics, reward = scaled_rewards(state, steps, config.gamma)
+    moved = {"reward_statistics": statistics}
+    rewards = [reward]
+    if config.value_heads:
+        rewards = [steps.extras[COMPONENTS][name] for name in config.value_heads]
+        rewards = rewards if statistics is None else [scale_rewards(statistics, x) for x in rewards]
+    ends = [(steps.terminated, steps.truncated)] * len(rewards)
+    metrics: Metrics = {}
+    if parts.intrinsic is not None:
+        next_obs, done = split_privileged(steps.next_obs)[0], steps.terminated | steps.truncated
+        moved["intrinsic"], bonus, metrics = parts.intrinsic.update(
+            state.intrinsic, key, next_obs, done, steps.extras.get(BELIEF)
+        )
+        rewards.append(bonus)
+        ends.append((jnp.zeros_like(done), jnp.zeros_like(done)))
+    if len(rewards) == 1:
+        return Streams(rewards[0], steps.terminated, steps.truncated), moved, metrics
+    terminated, truncated = zip(*ends, strict=True)
+    return Streams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated))), moved, metrics
+
+
+def combined(heads: Heads, x: jax.Array) -> jax.Array:
+    """The weighted sum over heads `[...]` of advantages, values or targets `[..., K]`; of one head, times its weight."""
+    weight = heads.weight
+    return jnp.sum(weight * x, axis=-1) if jnp.ndim(weight) else weight * x

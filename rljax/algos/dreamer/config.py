@@ -1,0 +1,124 @@
+"""The configuration of DreamerV3 and R2-Dreamer."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from rljax.algos.common.budget import check_budget
+from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
+from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
+
+
+@algorithm("dreamer")
+class DreamerConfig(Config):
+    """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions.
+
+    An environment's action masks hold in play; imagination knows none, so illegal actions are imagined too.
+    """
+
+    num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
+    num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
+    gamma: float = leaf(default=1.0 - 1.0 / 333.0, doc="discount per step, learned as a chance of going on", ge=0, le=1)
+    size: str = static(default="1M", doc="of the networks: debug, 1M, 12M, 25M, 50M, 100M, 200M or 400M parameters")
+    representation: str = static(
+        default="decoder", doc="what ties states to observations: their reconstruction, or R2-Dreamer's", choices=REPRESENTATIONS
+    )
+    train_ratio: float = static(default=512.0, doc="replayed steps that are trained on for each environment step", gt=0)
+    batch_size: int = static(default=16, doc="sequences in an update", gt=0)
+    batch_length: int = static(default=64, doc="steps in a sequence", gt=1)
+    horizon: int = static(default=15, doc="steps imagined ahead of every replayed one", gt=0)
+    buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
+    learning_starts: int = static(
+        default=1_024, doc="steps in the buffer before the first update, which needs a sequence of each environment too", ge=0
+    )
+    learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
+    anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
+    warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
+    agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
+    return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
+    return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
+    unroll: int = static(default=1, doc="steps of the scans over time that are compiled as one turn of a loop", gt=0)
+    ent_coef: float = leaf(default=3e-4, doc="weight of the policy's entropy", ge=0)
+    free_nats: float = leaf(default=1.0, doc="divergence of posterior and prior that costs nothing", ge=0)
+    slow_fraction: float = leaf(default=0.02, doc="how far the slow critic moves after each update", gt=0, le=1)
+    dtype: str = static(
+        default="auto",
+        doc="of products: bfloat16, float32, or the first on accelerators and the second on CPUs",
+        choices=("auto", "float32", "bfloat16"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in SIZES:
+            raise ConfigError(f"size = {shown(self.size)}: {did_you_mean(self.size, SIZES)}")
+        if self.normalize_rewards:
+            raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
+        check_budget(self)
+        if self.buffer_rows < self.window:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is "
+                f"batch_length + 1 = {self.window} rows of num_envs = {self.num_envs} steps"
+            )
+        held = self.buffer_rows * self.num_envs
+        if self.learning_starts > held:
+            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} steps of the buffer")
+        taken, needed = self.num_iterations * self.steps_per_iteration, self.rows_before_learning * self.num_envs
+        if taken < needed:
+            raise ConfigError(
+                f"total_timesteps = {self.total_timesteps}: expected at least {needed} steps, which the first update needs "
+                f"(learning_starts = {self.learning_starts}, and batch_length + 1 = {self.window} of each environment)"
+            )
+        every, _, ratio = self.schedule
+        if self.buffer_rows < every:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {every * self.num_envs}, as {every} rows of num_envs = "
+                f"{self.num_envs} steps are added before each update"
+            )
+        if not 0.5 <= ratio / self.train_ratio <= 2.0:
+            raise ConfigError(
+                f"train_ratio = {self.train_ratio:g}: expected at least {ratio:g}, one update in the {self.steps_per_iteration} "
+                "steps of an iteration; take more num_steps, or smaller batches"
+            )
+        if not math.isclose(ratio, self.train_ratio, rel_tol=1e-6):
+            warnings.warn(
+                f"train_ratio = {self.train_ratio:g}: {self.num_envs} environments x {self.num_steps} steps with batches of "
+                f"{self.batch_size} x {self.batch_length} have no whole number of updates for it; rounded to {ratio:g}",
+                RljaxWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def window(self) -> int:
+        """Rows of a sequence: one before it has the state that it starts from."""
+        return self.batch_length + 1
+
+    @property
+    def buffer_rows(self) -> int:
+        """Capacity of the buffer."""
+        return self.buffer_size // self.num_envs
+
+    @property
+    def rows_before_learning(self) -> int:
+        """Rows in the buffer before the first update: `learning_starts` steps, and at least one sequence of each environment."""
+        return max(self.window, -(-self.learning_starts // self.num_envs))
+
+    @property
+    def schedule(self) -> tuple[int, int, float]:
+        """`(K, U, ratio)`: K steps of every environment, then U updates, which trains on `ratio` steps for each one taken.
+
+        The smallest K that divides `num_steps` and has whole updates; none: one turn in an iteration, with U rounded.
+        """
+        per_step = self.num_envs * self.train_ratio / (self.batch_size * self.batch_length)
+        for every in (k for k in range(1, self.num_steps + 1) if self.num_steps % k == 0):
+            updates = round(every * per_step)
+            if updates and math.isclose(updates, every * per_step, rel_tol=1e-6):
+                break
+        else:
+            every, updates = self.num_steps, max(1, round(self.num_steps * per_step))
+        return every, updates, updates * self.batch_size * self.batch_length / (every * self.num_envs)

@@ -1,0 +1,393 @@
+"""DreamerV3 (Hafner et al., "Mastering diverse control tasks through world models", Nature 2025): a world model is learned from
+replayed steps, actor and critic from what it imagines. R2-Dreamer (Morihira et al., 2026) is `representation = "r2dreamer"`.
+
+One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user can own the loop:
+
+    parts = dreamer_parts(config)
+    state = dreamer_init(parts, key)
+    state, noise = dreamer_noise(parts, state)
+    state, episodes = dreamer_collect(parts, state, noise.collect)
+    state, metrics = dreamer_update(parts, state, noise.update)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax.algos.common.off_policy import polyak_update, run_turns
+from rljax.algos.common.optimizer import annealed
+from rljax.algos.common.state import initial_fields, seen
+from rljax.algos.dreamer.config import DreamerConfig
+from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop, warmed_up
+from rljax.algos.dreamer.losses import LossNoise, dreamer_loss
+from rljax.algos.dreamer.memory import check_dreamer_memory, memory_line
+from rljax.algos.dreamer.networks import (
+    TARGETS,
+    DreamerPolicy,
+    Networks,
+    encode,
+    init_networks,
+    make_networks,
+    make_policy,
+)
+from rljax.algos.dreamer.openloop import openloop_metrics
+from rljax.algos.dreamer.replay import DreamerRow, replayed_as_seen, row_example, stored_classes, write_latents
+from rljax.algos.dreamer.representation import normalized_prototypes
+from rljax.collect.environments import make_training_env
+from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
+from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
+from rljax.collect.rollout import (
+    EnvironmentNoise,
+    EpisodeSums,
+    environment_noise,
+    episode_totals,
+    fresh_episodes,
+    metrics_of,
+    steps_without_action,
+)
+from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.devices import over_devices
+from rljax.core.environment import action_mask_of, strong, tree_where
+from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
+from rljax.core.spaces import action_heads
+from rljax.nn.rssm import Latent
+
+
+class Arrival(NamedTuple):
+    """How the environments came to where they are, arrays `[N]`: the reward on arriving, and whether an episode begins, is over,
+    or is over for good there."""
+
+    reward: jax.Array
+    is_first: jax.Array
+    is_last: jax.Array
+    is_terminal: jax.Array
+
+
+TARGET_FRACTION = 0.05
+"""How far DreamerPro's target moves in an update."""
+
+
+class PolicyCarry(NamedTuple):
+    """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
+
+    latent: Latent
+    action: jax.Array
+
+
+class DreamerParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here; `memory` as `dreamer_memory` says it."""
+
+    config: DreamerConfig
+    env: Any
+    env_params: Any
+    policy: DreamerPolicy
+    networks: Networks
+    obs: Any
+    memory: Mapping[str, int]
+
+
+class DreamerState(struct.PyTreeNode):
+    """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
+
+    params: Any
+    slow_critic: Any
+    target: Any
+    opt_state: Any
+    updates: jax.Array
+    returns: ReturnNormalizer
+    replay: Replay
+    queue: OnlineQueue
+    obs_statistics: RunningStatistics | None
+    env_state: Any
+    obs: Any
+    arrival: Arrival
+    carry: PolicyCarry
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+    def with_copies(self) -> DreamerState:
+        """With the moving averages where a new run has them."""
+        return self.replace(slow_critic=self.params["critic"], target=_target(self.params))
+
+
+class CollectNoise(NamedTuple):
+    """All that is random in K steps: `[K, N, ...]` for latents and actions, and for the environments."""
+
+    latent: jax.Array
+    action: jax.Array
+    env: EnvironmentNoise
+
+
+class UpdateNoise(NamedTuple):
+    """All that is random in U updates: bits u32 `[U, batch_size]` of the sequences, and a key for each `[U]`."""
+
+    sample: jax.Array
+    key: jax.Array
+
+
+class DreamerNoise(NamedTuple):
+    """All that is random in one turn; with a leading axis those of many."""
+
+    collect: CollectNoise
+    update: UpdateNoise
+
+
+def dreamer_parts(config: DreamerConfig) -> DreamerParts:
+    """Build environment and networks.
+
+    Raises:
+        ConfigError: the environment's spaces do not fit, or the device cannot hold buffer and activations.
+    """
+    env, env_params = make_training_env(config)
+    with jax.ensure_compile_time_eval():  # bounds that an environment computes are numbers under jit too
+        policy = make_policy(env.action_space(env_params))
+    obs, env_state = jax.eval_shape(env.reset_env, jax.eval_shape(lambda: jax.random.key(0)), env_params)
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
+    if mask is not None and mask.ndim > 1:
+        raise ConfigError(f"what is legal in {env.name} depends on the actions of earlier heads; Dreamer's do not see each other")
+    accelerated = jax.default_backend() != "cpu"
+    bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
+    dtype, standardized = jnp.bfloat16 if bf16 else None, config.normalize_observations
+    networks = make_networks(config.size, config.representation, obs, policy, dtype, config.unroll, standardized)
+    memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, policy.size))
+    return DreamerParts(config, env, env_params, policy, networks, obs, memory)
+
+
+def _target(params: Any) -> Any:
+    return {name: params[name] for name in TARGETS} if "obs_projection" in params else None
+
+
+def _optimizer(config: DreamerConfig) -> optax.GradientTransformation:
+    return optax.chain(adaptive_grad_clip(config.agc), laprop())
+
+
+def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
+    """The state before the first iteration."""
+    config, count = parts.config, parts.config.num_envs
+    params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
+    fields.pop("reward_statistics")
+    params = init_networks(parts.networks, params_key, parts.obs)
+    no = jnp.zeros(count, bool)
+    return DreamerState(
+        params=params,
+        # Copies, as a donated state must not hold a buffer two times.
+        slow_critic=jax.tree.map(jnp.copy, params["critic"]),
+        target=jax.tree.map(jnp.copy, _target(params)),
+        opt_state=_optimizer(config).init(params),
+        updates=jnp.zeros((), jnp.int32),
+        returns=init_return_normalizer(),
+        replay=init_replay(row_example(parts.networks.rssm, parts.obs, parts.policy.size), config.buffer_rows, count),
+        queue=init_online_queue(),
+        arrival=Arrival(jnp.zeros(count), jnp.ones(count, bool), no, no.copy()),
+        carry=PolicyCarry(parts.networks.rssm.initial((count,)), jnp.zeros((count, parts.policy.size))),
+        **fields,
+    )
+
+
+def dreamer_noise(parts: DreamerParts, state: DreamerState, turns: int | None = None) -> tuple[DreamerState, DreamerNoise]:
+    """Draw what is random in the next turn, or in the next `turns` ones (with a leading axis), in as few calls as can be."""
+    config, networks = parts.config, parts.networks
+    every, updates, _ = config.schedule
+    key, latent_key, action_key, env_key, sample_key, update_key = jax.random.split(state.key, 6)
+    count = turns or 1
+    steps = count * every
+    collect = CollectNoise(
+        latent=draw(jax.random.uniform, latent_key, (steps, config.num_envs, networks.rssm.groups)),
+        action=parts.policy.noise(action_key, (steps, config.num_envs)),
+        env=environment_noise(parts.env, parts.env_params, env_key, steps, config.num_envs),
+    )
+    noise = DreamerNoise(
+        jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), collect),
+        UpdateNoise(
+            draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
+            draw(jax.random.split, update_key, (count, updates)),
+        ),
+    )
+    return state.replace(key=key), jax.tree.map(lambda x: x[0], noise) if turns is None else noise
+
+
+def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_first: jax.Array, uniform: jax.Array) -> Latent:
+    """The state at observations `[..., *obs_shape]`, from what is remembered of the step before."""
+    inputs = (encode(parts.networks, params, obs, is_first.ndim), carry.action, is_first, uniform)
+    latents, _ = parts.networks.apply_rssm("observe", params, carry.latent, *(x[None] for x in inputs))
+    return jax.tree.map(lambda x: x[0].astype(jnp.float32), latents)
+
+
+def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, EpisodeSums]:
+    """Step the environments K times and add the rows to the buffer.
+
+    An episode's last observation has a row of its own: the step after it is its environment's reset, which takes the place of a
+    step (and counts as one).
+
+    Returns:
+        The state, and sums over the episodes that ended.
+    """
+    env, env_params, params = parts.env, parts.env_params, state.params
+    nvec = action_heads(env, env_params)
+
+    def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, EpisodeSums]]:
+        env_state, obs, arrival, carry = loop
+        latent = infer(parts, params, carry, seen(state, obs), arrival.is_first, noise.latent)
+        mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
+        action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
+        action = jnp.where(arrival.is_last[:, None], 0.0, action)
+        row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stored_classes(latent))
+        fresh = fresh_episodes(env, env_params, noise.env)
+        next_obs, next_state, reward, terminated, info = jax.vmap(env.step_env, (0, 0, 0, None))(
+            noise.env.step_key, env_state, parts.policy.to_env(action), env_params
+        )
+        over = terminated | jax.vmap(env.is_truncated, (0, None))(next_state, env_params)
+        # The raw step, and the reset one step later: the other way round would lose the last observation.
+        resets, no = arrival.is_last, jnp.zeros_like(over)
+        obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
+        stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
+        arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)
+        without = None if mask is None else steps_without_action(mask, nvec=nvec, relevant=~resets)
+        sums = episode_totals(over & ~resets, info["episode_return"], info["episode_length"], metrics_of(info), without)
+        return (env_state, obs, arrival, PolicyCarry(latent, action)), (row, sums)
+
+    (env_state, obs, arrival, carry), (rows, sums) = jax.lax.scan(
+        step, (state.env_state, state.obs, state.arrival, state.carry), noise
+    )
+    queue = state.queue.replace(written=state.queue.written + rows.reward.shape[0])
+    statistics = state.obs_statistics
+    if statistics is not None:
+        statistics = update_statistics(statistics, rows.obs)
+    state = state.replace(
+        env_state=env_state,
+        obs=obs,
+        arrival=arrival,
+        carry=carry,
+        replay=add_rows(state.replay, rows),
+        queue=queue,
+        obs_statistics=statistics,
+    )
+    return state, jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
+
+
+def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
+    """Draw all that one update needs."""
+    config, groups = parts.config, parts.networks.rssm.groups
+    observe_key, imagine_key, action_key, view_key, shift_key = jax.random.split(key, 5)
+    length, batch, states = config.batch_length, config.batch_size, config.batch_length * config.batch_size
+    views = None
+    if config.representation == "dreamerpro":
+        uniform = draw(jax.random.uniform, view_key, (length, 2 * batch, groups))
+        views = (uniform, jax.random.randint(shift_key, (1, 2 * batch, 2), 0, 9) + jnp.zeros((length, 1, 1), jnp.int32))
+    return LossNoise(
+        observe=draw(jax.random.uniform, observe_key, (length, batch, groups)),
+        imagine=draw(jax.random.uniform, imagine_key, (config.horizon, states, groups)),
+        action=parts.policy.noise(action_key, (config.horizon, states)),
+        views=views,
+    )
+
+
+def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise) -> tuple[DreamerState, Metrics]:
+    """U updates, each on sequences of the buffer; while it holds fewer than `learning_starts` steps nothing changes.
+
+    Returns:
+        The next state, and metrics `train/...`: means over the updates, 0 where none was made.
+    """
+    config, optimizer = parts.config, _optimizer(parts.config)
+    count = jnp.where(_learning(config, state.replay), noise.key.shape[0], 0)
+    # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
+    one = jax.jit(lambda state, bits, key: _one_update(parts, optimizer, state, bits, key))
+
+    def update(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, sums = loop
+        state, metrics = one(state, noise.sample[i], noise.key[i])
+        return state, sums + stack_metrics(metrics)
+
+    _, metrics = jax.eval_shape(one, state, noise.sample[0], noise.key[0])
+    state, sums = jax.lax.fori_loop(0, count, update, (state, jnp.zeros(len(metrics))))
+    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
+    return state, means | {"train/updates": count.astype(jnp.float32)}
+
+
+def _learning(config: DreamerConfig, replay: Replay) -> jax.Array:
+    """Whether the buffer holds enough to learn from, bool []."""
+    return replay.size >= config.rows_before_learning
+
+
+def _one_update(
+    parts: DreamerParts, optimizer: optax.GradientTransformation, state: DreamerState, bits: jax.Array, key: jax.Array
+) -> tuple[DreamerState, Metrics]:
+    config = parts.config
+    places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
+    batch = over_devices(replayed_as_seen(parts.networks.rssm, state, places, config.batch_length), 1)
+    noise = loss_noise(parts, key)
+
+    def loss_fn(params: Any) -> Any:
+        return dreamer_loss(
+            parts.networks, parts.policy, params, state.slow_critic, state.target, batch, noise, state.returns, config,
+            state.updates,
+        )  # fmt: skip
+
+    (_, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+    directions, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    rate = warmed_up(annealed(config, state.iteration), state.updates, config.warmup)
+    params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
+    if state.target is not None:
+        params["prototypes"] = {"kernel": normalized_prototypes(params["prototypes"]["kernel"].T).T}
+    state = state.replace(
+        params=params,
+        slow_critic=polyak_update(state.slow_critic, params["critic"], config.slow_fraction),
+        target=None if state.target is None else polyak_update(state.target, _target(params), TARGET_FRACTION),
+        opt_state=opt_state,
+        updates=state.updates + 1,
+        returns=aux.returns,
+        replay=write_latents(state.replay, places, aux.latents),
+        queue=queue,
+    )
+    return state, aux.metrics | {"train/grad_norm": optax.tree.norm(grads), "train/learning_rate": rate}
+
+
+def make_dreamer(config: DreamerConfig) -> Agent:
+    """The Dreamer agent of a configuration."""
+    parts = dreamer_parts(config)
+    every, _, _ = config.schedule
+
+    def init(key: jax.Array) -> DreamerState:
+        return dreamer_init(parts, key)
+
+    def step(state: DreamerState) -> tuple[DreamerState, Metrics]:
+        before, noise = dreamer_noise(parts, state, config.num_steps // every)
+        after, metrics = run_turns(
+            before,
+            noise,
+            lambda state, noise: dreamer_collect(parts, state, noise.collect),
+            lambda state, noise: dreamer_update(parts, state, noise.update),
+            {},
+        )
+        return after, metrics | openloop_metrics(parts, after, _learning(config, after.replay))
+
+    def act(
+        state: DreamerState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, PolicyCarry]:
+        leaf = jax.tree.leaves(obs)[0]
+        batch = leaf.shape[: leaf.ndim - jax.tree.leaves(parts.obs)[0].ndim]
+        if carry is None:
+            carry = PolicyCarry(parts.networks.rssm.initial(batch), jnp.zeros((*batch, parts.policy.size)))
+        latent_key, action_key = jax.random.split(key)
+        # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
+        uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
+        latent = infer(parts, state.params, carry, seen(state, obs), jnp.zeros(batch, bool), uniform)
+        outputs = parts.networks.apply("actor", state.params, latent.feature)
+        if deterministic:
+            action = parts.policy.mode(outputs, mask)
+        else:
+            action = parts.policy.sample(outputs, parts.policy.noise(action_key, batch), mask)
+        return parts.policy.to_env(action), PolicyCarry(latent, action)
+
+    return Agent(init, step, act, config, memory_line(parts.memory))
+
+
+register_agent(DreamerConfig, make_dreamer)

@@ -1,0 +1,165 @@
+"""What a Dreamer world model foresees: after a few observed steps, everything from the actions alone.
+
+A model that gets the wrong step's action, or none, learns with falling losses all the same; its open-loop predictions then are
+no better than those from shuffled actions, or than the last frame again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.dreamer.networks import TWO_HOT, encode, observation_parts
+from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
+from rljax.collect.replay import read_apart, sample_windows
+from rljax.core.agent import Metrics
+from rljax.core.errors import ConfigError
+from rljax.core.keys import draw
+from rljax.nn.decoders import Parts
+from rljax.nn.transforms import symlog
+
+if TYPE_CHECKING:
+    from rljax.algos.dreamer.dreamer import DreamerParts, DreamerState
+
+CONTEXT, STEPS = 5, (5, 15)
+"""Rows that are observed for the metrics, and how many steps ahead these look, where `batch_length` has as many."""
+
+_KEY_NUMBER = 1_000
+"""Folded into the state's key; the numbers below 6 are what the next iteration splits it into."""
+
+
+class OpenLoop(NamedTuple):
+    """Predictions for the H rows after the context, `[H, B, ...]`.
+
+    Attributes:
+        truth: what was observed: vectors in symlog space, images in [0, 1].
+        prediction: what the decoder makes of the prior's states.
+        error: squared errors, their mean over all numbers of an observation, f32 `[H, B]`.
+        copy_last_error: the same of the context's last observation as the prediction for all H, f32 `[H, B]`.
+        reward: predicted on arriving at each row, f32 `[H, B]`.
+        cont: predicted probability of going on, times the discount, f32 `[H, B]`.
+        valid: whether the row belongs to the episode of the context's last one, bool `[H, B]`: what comes after cannot be known.
+    """
+
+    truth: Parts
+    prediction: Parts
+    error: jax.Array
+    copy_last_error: jax.Array
+    reward: jax.Array
+    cont: jax.Array
+    valid: jax.Array
+
+
+def open_loop(
+    parts: DreamerParts, params: Any, batch: Replayed, context: int, key: jax.Array, actions: jax.Array | None = None
+) -> OpenLoop:
+    """Observe the first `context` rows of replayed sequences, then predict the rest from their actions alone.
+
+    Args:
+        parts: of the configuration.
+        params: of all networks.
+        batch: rows `[T, B, ...]`; H = T - context are predicted.
+        context: rows that are observed.
+        key: to draw the states with.
+        actions: other actions than those of the batch, f32 `[T, B, A]`: `[t]` is taken before row t. Those of the context are
+            not looked at.
+
+    Raises:
+        ConfigError: the representation has no decoder, or no rows to observe or to predict are left.
+    """
+    networks, length = parts.networks, batch.reward.shape[0]
+    if networks.decoder is None:
+        raise ConfigError(
+            f"representation = {parts.config.representation!r}: expected 'decoder', the others cannot predict observations"
+        )
+    if not 0 < context < length:
+        raise ConfigError(
+            f"context = {context}: expected a whole number from 1 to {length - 1}, as the sequences have {length} rows"
+        )
+    uniform = draw(jax.random.uniform, key, (*batch.reward.shape, networks.rssm.groups))
+    taken = batch.action if actions is None else actions
+    tokens = encode(networks, params, jax.tree.map(lambda x: x[:context], batch.obs), 2)
+    inputs = (x[:context] for x in (batch.action, batch.is_first, uniform))
+    observed, _ = networks.apply_rssm("observe", params, batch.latent, tokens, *inputs)
+    start = jax.tree.map(lambda x: x[-1], observed)
+    # The policy's noise of each step is the action that led to the row it predicts.
+    ahead, _ = networks.apply_rssm("imagine", params, start, lambda _, action: action, taken[context:], uniform[context:])
+    feature = ahead.feature
+    prediction = networks.apply("decoder", params, feature)
+    truth = squashed_parts(batch.obs)
+    copied = jax.tree.map(lambda x: x[context - 1 : context], truth)
+    truth = jax.tree.map(lambda x: x[context:], truth)
+    return OpenLoop(
+        truth=truth,
+        prediction=prediction,
+        error=mean_squared_error(prediction, truth),
+        copy_last_error=mean_squared_error(copied, truth),
+        reward=TWO_HOT.decode(networks.apply("reward", params, feature)),
+        cont=jax.nn.sigmoid(networks.apply("cont", params, feature)[..., 0]),
+        valid=valid_rows(batch, context),
+    )
+
+
+def squashed_parts(obs: Any) -> Parts:
+    """Observations `[T, B, ...]` as decoders learn them: vectors in symlog space, images in [0, 1]."""
+    parts = observation_parts(obs, 2)
+    return parts if parts.vector is None else parts._replace(vector=symlog(parts.vector))
+
+
+def mean_squared_error(prediction: Parts, truth: Parts) -> jax.Array:
+    """Over all numbers of an observation, f32 `[T, B]`; arrays `[1, B, ...]` are those of every step."""
+    errors = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(prediction), jax.tree.leaves(truth), strict=True)]
+    numbers = sum(x[0, 0].size for x in errors)
+    return sum((jnp.sum(x, axis=tuple(range(2, x.ndim))) for x in errors), jnp.zeros(())) / numbers
+
+
+def valid_rows(batch: Replayed, context: int) -> jax.Array:
+    """Whether each row after the context comes before the first that begins another episode, bool `[H, B]`."""
+    return jnp.cumsum(batch.is_first[context:], axis=0) == 0
+
+
+def shuffled_actions(batch: Replayed, context: int, key: jax.Array) -> jax.Array:
+    """The control: actions f32 `[T, B, A]` that are dealt out anew among all valid rows after the context.
+
+    They stay as frequent as they were, and say nothing any more of the rows they lead to.
+    """
+    valid, actions = valid_rows(batch, context).reshape(-1), batch.action[context:]
+    flat = actions.reshape(-1, actions.shape[-1])
+    # Valid ones first, in random order; the k-th valid row gets the k-th of them.
+    order = jnp.argsort(draw(jax.random.uniform, key, valid.shape) - valid)
+    dealt = jnp.where(valid[:, None], flat[order[jnp.cumsum(valid) - 1]], flat)
+    return jnp.concatenate([batch.action[:context], dealt.reshape(actions.shape)])
+
+
+def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Array) -> Metrics:
+    """Open-loop errors of one uniformly drawn batch, 5 and 15 steps ahead: `train/openloop_error_5`, `train/copy_last_error_5`.
+
+    Means over the sequences whose episode goes on for so long; 0 where none does, and while nothing is learned. A shorter
+    `batch_length` has fewer steps, and names that say so. Nothing of the state is used up.
+
+    Args:
+        parts: of the configuration; representations without a decoder have no such metrics.
+        state: of the run, after an iteration.
+        learning: bool [], whether the buffer holds enough to learn from.
+    """
+    if parts.networks.decoder is None:
+        return {}
+    config, networks = parts.config, parts.networks
+    context = min(CONTEXT, config.batch_length // 2)
+    ahead = sorted({min(step, config.batch_length - context) for step in STEPS})
+    sample_key, key = jax.random.split(jax.random.fold_in(state.key, _KEY_NUMBER))
+    length = context + ahead[-1]
+
+    def errors(bits: jax.Array) -> jax.Array:
+        places = sample_windows(state.replay, bits, length + 1)
+        result = open_loop(parts, state.params, replayed_as_seen(networks.rssm, state, places, length), context, key)
+        rows = jnp.array(ahead) - 1
+        both, valid = jnp.stack([result.error, result.copy_last_error])[:, rows], result.valid[rows]
+        return jnp.sum(jnp.where(valid, both, 0.0), axis=-1) / jnp.maximum(jnp.sum(valid, axis=-1), 1)
+
+    # Apart, since the buffer was written to just now; no work where nothing is learned.
+    values = read_apart(errors, draw(jax.random.bits, sample_key, (config.batch_size,)), learning)
+    kinds = ("openloop", "copy_last")
+    return {f"train/{kind}_error_{step}": values[i, j] for i, kind in enumerate(kinds) for j, step in enumerate(ahead)}

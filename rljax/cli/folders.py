@@ -1,0 +1,42 @@
+"""The folders that commands make and read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import rljax
+from rljax.cli.options import (
+    Saved,
+)
+from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
+from rljax.run.files.folder import Run, read_info, split_path
+from rljax.run.files.scores import best_seed
+
+
+def free_folder(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, ... where that is taken: training a preset again never touches an earlier run."""
+    candidate, number = path, 1
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def beside(run: Path) -> Path:
+    """Where a fork of a run goes: next to it, also where the run is the working directory."""
+    name = f"{run.resolve().name}-fork"
+    return run.with_name(name) if run.name not in ("", "..") else run.resolve().with_name(name)
+
+
+def load_saved(options: Saved) -> tuple[Run, str]:
+    """The run that a command means, one seed of it, and how to call that seed."""
+    folder, _ = split_path(options.run)
+    text = options.seed_index
+    seed_index: int | str = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+    run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=seed_index)
+    if read_info(folder).seeds is None:
+        return run, ""
+    if seed_index == "best":
+        seed_index = best_seed(read_meta(folder / CHECKPOINTS / f"step_{run.step}"))
+    return run, f" (seed {seed_index})"

@@ -1,0 +1,70 @@
+"""`rljax bench` and `rljax reproduce`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rljax.cli.options import (
+    Bench,
+    Reproduce,
+)
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.run.view.layout import columns, say, wrapped
+
+
+def bench(options: Bench) -> None:
+    """`rljax bench`: measure and print tables in Markdown, and write them as JSON."""
+    from rljax.run.bench.suites import SUITES
+    from rljax.run.bench.timing import printed_tables
+    from rljax.run.files.outputs import output_path, written_aside
+
+    suite, repeats = options.suite, options.repeats
+    if suite not in SUITES:
+        raise ConfigError(f"unknown benchmark '{suite}': {did_you_mean(suite, SUITES)}")
+    path = None if options.json is None else output_path(options.json, (".json",))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
+        SUITES[suite](repeats)
+    if path is not None:
+        with written_aside(path) as aside:
+            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
+        print(path)
+
+
+def reproduce(options: Reproduce) -> None:
+    """`rljax reproduce`: run an experiment and write its record, or list the experiments."""
+    from rljax.run import reproduce as figures
+
+    if options.name is None:
+        width = max(map(len, figures.EXPERIMENTS))
+        start = f"{'name':{width}}  seeds  minutes  "
+        print(wrapped("what is measured (minutes on one core, about)", columns(), start, " " * len(start)))
+        for name, experiment in figures.EXPERIMENTS.items():
+            start = f"{name:{width}}  {experiment.seeds:5}  {experiment.minutes:7g}  "
+            print(wrapped(experiment.measures, columns(), start, " " * len(start)))
+        return
+    folder = Path(options.out)
+    record = figures.reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)
+    seconds = record["seconds"]
+    say(f"{folder / options.name}.json: compiled in {seconds['compile']} s, ran for {seconds['run']} s")
+
+
+class _Tee(io.TextIOBase):
+    """Writes to several streams."""
+
+    def __init__(self, *streams: Any):
+        self.streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self.streams:
+            stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self.streams:
+            stream.flush()

@@ -1,0 +1,140 @@
+"""`rljax sweep` and `rljax tune`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.cli.folders import free_folder
+from rljax.cli.options import (
+    Sweep,
+    Tune,
+)
+from rljax.cli.overrides import swallowed
+from rljax.core.config import env_name, load_config
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.run.files.folder import check_free
+from rljax.run.search import sweep as sweeps
+from rljax.run.search import tune as tuning
+from rljax.run.search.space import changed
+from rljax.run.view.layout import make_console, make_table, print_table, say
+from rljax.run.view.lines import shown
+
+TABLE_ROWS = 20
+"""Cells of a sweep that are printed: the best ones."""
+
+
+def sweep(options: Sweep, axes: dict[str, Any]) -> None:
+    """`rljax sweep`: a table of what each combination of values came to, and files of all runs."""
+    if options.parquet:
+        sweeps.check_parquet()
+    if options.resume is not None:
+        _check_resumed(options, axes, ("run_dir", "seeds", "search", "samples", "episodes"))
+        folder = Path(options.resume)
+        plan, episodes = sweeps.read_sweep(folder)
+        say(f"resuming the sweep in {folder}")
+    else:
+        name = _source(options.config, axes, "sweep")
+        config, space = _fixed_and_varied(load_config(name), axes)
+        how: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "search", "samples", "max_runs")}
+        plan, episodes = sweeps.plan_sweep(config, space, **how), options.episodes
+        sweeps.check_numbers(options.batch_size, episodes)
+        folder = Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem))
+        sweeps.create_sweep_dir(folder, plan, episodes)
+        cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
+        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells} = {plan.runs} runs into {folder}")
+    with _interruptible("sweep", folder):
+        result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
+    _print_cells(result)
+    if options.parquet:
+        sweeps.write_parquet(result, folder / "results.parquet")
+    best = shlex.quote(str(folder / sweeps.BEST_FILE))
+    _print_files(folder)
+    say("next:", f"rljax train {best}")
+
+
+def tune(options: Tune, axes: dict[str, Any]) -> None:
+    """`rljax tune`: the best trial, and files of the study."""
+    tuning.check_optuna()
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
+    how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
+    if options.resume is not None:
+        _check_resumed(options, axes, ("run_dir", *same))
+        folder = Path(options.resume)
+        tuning.read_tune(folder)
+        say(f"going on with the study in {folder}")
+        with _interruptible("tune", folder):
+            result = tuning.resume_tune(folder, storage=options.storage, **how)
+    else:
+        name = _source(options.config, axes, "tune")
+        config, space = _fixed_and_varied(load_config(name), axes)
+        folder = Path(options.run_dir or free_folder(Path("tunes") / Path(name).stem))
+        check_free(folder)
+        tried = space or tuning.default_space(config)
+        what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
+        say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
+        with _interruptible("tune", folder):
+            result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
+    trial = result.study.best_trial
+    say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
+    weights = tuning.importances(result.study)
+    if weights:
+        say("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
+    _print_files(folder)
+    say("next:", f"rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
+
+
+def _print_files(folder: Path) -> None:
+    say(f"{folder}: {', '.join(sorted(file.name for file in folder.iterdir() if not file.name.startswith('.')))}")
+
+
+def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
+    """The preset or file of a sweep or of tuning."""
+    if name is None:
+        raise ConfigError(
+            f"nothing to {command}: give a preset or a TOML file (see rljax list), or --resume FOLDER{swallowed(axes)}"
+        )
+    return name
+
+
+def _check_resumed(options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
+    """What is resumed goes on as it was begun."""
+    defaults = type(options)()
+    given = [name for name in ("config", *names) if getattr(options, name) != getattr(defaults, name)]
+    if given or axes:
+        raise ConfigError(
+            f"--resume goes on as it was begun: give no configuration and no fields (here: {', '.join([*given, *axes])})"
+        )
+
+
+@contextlib.contextmanager
+def _interruptible(command: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}") from None
+
+
+def _fixed_and_varied(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """One value is a change of all runs, as in `rljax train`; several, or a range, are tried."""
+    single = {name: values[0] for name, values in axes.items() if isinstance(values, list) and len(values) == 1}
+    return changed(config, single), {name: values for name, values in axes.items() if name not in single}
+
+
+def _print_cells(result: sweeps.SweepResult) -> None:
+    table = make_table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", text=tuple(result.cells[0]))
+    order = np.argsort(np.where(np.isnan(result.means), np.inf, -result.means), kind="stable")
+    for rank, i in enumerate(order[:TABLE_ROWS]):
+        returns = result.returns[i]
+        known = returns[np.isfinite(returns)]
+        figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
+        failed = int(np.isneginf(returns).sum())
+        table.add_row(str(rank + 1), *map(shown, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
+    print_table(make_console(), table)
+    if len(order) > TABLE_ROWS:
+        print(f"... and {len(order) - TABLE_ROWS} more in results.csv")

@@ -1,0 +1,172 @@
+"""`rljax train` and `rljax eval`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import rljax
+from rljax.cli.folders import beside, free_folder, load_saved
+from rljax.cli.options import (
+    Eval,
+    Train,
+)
+from rljax.cli.overrides import merged, swallowed
+from rljax.collect.environments import EVALUATION_OPPONENT, make_evaluation_env
+from rljax.collect.evaluation import play_episodes
+from rljax.core.agent import Agent
+from rljax.core.config import env_name, load_config
+from rljax.core.devices import device_summary
+from rljax.core.errors import ConfigError, TrainingInterrupted
+from rljax.run.files.folder import check_free, read_config, split_path
+from rljax.run.processes import is_first, join_processes
+from rljax.run.progress import default_progress
+from rljax.run.start import BUDGET, refuse_changes
+from rljax.run.view.layout import say
+
+
+def train(options: Train, overrides: dict[str, Any]) -> None:
+    """`rljax train`: train into a run folder, evaluate greedily, say whether it solved the task and what to do next."""
+    for name in ("resume", "fork"):
+        if getattr(options, name) is not None and options.config is not None:
+            raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
+    if options.coordinator is not None:
+        join_processes(options.coordinator, options.num_processes, options.process_id)
+    elif options.num_processes != 1 or options.process_id:
+        raise ConfigError("num_processes and process_id: belong to --coordinator, the address of process 0")
+    agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
+    config, quoted = agent.config, shlex.quote(str(folder))
+    title += f"\ndevice: {device_summary()}"
+    if agent.memory:
+        title += f"\nmemory{'' if options.seeds is None else ' of each seed'}: {agent.memory}"
+    limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
+    started = time.perf_counter()
+    try:
+        result = rljax.fit(agent, progress=default_progress(title), loggers=options.log, **limits, **how)
+    except TrainingInterrupted as stop:
+        raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
+    if not is_first():
+        return
+    step = result.step
+    if not result.complete:
+        after = "" if options.max_minutes is None else f" after {options.max_minutes:g} minutes"
+        say(f"stopped at step {step:,}{after}; to go on:", f"rljax train --resume {quoted}")
+        return
+    if not result.metrics["episode/return"].size:
+        say(f"{folder} is complete at step {step:,}; to train on:", f"rljax train --resume {quoted} --total-timesteps {2 * step}")
+        return
+    seconds = time.perf_counter() - started
+    say(f"trained to step {step:,} in {seconds:.1f} s, compiling included; evaluating ...")
+    if result.seeds is None:
+        _report(agent, result.state, jax.random.key(config.seed + 1), 100)
+    else:
+        _report_seeds(agent, result.state, jax.random.key(config.seed + result.seeds), 100)
+    print("next:")
+    print(f"  rljax eval {quoted} --sample")
+    print(f"  rljax show {quoted}")
+    print(f"  rljax plot {quoted}")
+    print(f"  rljax record {quoted} --out agent.gif")
+    if config.of_games:
+        print(f"  rljax play {quoted}")
+        print(f"  rljax tournament {quoted} --include random")
+    print(f"  rljax train --resume {quoted} --total-timesteps {2 * config.total_timesteps}")
+
+
+_Training = tuple[Agent, Path, str, dict[str, Any]]
+"""What to train, the run's folder, a line that says so, and the arguments of `fit`."""
+
+
+def _new(options: Train, overrides: dict[str, Any]) -> _Training:
+    """A run that starts anew or as a fork."""
+    if options.fork is not None:
+        parent, _ = split_path(options.fork)
+        config = read_config(parent, **merged(lambda: read_config(parent), overrides))
+        folder = Path(options.run_dir or free_folder(beside(parent)))
+    elif options.config is not None:
+        name = options.config
+        config = load_config(name, **merged(lambda: load_config(name), overrides))
+        folder = Path(options.run_dir or free_folder(Path("runs") / Path(name).stem))
+    else:
+        raise ConfigError(
+            f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
+            f"{swallowed({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
+        )
+    agent = rljax.make_agent(config)
+    if is_first():
+        check_free(folder)
+    seeds = "" if options.seeds is None else f", {options.seeds} seeds"
+    source = "" if options.fork is None else f" from {options.fork}"
+    title = f"training {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
+    return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
+
+
+def _resumed(options: Train, overrides: dict[str, Any]) -> _Training:
+    """A run that goes on, with nothing changed but its budget."""
+    if options.fork is not None or options.run_dir is not None:
+        raise ConfigError("--resume goes on in the run's own folder: give neither --fork nor --run-dir with it")
+    folder, _ = split_path(options.resume or "")
+    config = read_config(folder, **overrides)  # an unknown field, or a bad value, is told first
+    refuse_changes([name for name in overrides if name != BUDGET], folder)
+    title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
+    # The budget apart: one that the run has passed is an error where the user asks for it.
+    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if overrides else None}
+    return rljax.make_agent(config), folder, title, how
+
+
+def evaluate(options: Eval) -> None:
+    """`rljax eval`: whole episodes of a trained agent."""
+    run, seed = load_saved(options)
+    say(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
+    _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
+
+
+def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: bool = False) -> None:
+    env = make_evaluation_env(agent.config)[0]
+    sample = sample or env.best_is_random
+    play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes, deterministic=not sample))
+    results = play(state, key)
+    returns, lengths, ended = map(np.asarray, results[:3])
+    mean, deviation = returns.mean(), returns.std()
+    say(
+        f"{_mode(sample)} return over {_played(episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
+        f"min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
+    )
+    if not ended.all():
+        say(f"{(~ended).sum()} of {episodes} episodes were cut after {lengths.max():,} steps and count with their return so far")
+    threshold = env.reward_threshold
+    if threshold is not None and sample == env.best_is_random:
+        say(
+            f"solved: the mean is at least {threshold:g}" if mean >= threshold else f"not solved: the mean is below {threshold:g}"
+        )
+
+
+def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:
+    """Returns of every seed, and how many reach the threshold; greedy, unless the best policy of the task is random."""
+    env = make_evaluation_env(agent.config)[0]
+    results = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes)))(states)
+    means, played = np.asarray(results.returns).mean(1), _played(episodes, results.distinct)
+    say(
+        f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: mean {means.mean():.1f}, "
+        f"worst {means.min():.1f}, "
+        f"best {means.max():.1f}"
+    )
+    say("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
+    if env.reward_threshold is not None:
+        solved = (means >= env.reward_threshold).sum()
+        say(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
+
+
+def _played(episodes: int, distinct: Any) -> str:
+    """Say how many episodes a return is the mean of; for games also the opponent, and how many games are distinct."""
+    if distinct is None:
+        return f"{episodes} episodes"
+    return f"{episodes} games against {EVALUATION_OPPONENT} ({np.min(distinct)} distinct)"
+
+
+def _mode(sample: bool) -> str:
+    return "sampled" if sample else "greedy"

@@ -1,0 +1,119 @@
+"""Commands that show a trained agent or take it elsewhere."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+import rljax
+from rljax.cli.folders import load_saved
+from rljax.cli.options import (
+    Export,
+    Play,
+    Plot,
+    Record,
+    Show,
+    Tournament,
+)
+from rljax.core.config import env_name
+from rljax.core.errors import ConfigError
+from rljax.run.files.folder import split_path
+from rljax.run.view.layout import say
+
+
+def show(options: Show) -> None:
+    """`rljax show`: a run in the terminal."""
+    from rljax.run.view.show import show as show_folder
+
+    show_folder(split_path(options.run)[0])
+
+
+def plot(options: Plot) -> None:
+    """`rljax plot`: learning curves, open-loop predictions, or the results of a league."""
+    out = options.out or f"{options.kind}.png"
+    if options.kind == "curves":
+        rljax.plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
+    else:
+        if len(options.runs) != 1:
+            raise ConfigError(f"--kind {options.kind} draws one run: expected a single folder, got {len(options.runs)}")
+        if options.metric is not None:
+            raise ConfigError(f"--metric {options.metric}: belongs to --kind curves")
+        if options.kind == "openloop":
+            from rljax.run.view.openloop import plot_openloop
+
+            plot_openloop(options.runs[0], out)
+        else:
+            from rljax.run.view.tournament import draw_payoffs, league_standings
+
+            draw_payoffs(league_standings(rljax.load_run(options.runs[0], seed_index="best")), out)
+    print(out)
+
+
+def record(options: Record) -> None:
+    """`rljax record`: a GIF or an MP4 of whole episodes."""
+    run, seed = load_saved(options)
+    recorded = rljax.record(
+        rljax.make_agent(run.config),
+        run.state,
+        options.out,
+        episodes=options.episodes,
+        max_steps=options.max_steps,
+        key=jax.random.key(options.seed),
+        deterministic=False if options.sample else None,
+        fps=options.fps,
+    )
+    say(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
+
+
+def tournament(options: Tournament) -> None:
+    """`rljax tournament`: a table of ratings and a heat map."""
+    standings = rljax.tournament(
+        options.runs,
+        include=[name.strip() for name in options.include.split(",") if name.strip()],
+        num_games=options.games,
+        opening_moves=options.openings,
+        sample=options.sample,
+        simulations=options.simulations,
+        system=options.system,
+        key=jax.random.key(options.seed),
+        out=options.out,
+        progress=print,
+    )
+    rating, low, high = (np.asarray(x) for x in standings.ratings)
+    width = max(len(name) for name in standings.names)
+    print(f"\n{'':{width}}  rating      95 %         won   lost  drawn")
+    for i in np.argsort(-rating, kind="stable"):
+        counts = (standings.wins[i].sum(), standings.wins[:, i].sum(), standings.draws[i].sum())
+        interval = f"[{low[i]:5.0f}, {high[i]:5.0f}]"
+        print(f"{standings.names[i]:{width}}  {rating[i]:6.0f}  {interval}  " + " ".join(f"{n:6.0f}" for n in counts))
+    few = standings.few()
+    if few is not None:
+        say(few)
+    print(options.out)
+
+
+def play(options: Play) -> None:
+    """`rljax play`: a person against the agent."""
+    from rljax.run.view.play import check_seat
+    from rljax.run.view.tournament import game_of
+
+    run, seed = load_saved(options)
+    game, _ = game_of(run.config)
+    check_seat(game, options.seat)
+    print(f"{game.name} against {run.config.algorithm}{seed} after {run.step:,} steps; you are player {options.seat}")
+    key = jax.random.key(options.seed)
+    rljax.play(run, seat=options.seat, sample=options.sample, simulations=options.simulations, key=key, ask=input)
+
+
+def export(options: Export) -> None:
+    """`rljax export`: the policy as files that run without rljax."""
+    from rljax.run.export.policy import export_policy
+
+    run, seed = load_saved(options)
+    report = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
+    say(f"{options.out}: policy of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps")
+    for name, size in report.files.items():
+        print(f"  {name:15} {size:>9,} bytes")
+    if report.no_onnx is not None:
+        say(f"  no greedy.onnx: {report.no_onnx}")
+    say(f"next: rljax.load_policy({options.out!r}).greedy(obs), or with JAX alone as {options.out}/metadata.json shows")

@@ -1,0 +1,83 @@
+"""Modules that have moved: their old paths lead to them, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "rljax.algos.budget": "rljax.algos.common.budget",
+    "rljax.algos.game_policy": "rljax.algos.common.game_policy",
+    "rljax.algos.off_policy": "rljax.algos.common.off_policy",
+    "rljax.algos.optimizer": "rljax.algos.common.optimizer",
+    "rljax.algos.policy": "rljax.algos.common.policy",
+    "rljax.algos.q_learning": "rljax.algos.common.q_learning",
+    "rljax.algos.soft_policy": "rljax.algos.common.soft_policy",
+    "rljax.algos.state": "rljax.algos.common.state",
+    "rljax.algos.training": "rljax.algos.common.training",
+    "rljax.algos.value_heads": "rljax.algos.common.value_heads",
+    "rljax.algos.dreamer_config": "rljax.algos.dreamer.config",
+    "rljax.algos.laprop": "rljax.algos.dreamer.laprop",
+    "rljax.algos.dreamer_losses": "rljax.algos.dreamer.losses",
+    "rljax.algos.dreamer_memory": "rljax.algos.dreamer.memory",
+    "rljax.algos.dreamer_networks": "rljax.algos.dreamer.networks",
+    "rljax.algos.dreamer_openloop": "rljax.algos.dreamer.openloop",
+    "rljax.algos.dreamer_replay": "rljax.algos.dreamer.replay",
+    "rljax.algos.representation": "rljax.algos.dreamer.representation",
+    "rljax.collect.matches": "rljax.collect.games.matches",
+    "rljax.run.bench_devices": "rljax.run.bench.devices",
+    "rljax.run.bench_dreamer": "rljax.run.bench.dreamer",
+    "rljax.run.bench_league": "rljax.run.bench.league",
+    "rljax.run.bench_sweep": "rljax.run.bench.sweep",
+    "rljax.run.timing": "rljax.run.bench.timing",
+    "rljax.run.checkpoint": "rljax.run.files.checkpoint",
+    "rljax.run.folder": "rljax.run.files.folder",
+    "rljax.run.outputs": "rljax.run.files.outputs",
+    "rljax.run.places": "rljax.run.files.places",
+    "rljax.run.records": "rljax.run.files.records",
+    "rljax.run.saved": "rljax.run.files.saved",
+    "rljax.run.scores": "rljax.run.files.scores",
+    "rljax.run.sealed": "rljax.run.files.sealed",
+    "rljax.run.population": "rljax.run.search.population",
+    "rljax.run.space": "rljax.run.search.space",
+    "rljax.run.storage": "rljax.run.search.storage",
+    "rljax.run.sweep": "rljax.run.search.sweep",
+    "rljax.run.sweep_plot": "rljax.run.search.sweep_plot",
+    "rljax.run.tune": "rljax.run.search.tune",
+    "rljax.run.contests": "rljax.run.view.contests",
+    "rljax.run.curves": "rljax.run.view.curves",
+    "rljax.run.layout": "rljax.run.view.layout",
+    "rljax.run.lines": "rljax.run.view.lines",
+    "rljax.run.openloop": "rljax.run.view.openloop",
+    "rljax.run.play": "rljax.run.view.play",
+    "rljax.run.plot": "rljax.run.view.plot",
+    "rljax.run.record": "rljax.run.view.record",
+    "rljax.run.show": "rljax.run.view.show",
+    "rljax.run.tournament": "rljax.run.view.tournament",
+}
+"""The new path of each."""
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a module at its old path and hands out the one at the new path, so that there is only one of it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old, new = module.__name__, MOVED[module.__name__]
+        warnings.warn(f"{old} is {new} now; the old path will go in a later version", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(new)
+
+
+def install() -> None:
+    """Make the old paths importable; a second call changes nothing."""
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.append(_Moved())

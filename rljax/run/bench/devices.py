@@ -1,0 +1,129 @@
+"""`rljax bench devices`: weak scaling, with as many environments on each device. A CPU simulates several devices in processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+
+import jax
+
+from rljax.algos.common.training import make_train
+from rljax.algos.ppo import PPOConfig
+from rljax.core.errors import RljaxError
+from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
+
+COUNTS = (1, 2, 4, 8)
+"""Devices; of real ones as many as there are."""
+
+ENVS = 256
+"""Environments on each."""
+
+ITERATIONS = 20
+
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+"""For simulated devices: one of them alone would compute with all cores, and several would be compared with that."""
+
+
+def print_devices(repeats: int) -> None:
+    """PPO on CartPole: run time on 1, 2, 4 and 8 devices, each of which has the environments and batches of one alone."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    simulated = jax.default_backend() == "cpu"
+    counts = COUNTS if simulated else tuple(n for n in COUNTS if n <= jax.device_count())
+    timings = _time_simulated(counts, repeats) if simulated else _time_real(counts, repeats)
+    cores = _cores() if simulated else max(counts)
+    steps = weak_config(1, ENVS, ITERATIONS).total_timesteps
+    print(
+        f"\nPPO on CartPole, {ENVS} environments and {steps:,} steps for each device; medians [min, max] of {repeats} "
+        "interleaved runs"
+    )
+    if simulated:
+        print(
+            f"simulated devices: threads of a CPU with {cores} core{'s' * (cores > 1)} for this process. Up to {cores} at once "
+            "they have a core each, and the efficiency is time of one / time; more share cores, and what is shown is their work: "
+            "time x cores / devices / time of one"
+        )
+    print("\n| devices | environments | trace + compile, s | run, s | environment steps/s | efficiency | work, of one alone |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    alone = median(timings[counts[0]].runs)
+    for count, (compiling, runs) in timings.items():
+        seconds = median(runs)
+        spread, speed = f"{seconds:.2f} [{min(runs):.2f}, {max(runs):.2f}]", count * steps / seconds
+        efficiency, work = (f"{alone / seconds:.2f}", "") if count <= cores else ("", f"{seconds * cores / count / alone:.2f}")
+        print(f"| {count} | {count * ENVS:,} | {compiling:.1f} | {spread} | {speed:,.0f} | {efficiency} | {work} |")
+
+
+def weak_config(count: int, envs: int, iterations: int) -> PPOConfig:
+    """What `count` devices train; each has its part of every minibatch."""
+    num_envs, num_steps = count * envs, 32
+    return PPOConfig(
+        env="CartPole-v1",
+        num_envs=num_envs,
+        num_steps=num_steps,
+        num_minibatches=4,
+        total_timesteps=iterations * num_envs * num_steps,
+        num_devices=count,
+    )
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _time_real(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
+    programs: dict[str, Program] = {str(count): make_train(weak_config(count, ENVS, ITERATIONS)) for count in counts}
+    return {int(name): timing for name, timing in time_interleaved(programs, repeats).items()}
+
+
+def _time_simulated(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
+    """A process for each number of devices, which cannot be changed in one; they compile one after the other and run in turn."""
+    timings: dict[int, Timing] = {}
+    workers: dict[int, subprocess.Popen[str]] = {}
+    with contextlib.ExitStack() as stack:
+        for count in counts:
+            flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count} {ONE_THREAD}"
+            workers[count] = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "rljax.run.bench.devices", *map(str, (count, ENVS, ITERATIONS))],
+                    env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            timings[count] = Timing(_answer(workers[count]), [])
+        for _ in range(repeats):
+            for count, worker in workers.items():
+                assert worker.stdin is not None
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+                timings[count].runs.append(_answer(worker))
+    return timings
+
+
+def _answer(worker: subprocess.Popen[str]) -> float:
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
+    if not line:
+        raise RljaxError("a process of simulated devices ended; what it said is above")
+    return float(line)
+
+
+def _serve(count: int, envs: int, iterations: int) -> None:
+    """Say how many seconds compiling took; then, for each line that comes in, how many a run takes."""
+    started = time.perf_counter()
+    run = jax.jit(make_train(weak_config(count, envs, iterations))).lower(jax.random.key(0)).compile()
+    print(time.perf_counter() - started, flush=True)
+    for seed, _ in enumerate(sys.stdin):
+        started = time.perf_counter()
+        jax.block_until_ready(run(jax.random.key(seed)))
+        print(time.perf_counter() - started, flush=True)
+
+
+if __name__ == "__main__":
+    _serve(*map(int, sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""`rljax bench dreamer`: updates per second, what they are made of, and what many seeds in one program cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.dreamer.config import DreamerConfig
+from rljax.algos.dreamer.dreamer import (
+    DreamerParts,
+    DreamerState,
+    dreamer_collect,
+    dreamer_init,
+    dreamer_noise,
+    dreamer_parts,
+    dreamer_update,
+    loss_noise,
+)
+from rljax.algos.dreamer.losses import actor_critic_loss, imagine, world_model_loss
+from rljax.algos.dreamer.replay import replayed_as_seen
+from rljax.collect.replay import sample_online
+from rljax.core.agent import make_agent
+from rljax.run.chunks import vectorized_iteration
+
+UPDATES = 8
+"""Of each timed program: the first touch of fresh memory, a fifth of a single update's time, is then spread over so many."""
+
+
+def print_dreamer(config: DreamerConfig, repeats: int) -> None:
+    """Compile time of an iteration, time of an update and of its parts, throughput of vmapped seeds."""
+    agent, parts = make_agent(config), dreamer_parts(config)
+    every, updates, _ = config.schedule
+    state = jax.tree.map(lambda x: x[0], warm_states(config, 1))
+    started = time.perf_counter()
+    jax.jit(agent.step).lower(state).compile()
+    compiling = time.perf_counter() - started
+    keys = jax.random.split(jax.random.key(1), UPDATES)
+    programs = {name: jax.jit(repeated(piece)) for name, piece in dreamer_pieces(parts).items()}
+    seconds = {name: _median_seconds(program, (state, keys), repeats) / UPDATES for name, program in programs.items()}
+    dtype = jnp.dtype(parts.networks.rssm.dtype or jnp.float32)
+    work = f"{config.num_steps} steps of {config.num_envs} environments, {updates * config.num_steps // every} updates"
+    print(
+        f"\nDreamer {config.size} on {config.env}, {config.batch_size} x {config.batch_length}, horizon {config.horizon}, "
+        f"{dtype}; trace + compile of an iteration ({work}): {compiling:.1f} s;\nmedians of {repeats} runs of {UPDATES}\n"
+    )
+    print("| part | ms | of an update |")
+    print("| --- | --- | --- |")
+    for name, spent in seconds.items():
+        print(f"| {name} | {1e3 * spent:.1f} | {spent / seconds['update']:.0%} |")
+    print(f"\n{1.0 / seconds['update']:.2f} updates/s\n")
+    print("| seeds in one vmap | s per iteration | environment steps/s, all seeds | updates/s, all seeds | time against one |")
+    print("| --- | --- | --- | --- | --- |")
+    base, done = None, updates * config.num_steps // every
+    for seeds in (1, 4) if jax.default_backend() == "cpu" else (1, 4, 16, 64):
+        iteration = partial(vectorized_iteration(agent, seeds), i=jnp.int32(0))
+        per_iteration = _median_seconds(jax.jit(iteration), (warm_states(config, seeds),), repeats)
+        base = base or per_iteration
+        steps, all_updates = (seeds * count / per_iteration for count in (config.steps_per_iteration, done))
+        print(f"| {seeds} | {per_iteration:.2f} | {steps:,.1f} | {all_updates:.2f} | {per_iteration / base:.2f} |", flush=True)
+
+
+def repeated(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[DreamerState, jax.Array], jax.Array]:
+    """A program that does it once for each of several keys, and gives the sum of all it makes so that none of it is left out."""
+
+    def program(state: DreamerState, keys: jax.Array) -> jax.Array:
+        def once(total: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
+            made = [x for x in jax.tree.leaves(piece(state, key)) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+            return total + sum(jnp.sum(x.astype(jnp.float32)) for x in made), None
+
+        return jax.lax.scan(once, jnp.zeros(()), keys)[0]
+
+    return program
+
+
+def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax.Array], Any]]:
+    """Functions of a state whose buffer holds sequences, and a key: a step of all environments, the parts of an update, and one.
+
+    `observe` is the world model's loss with its gradient; `actor and critic` are their losses on imagined states with theirs.
+    """
+    config, networks = parts.config, parts.networks
+
+    def drawn(state: DreamerState, key: jax.Array) -> Any:
+        bits = jax.random.bits(key, (config.batch_size,))
+        places, _ = sample_online(state.replay, state.queue, bits, config.batch_length)
+        return replayed_as_seen(networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
+
+    def rollout(state: DreamerState, key: jax.Array) -> Any:
+        # All but the buffer: its sum, which keeps things alive here, would be most of the time.
+        state, noise = dreamer_noise(parts, state.replace(key=key))
+        state, _ = dreamer_collect(parts, state, jax.tree.map(lambda x: x[:1], noise.collect))
+        return state.carry, state.env_state, state.obs, state.arrival
+
+    def observe(state: DreamerState, key: jax.Array) -> Any:
+        batch, noise = drawn(state, key)
+        loss = lambda params: world_model_loss(networks, params, state.target, batch, noise, config, state.updates)[0]  # noqa: E731
+        return jax.grad(loss)(state.params)
+
+    def ahead(state: DreamerState, key: jax.Array) -> Any:
+        noise = loss_noise(parts, key)
+        starts = networks.rssm.initial((config.batch_size * config.batch_length,))
+        return imagine(networks, parts.policy, state.params, starts, noise)
+
+    def behaviour(state: DreamerState, key: jax.Array) -> Any:
+        shapes = jax.eval_shape(ahead, state, key)
+        imagined = jax.tree.map(lambda x: jax.random.uniform(key, x.shape, jnp.float32).astype(x.dtype), shapes)
+        loss = lambda params: actor_critic_loss(  # noqa: E731
+            networks, parts.policy, params, state.slow_critic, imagined, state.returns, config
+        )[0]
+        return jax.grad(loss)(state.params)
+
+    def update(state: DreamerState, key: jax.Array) -> Any:
+        _, noise = dreamer_noise(parts, state.replace(key=key))
+        return dreamer_update(parts, state, jax.tree.map(lambda x: x[:1], noise.update))[0].params
+
+    return {
+        "rollout (a step of all environments)": rollout,
+        "observe": observe,
+        "imagine": ahead,
+        "actor and critic": behaviour,
+        "update": update,
+    }
+
+
+def warm_states(config: DreamerConfig, seeds: int) -> DreamerState:
+    """States `[seeds, ...]` with enough in their buffers to learn from."""
+    parts = dreamer_parts(config)
+    steps = 2 * max(config.window, -(-config.learning_starts // config.num_envs))
+
+    def warm(key: jax.Array) -> DreamerState:
+        state, noise = dreamer_noise(parts, dreamer_init(parts, key), -(-steps // config.schedule[0]))
+        warmed: DreamerState
+        warmed, _ = jax.lax.scan(lambda state, noise: dreamer_collect(parts, state, noise.collect), state, noise)
+        return warmed
+
+    return jax.jit(jax.vmap(warm))(jax.random.split(jax.random.key(0), seeds))
+
+
+def _median_seconds(program: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> float:
+    """Of runs after the first, which compiles."""
+    jax.block_until_ready(program(*arguments))
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(program(*arguments))
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)

@@ -1,0 +1,310 @@
+"""Benchmarks: compile and run time apart, medians, interleaved with a peer where one is installed.
+
+`rljax reproduce bench_NAME` records a suite for the README.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algos.common.training import make_train
+from rljax.algos.dreamer.config import DreamerConfig
+from rljax.algos.ppo import PPOConfig, ppo_init, ppo_parts
+from rljax.collect.evaluation import evaluate
+from rljax.core.agent import make_agent
+from rljax.core.config import load_config
+from rljax.run.bench.devices import print_devices
+from rljax.run.bench.dreamer import print_dreamer
+from rljax.run.bench.league import print_league
+from rljax.run.bench.sweep import print_sweep
+from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.fit import fit
+from rljax.run.progress import Silent
+
+
+def bench_ppo(repeats: int) -> None:
+    """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO, and time to solve `cartpole_ppo`."""
+    # A program read from the cache would count as compiled in no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    _print_startup(repeats)
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
+    _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{config.total_timesteps:,} steps", repeats)
+    _print_time_to_solve(repeats)
+
+
+def bench_fit(repeats: int) -> None:
+    """What `fit` costs beside the pure program: run folder, JSON lines, checks, and checkpoints every 10 s or every second."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    _print_fit(repeats)
+
+
+def bench_dqn(repeats: int) -> None:
+    """DQN: `cartpole_dqn_rejax` beside rejax's DQN at the same work, and what a seed costs among 32 vmapped ones."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    config = load_config("cartpole_dqn_rejax", eval_every=None)
+    work = f"{config.total_timesteps:,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
+    _print_peers("cartpole_dqn_rejax", config, rejax_dqn(config), work, repeats)
+    _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
+
+
+def bench_recurrent(repeats: int) -> None:
+    """PPO with a GRU and an LSTM beside a feed-forward one of that size and recurrent PPO as it is usually written.
+
+    That other PPO is in the repository only.
+    """
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    make_peer = None
+    if importlib.util.find_spec("rljax.run.bench.peers") is not None:
+        from rljax.run.bench.peers.recurrent_ppo import make_recurrent_ppo as make_peer
+    _print_recurrent(PPOConfig(env="CartPole-v1", total_timesteps=102_400, num_envs=16), make_peer, repeats)
+
+
+def bench_dreamer(repeats: int) -> None:
+    """Dreamer, size 1M on CartPole: updates per second, what they are made of, and what many seeds in one program cost."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    # A small buffer, since programs that are timed on one state copy it.
+    print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)
+
+
+SUITES: dict[str, Callable[[int], None]] = {
+    "ppo": bench_ppo,
+    "recurrent": bench_recurrent,
+    "dqn": bench_dqn,
+    "dreamer": bench_dreamer,
+    "league": print_league,
+    "sweep": print_sweep,
+    "devices": print_devices,
+    "fit": bench_fit,
+}
+
+
+def rejax_ppo(config: Any) -> Program | None:
+    """rejax's PPO on the same environment, network, batch and epochs, evaluation off; None where rejax is not installed."""
+    return _rejax(
+        "ppo",
+        config,
+        eval_freq=config.num_iterations * config.steps_per_iteration,
+        num_steps=config.num_steps,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        gae_lambda=config.gae_lambda,
+        clip_eps=config.clip_eps,
+        vf_coef=config.vf_coef,
+        ent_coef=config.ent_coef,
+        agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
+    )
+
+
+def rejax_dqn(config: Any) -> Program | None:
+    """rejax's DQN on the same environment, network, buffer, batch and number of updates, evaluation off; None without rejax."""
+    return _rejax(
+        "dqn",
+        config,
+        eval_freq=config.total_timesteps,
+        num_epochs=config.updates_per_step,
+        buffer_size=config.buffer_size,
+        fill_buffer=config.learning_starts,
+        batch_size=config.batch_size,
+        ddqn=config.double,
+        polyak=1.0 - config.tau,
+        eps_start=config.epsilon_start,
+        eps_end=config.epsilon_end,
+        exploration_fraction=config.epsilon_steps / config.total_timesteps,
+        agent="DuelingQNetwork" if config.dueling else "QNetwork",
+        agent_kwargs={"activation": config.network["activation"]},  # its hidden layers are 64 and 64
+    )
+
+
+def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
+    if importlib.util.find_spec("rejax") is None:
+        return None
+    import gymnax
+    import rejax
+
+    class FiveValues(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
+        """gymnax 1.x returns terminated and truncated apart; rejax expects one done flag."""
+
+        def step(self, key: Any, state: Any, action: Any, params: Any = None) -> Any:
+            obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+            return obs, state, reward, terminated | truncated, info
+
+    peer = rejax.get_algo(algorithm).create(
+        env=FiveValues(),
+        total_timesteps=config.total_timesteps,
+        skip_initial_evaluation=True,
+        num_envs=config.num_envs,
+        learning_rate=config.learning_rate,
+        max_grad_norm=config.max_grad_norm,
+        gamma=config.gamma,
+        **settings,
+    )
+    peer = peer.replace(eval_callback=lambda *_: (jnp.zeros(1), jnp.zeros(1)))
+    return lambda key: jax.tree.leaves(peer.train(key))
+
+
+class _Clock(Silent):
+    """Notes when `fit` has compiled its program."""
+
+    def compiled(self) -> None:
+        self.at = time.perf_counter()
+
+
+def _print_fit(repeats: int) -> None:
+    """Run times interleaved, compiling left out; those of `fit` last until the final checkpoint is on the disk."""
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
+    pure = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
+    variants: dict[str, dict[str, Any]] = {
+        "fit, nothing written": {},
+        "fit, JSON lines, a checkpoint every 10 s": {"run_dir": True, "checkpoint_seconds": 10.0},
+        "fit, JSON lines, a checkpoint every second": {"run_dir": True, "checkpoint_seconds": 1.0},
+    }
+    runs: dict[str, list[float]] = {"jit(make_train)": [], **{name: [] for name in variants}}
+    for seed in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(pure(jax.random.key(seed)))
+        runs["jit(make_train)"].append(time.perf_counter() - started)
+        for name, options in variants.items():
+            with tempfile.TemporaryDirectory() as folder:
+                where = {"run_dir": Path(folder) / "run"} if "run_dir" in options else {}
+                clock = _Clock()
+                fit(config, key=jax.random.key(seed), progress=clock, **{**options, **where})
+                runs[name].append(time.perf_counter() - clock.at)
+    print(
+        f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed; median [min, max] of {repeats} interleaved runs\n"
+    )
+    print("| what runs | run, s | against jit(make_train): of the medians, median of the pairs' |")
+    print("| --- | --- | --- |")
+    base = runs["jit(make_train)"]
+    for name, seconds in runs.items():
+        spread = f"{median(seconds):.2f} [{min(seconds):.2f}, {max(seconds):.2f}]"
+        pairs = median(a / b for a, b in zip(seconds, base, strict=True))
+        print(f"| {name} | {spread} | {median(seconds) / median(base):.3f}, {pairs:.3f} |")
+
+
+def _print_startup(repeats: int) -> None:
+    imports = median(_seconds([sys.executable, "-c", "import rljax"]) for _ in range(repeats))
+    bare = median(_seconds([sys.executable, "-c", "pass"]) for _ in range(repeats))
+    print(f"import rljax: {imports - bare:.2f} s (median of {repeats}, interpreter start of {bare:.2f} s taken off)")
+    cold, warm = [], []
+    for _ in range(max(1, repeats // 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "rljax.cli.main", "train", "cartpole_ppo", "--total-timesteps", "2048"]
+            cold.append(_seconds(command, folder))
+            warm.append(_seconds(command, folder))
+    print(
+        f"rljax train cartpole_ppo, 2,048 steps: first start {median(cold):.1f} s, second {median(warm):.1f} s with a warm "
+        f"compilation cache, ratio {median(warm) / median(cold):.2f}"
+    )
+
+
+def _seconds(command: list[str], folder: str | None = None) -> float:
+    """Wall time of a process; in `folder`, with a compilation cache of its own there, where one is given."""
+    env = dict(os.environ)
+    if folder is not None:
+        env["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "xla")
+    started = time.perf_counter()
+    subprocess.run(command, check=True, cwd=folder, env=env, stdout=subprocess.DEVNULL, timeout=600)
+    return time.perf_counter() - started
+
+
+def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeats: int) -> None:
+    programs: dict[str, Program] = {"rljax": make_train(config)}
+    if peer is not None:
+        programs["rejax"] = peer
+    timings = time_interleaved(programs, repeats)
+    print(f"\n{name}, {work}, one seed, evaluation off;")
+    print(f"median [min, max] of {repeats} interleaved runs\n")
+    print("| library | trace + compile, s | run, s | steps/s | speed against rejax |")
+    print("| --- | --- | --- | --- | --- |")
+    base = median(timings["rejax"].runs) if "rejax" in timings else None
+    for library, timing in timings.items():
+        run = median(timing.runs)
+        ratio = f"{base / run:.2f}" if base else "(rejax is not installed)"
+        spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
+        print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+
+
+def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program] | None, repeats: int) -> None:
+    """All programs have the environment, batch, epochs and minibatches of `config`."""
+    flat = config.replace(network={"type": "mlp", "hidden": [128, 128]})
+    configs = {"rljax, feed-forward": flat}
+    programs: dict[str, Program] = {"rljax, feed-forward": make_train(flat)}
+    for cell in ("gru", "lstm"):
+        recurrent = config.replace(network={"type": cell, "hidden": [64], "size": 64, "head_hidden": [64]})
+        configs |= dict.fromkeys((f"rljax, {cell}", f"peer, {cell}"), recurrent)
+        programs[f"rljax, {cell}"] = make_train(recurrent)
+        if make_peer is not None:
+            programs[f"peer, {cell}"] = make_peer(recurrent)
+    timings = time_interleaved(programs, repeats, compiles=min(repeats, 3))
+    peer = "none, it is in the repository only" if make_peer is None else "recurrent PPO in the manner of PureJaxRL"
+    print(
+        f"\nPPO on {config.env} of rljax, {config.total_timesteps:,} steps, {config.num_envs} environments x {config.num_steps} "
+        f"steps, {config.num_epochs} epochs of {config.num_minibatches} minibatches, one seed; peer: {peer};\n"
+        f"median [min, max] of {repeats} interleaved runs\n"
+    )
+    print("| program | parameters | trace + compile, s | run, s | steps/s | speed against the peer |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, (compiling, runs) in timings.items():
+        shapes = jax.eval_shape(partial(ppo_init, ppo_parts(configs[name])), jax.random.key(0)).params
+        base = timings.get(name.replace("rljax", "peer"))
+        ratio = f"{median(base.runs) / median(runs):.2f}" if base else ""
+        print(
+            f"| {name} | {sum(x.size for x in jax.tree.leaves(shapes)):,} | {compiling:.1f} | {median(runs):.2f} "
+            f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} | {ratio} |"
+        )
+
+
+def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
+    """Run time of many seeds in one program against that of one, both compiled already."""
+    train = make_train(config)
+    programs: dict[str, Program] = {"one": train, "many": lambda key: jax.vmap(train)(jax.random.split(key, seeds))}
+    timings = time_interleaved(programs, repeats)
+    one, many = (median(timings[name].runs) for name in ("one", "many"))
+    ratios = sorted(b / seeds / a for a, b in zip(timings["one"].runs, timings["many"].runs, strict=True))
+    print(
+        f"\n{seeds} seeds in one vmap, {config.total_timesteps:,} steps each: {many / seeds:.3f} s per seed, one alone "
+        f"{one:.3f} s; ratio of the medians {many / seeds / one:.2f}, median [min, max] of the pairs' {median(ratios):.2f} "
+        f"[{ratios[0]:.2f}, {ratios[-1]:.2f}], {repeats} interleaved runs"
+    )
+
+
+def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0) -> None:
+    """Steps until a greedy evaluation of 100 episodes reaches the threshold, and the training time that takes."""
+    config = load_config("cartpole_ppo")
+    seconds_per_step = median(time_interleaved({"rljax": make_train(config)}, repeats)["rljax"].runs) / config.total_timesteps
+    curve_config = config.replace(eval_every=1024, eval_episodes=100)
+    agent = make_agent(curve_config)
+
+    def train(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        result = make_train(curve_config)(key)
+        return result.metrics["eval/return"], jnp.mean(evaluate(agent, result.state, jax.random.fold_in(key, 1)))
+
+    curves, final = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), seeds))
+    reached = np.asarray(curves) >= threshold
+    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, config.total_timesteps)
+    print(
+        f"\ncartpole_ppo, {seeds} seeds: greedy return >= {threshold:g} after a median of {np.median(steps):,.0f} steps "
+        f"({np.median(steps) * seconds_per_step:.2f} s of training), worst seed {steps.max():,} steps "
+        f"({steps.max() * seconds_per_step:.2f} s); {int(reached.any(1).sum())} of {seeds} reached it, "
+        f"{int((np.asarray(final) >= threshold).sum())} of {seeds} hold it after {config.total_timesteps:,} steps "
+        f"({config.total_timesteps * seconds_per_step:.2f} s)"
+    )

@@ -1,0 +1,72 @@
+"""`rljax bench sweep`: what many agents in one program cost, and what `sweep` adds to that."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.common.training import make_train
+from rljax.core.config import load_config
+from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.search.sweep import sweep
+
+COUNTS = {"cpu": (1, 16, 64), "gpu": (1, 64, 512, 2048)}
+"""Agents in one program."""
+
+RATES = (1e-4, 3e-4, 1e-3)
+SEEDS = 16
+
+
+def print_sweep(repeats: int) -> None:
+    """PPO of PureJaxRL's settings on CartPole: seconds for 1 to 2048 agents, and a sweep of 3 learning rates x 16 seeds."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    print(hardware())
+    config = load_config("cartpole_ppo_cleanrl", eval_every=None)
+    if jax.default_backend() == "cpu":
+        config = config.replace(total_timesteps=51_200)
+    counts = COUNTS.get(jax.default_backend(), COUNTS["gpu"])
+    print_agents(config, counts, repeats)
+    print_overhead(config, repeats)
+
+
+def print_agents(config: Any, counts: tuple[int, ...], repeats: int) -> None:
+    """A row for each number of agents."""
+    train = make_train(config)
+
+    def many(count: int) -> Program:
+        return lambda key: jax.vmap(train)(jax.random.split(key, count)).state.params
+
+    timings = time_interleaved({str(count): many(count) for count in counts}, repeats)
+    alone = median(timings[str(counts[0])].runs) / counts[0]
+    print(f"\nagents in one vmap, {config.total_timesteps:,} steps each; medians of {repeats} interleaved runs\n")
+    print("| agents | trace + compile, s | run, s | environment steps/s | run time per agent, of that of one alone |")
+    print("| --- | --- | --- | --- | --- |")
+    for count in counts:
+        compiling, runs = timings[str(count)]
+        seconds = median(runs)
+        speed = count * config.total_timesteps / seconds
+        print(f"| {count:,} | {compiling:.1f} | {seconds:.2f} | {speed:,.0f} | {seconds / count / alone:.3f} |")
+
+
+def print_overhead(config: Any, repeats: int) -> None:
+    """`sweep` beside the bare program: compiling, chunks and the games at the end are what it adds."""
+    rates = jnp.repeat(jnp.array(RATES), SEEDS)
+
+    def bare(key: jax.Array) -> Any:
+        keys = jnp.tile(jax.random.split(key, SEEDS), (len(RATES),))
+        return jax.vmap(lambda rate, k: make_train(config.replace(learning_rate=rate))(k).state.params)(rates, keys)
+
+    timing = time_interleaved({"bare": bare}, repeats)["bare"]
+    whole = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        sweep(config, {"learning_rate": list(RATES)}, seeds=SEEDS, episodes=10)
+        whole.append(time.perf_counter() - started)
+    print(
+        f"\nsweep of {len(RATES)} learning rates x {SEEDS} seeds: {median(whole):.1f} s with compiling and 10 episodes of each; "
+        f"the bare vmap {timing.compile:.1f} s to trace and compile, {median(timing.runs):.1f} s to run"
+    )

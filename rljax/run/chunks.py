@@ -1,0 +1,166 @@
+"""Iterations of a run as compiled programs: of one seed, of several, and chunks of any number of them. Nothing here does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algos.common.training import evaluation_metrics, train_iteration
+from rljax.collect.replay import Replay
+from rljax.core.agent import Agent, Metrics, stack_metrics
+from rljax.core.config import Config
+from rljax.core.devices import everywhere
+from rljax.run.files.records import UPDATES
+
+INT32 = jax.ShapeDtypeStruct((), jnp.int32)
+"""The shape of a number of iterations."""
+
+Chunk = Callable[..., tuple[Any, jax.Array, jax.Array]]
+
+
+class Seeds(NamedTuple):
+    """The states of a run of several seeds, `[S, ...]`, and which of them have not diverged, bool `[S]`."""
+
+    states: Any
+    alive: Any
+
+    @property
+    def params(self) -> Any:
+        return self.states.params
+
+
+def surviving_iteration(agent: Agent, num_iterations: int) -> Callable[..., tuple[Any, tuple[Metrics, jax.Array]]]:
+    """`(alive, state, iteration) -> (state, (metrics, alive))` of one seed: `train_iteration`, but one in which a loss or a
+    parameter became something else than a finite number does not count: the state stays what it was, then and from then on.
+
+    That iteration shows its metrics as they are; those of later ones are NaN. Steps are collected all the same, of no use, into
+    the replay buffer, whose rows are counted for all seeds together.
+    """
+
+    def iteration(alive: jax.Array, state: Any, i: jax.Array) -> tuple[Any, tuple[Metrics, jax.Array]]:
+        after, metrics = agent.step(state)
+        going = alive & losses_are_finite(metrics) & all_finite(after.params)
+        state = _kept(going, after, state)
+        evaluated = evaluation_metrics(agent, state, i, num_iterations)
+        metrics = {name: jnp.where(alive, x, jnp.nan) for name, x in metrics.items()}
+        return state, (metrics | {name: jnp.where(going, x, jnp.nan) for name, x in evaluated.items()}, going)
+
+    return iteration
+
+
+def _kept(going: jax.Array, after: Any, before: Any) -> Any:
+    """`after` where `going`, else `before`. Replay buffers are not copied: they are those of `after`."""
+
+    def chosen(new: Any, old: Any) -> Any:
+        if isinstance(new, Replay):
+            return new
+        if jnp.issubdtype(new.dtype, jax.dtypes.prng_key):
+            return jax.lax.select(jnp.broadcast_to(going, new.shape), new, old)
+        return jnp.where(going, new, old)
+
+    return jax.tree.map(chosen, after, before, is_leaf=lambda x: isinstance(x, Replay))
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether every number of a tree is finite, bool []."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+
+
+def losses_are_finite(metrics: Metrics) -> jax.Array:
+    """Whether all `train/...` of an iteration are finite numbers, bool []; without a gradient step they need not be."""
+    finite = [jnp.isfinite(x) for name, x in metrics.items() if name.startswith("train/")]
+    untrained = metrics[UPDATES] == 0 if UPDATES in metrics else jnp.asarray(False)
+    return untrained | jnp.all(jnp.stack([jnp.asarray(True), *finite]))
+
+
+def vectorized_iteration(agent: Agent, seeds: int | None, num_iterations: int | None = None) -> Callable[..., Any]:
+    """`(state, iteration) -> (state, metrics)` of `train_iteration`, over the states' axis of seeds where there is one."""
+    if seeds is None:
+        return lambda state, i: train_iteration(agent, state, i, num_iterations)
+    return lambda states, i: over_runs(
+        lambda _, state, i: train_iteration(agent, state, i, num_iterations), seeds, None, states, i
+    )
+
+
+def seeds_iteration(agent: Agent, seeds: int, num_iterations: int) -> Callable[[Seeds, jax.Array], tuple[Seeds, Any]]:
+    """`(seeds, iteration) -> (seeds, metrics)`, metrics `[S]` each: see `surviving_iteration`."""
+    one = surviving_iteration(agent, num_iterations)
+
+    def iteration(run: Seeds, i: jax.Array) -> tuple[Seeds, Any]:
+        states, (metrics, alive) = over_runs(one, seeds, run.alive, run.states, i)
+        return Seeds(states, alive), metrics
+
+    return iteration
+
+
+def over_runs(iteration: Callable[..., Any], runs: int, values: Any, states: Any, i: jax.Array) -> Any:
+    """`iteration(values, state, i) -> (state, metrics)` of many runs; leaves of `values` and `states` are `[runs, ...]`.
+
+    The count of iterations is not batched, so that an evaluation stays a branch that is skipped; nor are the counters of replay
+    buffers, which no run changes: every run then writes the same rows, one slice instead of a scatter.
+    """
+    axes = _with_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
+    states = _with_counters(states, lambda count: count[0])
+    states, metrics = jax.vmap(iteration, in_axes=(0, axes, None), out_axes=(axes, 0))(values, states, i)
+    return _with_counters(states, lambda count: jnp.broadcast_to(count, (runs,))), metrics
+
+
+def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
+    """`state` with the counters of its replay buffers changed."""
+
+    def changed(x: Any) -> Any:
+        return x.replace(position=change(x.position), size=change(x.size)) if isinstance(x, Replay) else x
+
+    return jax.tree.map(changed, state, is_leaf=lambda x: isinstance(x, Replay))
+
+
+def compile_chunk(
+    iteration: Callable[..., Any], example: Any, seeds_shape: tuple[int, ...], num_metrics: int, size: int, layout: Any = None
+) -> Chunk:
+    """`chunk(state, first, length) -> (state, metrics f32 [size, *seeds, num_metrics], finite)`, for every length <= size.
+
+    The number of iterations is an argument of a loop and not the length of a scan, so that chunks of any length (the last
+    one, say) run the same program.
+    """
+
+    def chunk(state: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        state, buffer = run_iterations(iteration, state, first, length, (size, *seeds_shape, num_metrics))
+        if isinstance(state, Seeds):
+            return state, buffer, jnp.any(state.alive)
+        return state, buffer, all_finite(state.params)
+
+    # What comes out goes in again, so it must lie where it lay.
+    results = None if layout is None else (layout, *2 * [everywhere(layout)])
+    return jax.jit(chunk, donate_argnums=0, out_shardings=results).lower(example, INT32, INT32).compile()
+
+
+def run_iterations(
+    iteration: Callable[..., Any], state: Any, first: jax.Array, length: jax.Array, shape: tuple[int, ...]
+) -> tuple[Any, jax.Array]:
+    """The state after `length` iterations from `first` on, and their metrics: the first rows of an f32 array of `shape`, metrics
+    last."""
+
+    def body(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, buffer = carry
+        state, metrics = iteration(state, first + i)
+        return state, buffer.at[i].set(jnp.moveaxis(stack_metrics(metrics), 0, -1))
+
+    return jax.lax.fori_loop(0, length, body, (state, jnp.full(shape, jnp.nan)))
+
+
+def iterations_before_learning(config: Config, state: Any) -> int:
+    """Iterations that begin with too few steps in the replay buffer to learn from; the last one may learn before it ends."""
+    replay = getattr(state, "replay", None)
+    if not isinstance(replay, Replay):
+        return 0
+    missing = config.rows_before_learning - int(np.ravel(replay.size)[0])
+    return max(0, -(-missing * config.num_envs // config.steps_per_iteration))
+
+
+def iterations_to(step: int, per_iteration: int, every: int) -> int:
+    """Iterations until the count of steps crosses the next multiple of `every`."""
+    return -(-((step // every + 1) * every - step) // per_iteration)

@@ -1,0 +1,371 @@
+"""Checkpoints: a whole state as named arrays, written aside, checked by sums when read, with `latest` and `best` links.
+
+checkpoints/step_N/{meta.json, state/}   checkpoints/latest -> step_N   checkpoints/best -> step_M
+
+A folder called step_N is whole: it got that name, by a rename, after all of it was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.run.files.places import Watched
+from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
+
+META_FILE = "meta.json"
+STATE_FOLDER = "state"
+CHECKPOINTS = "checkpoints"
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint is damaged, or is of another structure than it should be; the message says which and how."""
+
+
+class Checkpoint(NamedTuple):
+    """The state's leaves by name, the rows not yet summed up in a record (or None), and what meta.json says."""
+
+    arrays: dict[str, np.ndarray]
+    pending: np.ndarray | None
+    meta: dict[str, Any]
+
+
+def named_arrays(state: Any) -> dict[str, np.ndarray]:
+    """A copy of a state's leaves on the host, by name (`params/params/network/actor_0/kernel`); keys as integers."""
+    # A copy and not a view: the buffers are donated to the next chunk while this one is being written.
+    return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in _named_leaves(state)}
+
+
+def key_impls(state: Any) -> dict[str, str]:
+    """The implementation of each leaf that is a random key, by name."""
+    return {name: _impl(x) for name, x in _named_leaves(state) if _is_key(x)}
+
+
+def _impl(key: Any) -> str:
+    """Of a key, or of the shape of one, which JAX says of arrays only."""
+    found: list[str] = []
+    jax.eval_shape(lambda x: found.append(str(jax.random.key_impl(x))), key)
+    return found[0]
+
+
+def state_from(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[str, str], source: object) -> Any:
+    """The state with the structure of `example` (arrays or their shapes) from named arrays.
+
+    Args:
+        arrays: as `named_arrays` gives them.
+        example: says what the state looks like here, and of which implementation each of its keys is.
+        keys: as `key_impls` gave them when the arrays were saved; of old checkpoints nothing is known.
+        source: where the arrays come from, for messages.
+
+    Raises:
+        CheckpointError: they do not fit; names the first leaf that differs.
+    """
+    leaves = []
+    for name, expected in _named_leaves(example):
+        if name not in arrays:
+            raise CheckpointError(f"{source}: does not fit this configuration: {name} is not in it")
+        x = arrays[name]
+        is_key = _is_key(expected)
+        here = jax.eval_shape(jax.random.key_data, expected) if is_key else expected
+        if is_key and keys.get(name, _impl(expected)) != _impl(expected):
+            raise CheckpointError(
+                f"{source}: does not fit this configuration: {name} is a key of {keys[name]} there and of {_impl(expected)} here"
+            )
+        if x.shape != here.shape or x.dtype != here.dtype:
+            raise CheckpointError(
+                f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
+            )
+        leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=_impl(expected)) if is_key else jnp.asarray(x))
+    names = [name for name, _ in _named_leaves(example)]
+    unknown = next((name for name in arrays if name not in set(names)), None)
+    if unknown is not None:
+        raise CheckpointError(f"{source}: does not fit this configuration: it has {unknown}, which is not in the state here")
+    return jax.tree.unflatten(jax.tree.structure(example), leaves)
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    pending: np.ndarray | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Path:
+    """Write `folder/step_<step>`: aside first, then renamed, so that it is there whole or not at all.
+
+    `check` is called before anything is made and before the renaming; what it raises ends the write.
+
+    Raises:
+        RljaxError: it cannot be written (a full disk, say); what was there before is untouched.
+    """
+    target = folder / f"step_{step}"
+    aside = folder / f".writing_step_{step}"
+    tree: dict[str, Any] = {"arrays": {name: x for name, x in arrays.items() if x.size}}
+    if pending is not None and pending.size:
+        tree["pending"] = pending
+    try:
+        check()
+        folder.mkdir(exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        with _checkpointer() as checkpointer:
+            checkpointer.save((aside / STATE_FOLDER).resolve(), tree)
+        text = seal({
+            "format": 1,
+            "step": step,
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **meta,
+            "arrays": {name: [list(x.shape), str(x.dtype)] for name, x in arrays.items()},
+            "files": _sums(aside),
+        })  # fmt: skip
+        (aside / META_FILE).write_text(text, encoding="utf-8")
+        check()
+        if target.exists():
+            _remove(target)
+        aside.rename(target)
+    except Exception as error:  # orbax raises a full disk as several types
+        shutil.rmtree(aside, ignore_errors=True)
+        raise RljaxError(f"checkpoint {target}: cannot be written: {_reason(error)}; the ones before it are untouched") from error
+    return target
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint after comparing every file of it with the size and the CRC-32 noted when it was written.
+
+    Raises:
+        CheckpointError: it is damaged; says which file.
+    """
+    meta = read_meta(path)
+    _check_files(path, meta["files"])
+    try:
+        with _checkpointer() as checkpointer:
+            tree = checkpointer.restore((path / STATE_FOLDER).resolve())
+    except Exception as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
+    arrays: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in meta["arrays"].items():
+        try:
+            # Arrays without elements are not written; their shapes are noted.
+            x = np.zeros(shape, dtype) if 0 in shape else np.asarray(tree["arrays"][name])
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing") from None
+        if list(x.shape) != shape or str(x.dtype) != dtype:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not {dtype}{shape}")
+        arrays[name] = x
+    return Checkpoint(arrays, tree.get("pending"), meta)
+
+
+def _check_files(path: Path, sums: Mapping[str, tuple[int, int]]) -> None:
+    """Compare the files of a checkpoint's state with their sums: nothing else is there, and nothing elsewhere is looked at.
+
+    Raises:
+        CheckpointError: they differ; names the first file.
+    """
+    there = _files(path)
+    # A file manager's own hidden files do no harm.
+    unknown = next((name for name in there if name not in sums and not Path(name).name.startswith(".")), None)
+    if unknown is not None:
+        raise CheckpointError(f"checkpoint {path} is damaged: {unknown} is none of the files that were written")
+    for name, (size, crc) in sums.items():
+        if name not in there:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
+        try:
+            same = there[name].stat().st_size == size and _crc(there[name]) == crc
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {path}: {name} cannot be read: {error.strerror}") from None
+        if not same:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not as it was written")
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, the fields of `META_FIELDS`: None for those that it does not have.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+        ConfigError: it was written by a version of rljax whose format this one does not read.
+    """
+    try:
+        meta = read_sealed(path / META_FILE, META_FIELDS)
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} is missing") from None
+    except DamagedError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE}: {error}") from None
+    except OtherFormatError as error:
+        raise ConfigError(f"checkpoint {path} has format {error.format}: this version of rljax reads format 1") from None
+    name = path.resolve().name
+    if name.startswith("step_") and name != f"step_{meta['step']}":  # in a copy whose links were followed, `best` is a folder
+        raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} says step {meta['step']}")
+    return meta
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, whole or damaged, the newest first."""
+    steps = [as_step(p.name.removeprefix("step_")) for p in folder.glob("step_*")]
+    return sorted((step for step in steps if step is not None), reverse=True)
+
+
+def as_step(text: str) -> int | None:
+    """The number of steps that a text is, written as we write them; None for others (`007`, `²`)."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+    return number if str(number) == text else None
+
+
+def link(folder: Path, name: str, step: int) -> None:
+    """Point `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
+    aside, target = folder / f".{name}", folder / name
+    if target.is_symlink() and os.readlink(target) == f"step_{step}":
+        return
+    if target.is_dir() and not target.is_symlink():
+        _remove(target)  # a copy of the run whose links were followed
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(f"step_{step}")
+    aside.rename(target)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run in a thread, one at a time, keeps the newest few and the best, and moves the links."""
+
+    def __init__(self, folder: Path, keep: int | None, best_step: int | None):
+        self.folder, self.keep, self.best_step = folder, keep, best_step
+        self.run = Watched(folder.parent)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="rljax-checkpoint")
+        self.writing: Future[None] | None = None
+        for junk in [*folder.glob(".writing_*"), *folder.glob(".removing_*")]:
+            shutil.rmtree(junk, ignore_errors=True)
+
+    @property
+    def busy(self) -> bool:
+        return self.writing is not None and not self.writing.done()
+
+    def save(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], pending: np.ndarray, best: bool) -> None:
+        """Start writing a state's leaves (see `named_arrays`). An error of the write before this one is raised here.
+
+        Raises:
+            RljaxError: the run's folder was moved or removed; or the last checkpoint could not be written.
+        """
+        self.wait()
+        self.run.check()
+        self.writing = self.thread.submit(self._write, step, dict(arrays), dict(meta), pending.copy(), best)
+
+    def wait(self) -> None:
+        """Return when nothing is being written.
+
+        Raises:
+            RljaxError: the last checkpoint could not be written.
+        """
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self.thread.shutdown()
+            self.run.close()
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any], pending: np.ndarray, best: bool) -> None:
+        try:
+            write_checkpoint(self.folder, step, arrays, meta, pending, self.run.check)
+            self.run.check()
+            link(self.folder, "latest", step)
+            if best:
+                self.best_step = step
+                link(self.folder, "best", step)
+            if self.keep is not None:
+                # Only older ones: what lies ahead of this step is left from before a fall-back, and is written anew in time.
+                older = [s for s in checkpoint_steps(self.folder) if s < step and s != self.best_step]
+                for old in older[self.keep - 1 :]:
+                    _remove(self.folder / f"step_{old}")
+        except (RljaxError, OSError) as error:
+            self.run.check()  # the reason, where the folder was taken away meanwhile
+            raise (
+                error if isinstance(error, RljaxError) else RljaxError(f"checkpoints in {self.folder}: {_reason(error)}")
+            ) from error
+
+
+def _remove(path: Path) -> None:
+    """Renamed first, so that a kill leaves no half of it under its name."""
+    doomed = path.with_name(f".removing_{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _checkpointer() -> Iterator[Any]:
+    import orbax.checkpoint as ocp
+
+    # Orbax logs an error with its traceback besides raising it; what is raised becomes our one line.
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        # For itself: where a run has several processes Orbax would have them all wait for each other.
+        this = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"process{this}"
+        )
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+            yield checkpointer
+    finally:
+        logger.setLevel(level)
+
+
+def _sums(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and CRC-32 of every file of a checkpoint's state, by its name relative to the checkpoint."""
+    return {name: (file.stat().st_size, _crc(file)) for name, file in _files(folder).items()}
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of a checkpoint's state, by their names relative to the checkpoint; what a link points to is none of them."""
+    files = sorted(p for p in (folder / STATE_FOLDER).rglob("*") if p.is_file() and not p.is_symlink())
+    return {p.relative_to(folder).as_posix(): p for p in files}
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def describe(x: Any) -> str:
+    """Dtype and shape of an array: `float32[4, 64]`."""
+    return f"{x.dtype}{list(x.shape)}"
+
+
+def _reason(error: BaseException) -> str:
+    """The shortest true account of an error: the system's words where it has some."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    text = str(error).strip() or type(error).__name__
+    full_disk = os.strerror(28)
+    return full_disk if full_disk in text else text.splitlines()[0]

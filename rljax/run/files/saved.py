@@ -1,0 +1,136 @@
+"""Trained agents as files, without `fit`: a run folder of one checkpoint, which every command takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.agent import Agent, MakeAgent, make_agent, own_in
+from rljax.core.config import Config, config_table
+from rljax.core.errors import ConfigError
+from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
+from rljax.run.files.records import Records, record_of, window_of
+from rljax.run.files.scores import Scores
+
+
+def save(
+    path: str | os.PathLike[str],
+    config_or_agent: Config | Agent,
+    state: Any,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a trained agent to the new folder `path`: a run folder, checked by sums when it is read, that every command takes.
+
+    What `fit` writes while it trains, this writes of what `make_train` returned: `rljax.load(path)` reads it back,
+    `fit(resume=path, total_timesteps=...)` trains on, and `rljax eval`, `show`, `plot`, `record` and `export` look at it.
+
+    Args:
+        path: where there is nothing yet.
+        config_or_agent: what was trained.
+        state: from `make_train`, `fit` or `agent.step`; of several seeds with a leading axis `[seeds]`.
+        metrics: of its training, arrays `[iterations]` or `[seeds, iterations]` up to this state, for `show` and `plot`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: there is something at `path` already (nothing is touched), it cannot be written, or the state or the metrics
+            do not fit the configuration.
+    """
+    agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
+    config, folder = agent.config, Path(path)
+    iterations: tuple[int, ...] = np.shape(getattr(state, "iteration", 0))
+    seeds = iterations[0] if len(iterations) == 1 else None
+    key_impl = _key_impl(state)
+    _check_fits(state, example_state(agent, seeds, key_impl))
+    done = int(np.ravel(state.iteration)[0])
+    step = done * config.steps_per_iteration
+    table = config_table(config) | ({} if seeds is None else {"seeds": seeds})
+    scores = Scores(seeds or 1, {})
+    records: list[dict[str, Any]] = [{"step": step, "hyperparameters": table}]
+    if metrics:
+        names, rows = sorted(metrics), _rows(metrics, seeds, done)
+        scores.update(names, rows)
+        scores.improved(step)
+        records[0]["step"] -= len(rows) * config.steps_per_iteration
+
+        def emit(iterations: int, summary: dict[str, np.ndarray]) -> None:
+            records.append(record_of(iterations * config.steps_per_iteration, summary, seeds is not None))
+
+        window, empty = window_of(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
+        Records(names, window, done - len(rows), done, empty, emit).add(rows)
+    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent))
+    create_run_dir(folder, config, info, state, scores.meta(done), records)
+    return folder
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str | int = "latest",
+    seed_index: int | str | None = None,
+    make_agent: MakeAgent = make_agent,
+    **overrides: Any,
+) -> tuple[Agent, Any]:
+    """Read a trained agent, `(agent, state)`, from a folder that `save`, `fit` or `rljax train` made.
+
+    Args:
+        path: the folder, or one of its checkpoints.
+        checkpoint: "latest", "best" or a number of steps.
+        seed_index: of a run of several seeds: which one, or "best".
+        make_agent: what made the agent, where a loss or a step of it was your own. Without that it acts, and does not train.
+        **overrides: fields of the configuration to change, as in `load_run`.
+
+    Raises:
+        ConfigError: nothing there, it is damaged, or it does not fit the configuration.
+    """
+    run = load_run(path, checkpoint=checkpoint, seed_index=seed_index, **overrides)
+    agent, own = make_agent(run.config), read_info(split_path(path)[0]).own
+    if own_in(agent) != own:
+
+        def step(_: Any) -> Any:
+            raise ConfigError(
+                f"{path}: was trained with {own or 'the algorithm as it is'}: load it with that make_agent to train on"
+            )
+
+        # Whoever saves it again, or resumes the run with it, has what it was trained with.
+        agent = agent._replace(step=step, own=own)
+        agent = agent._replace(made=agent)
+    return agent, run.state
+
+
+def _key_impl(state: Any) -> str:
+    """Of the agent's own keys; an environment may draw with others."""
+    key: Any = getattr(state, "key", None)
+    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return str(jax.random.key_impl(key)) if is_key else RunInfo().key_impl
+
+
+def _check_fits(state: Any, example: Any) -> None:
+    # By dtypes, too: those of keys say their implementation, and what differs could not be read back.
+    there, here = ([(jnp.shape(x), getattr(x, "dtype", None)) for x in jax.tree.leaves(tree)] for tree in (state, example))
+    structure: Any = jax.tree.structure(state)
+    if structure != jax.tree.structure(example) or there != here:
+        raise ConfigError(
+            "the state does not fit the configuration: expected what make_train, fit or agent.step returned, of one seed or with "
+            "one leading axis [seeds]"
+        )
+
+
+def _rows(metrics: Mapping[str, Any], seeds: int | None, done: int) -> np.ndarray:
+    """Metrics as `[iterations, S, metrics]`, their names sorted."""
+    arrays = {name: np.asarray(metrics[name], np.float32) for name in sorted(metrics)}
+    for name, x in arrays.items():
+        lead = () if seeds is None else (seeds,)
+        if x.ndim != len(lead) + 1 or x.shape[:-1] != lead or not 0 < x.shape[-1] <= done:
+            expected = [*lead, f"at most {done} iterations"]
+            raise ConfigError(f"metrics: '{name}' has shape {list(x.shape)}, expected [{', '.join(map(str, expected))}]")
+    stacked = np.stack([np.atleast_2d(x) for x in arrays.values()], axis=-1)
+    return np.swapaxes(stacked, 0, 1)

@@ -1,0 +1,228 @@
+"""Many runs in one program: of one structure, they differ in numbers that are leaves of the configuration, and in their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rljax.algos.common.training import train_iteration
+from rljax.collect.environments import try_environment
+from rljax.collect.evaluation import evaluate
+from rljax.collect.rollout import NO_ACTION
+from rljax.core.agent import MakeAgent, make_agent
+from rljax.core.config import Config, env_name
+from rljax.core.devices import AXIS, everywhere, make_mesh
+from rljax.core.errors import ConfigError, TrainingError
+from rljax.core.memory import device_memory, tree_bytes
+from rljax.run.chunks import over_runs, run_iterations
+from rljax.run.divergence import bad_losses
+from rljax.run.files.records import last_known
+from rljax.run.files.scores import SCORES
+
+MAX_CHUNK = 256
+"""Iterations in one call of a program at most."""
+
+MAX_CHUNK_BYTES = 64 * 2**20
+"""Size of a chunk's metrics at most."""
+
+SHARE_OF_MEMORY = 0.8
+"""Of the device that a batch of runs may fill."""
+
+MAX_BATCH = {"cpu": 64, "gpu": 4096, "tpu": 4096}
+"""Runs in one program at most. More of them are no faster on a CPU, and what is interrupted would lose more."""
+
+
+class Programs:
+    """The compiled programs of runs that share a structure: one for each number of runs, which any values of the leaves use.
+
+    Args:
+        config: of all; the leaves in `names` are replaced.
+        names: the leaves that runs differ in.
+        make: from a configuration to its agent.
+    """
+
+    def __init__(self, config: Config, names: tuple[str, ...], make: MakeAgent = make_agent):
+        # Devices have runs of their own here, and do not share one.
+        self.config, self.names = config.replace(num_devices=1), names
+        config = self.config
+        try_environment(config)
+        self.make = lambda values: make(config.replace(**values))
+        self._init = jax.vmap(lambda values, key: self.make(values).init(key))
+        example = jax.eval_shape(self._init, *self._example(1))
+        single = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+        values = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
+        metrics = jax.eval_shape(lambda v, s, i: train_iteration(self.make(v), s, i)[1], values, single, _INT32)
+        self.metric_names = sorted(metrics)
+        self.evaluate = jax.jit(
+            jax.vmap(
+                lambda values, state, key, episodes: jnp.mean(evaluate(self.make(values), state, key, episodes)),
+                in_axes=(0, 0, 0, None),
+            ),
+            static_argnums=3,
+        )
+        self.bytes_each = tree_bytes(example)
+        self.devices = jax.local_device_count()
+        self._chunks: dict[int, tuple[Any, int]] = {}
+
+    def _example(self, count: int) -> tuple[Any, Any]:
+        values = {name: jax.ShapeDtypeStruct((count,), jnp.float32) for name in self.names}
+        return values, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
+
+    def init(self, values: Any, keys: jax.Array) -> Any:
+        """The states of runs before their first iteration, each on its device."""
+        layout = self._layout(len(keys))
+        program = jax.jit(self._init) if layout is None else jax.jit(self._init, out_shardings=layout)
+        return program(values, keys)
+
+    def placed(self, tree: Any, count: int) -> Any:
+        """Arrays `[count, ...]` of runs, split over the devices that there are where these divide them."""
+        layout = self._layout(count)
+        return tree if layout is None else jax.device_put(tree, layout)
+
+    def _layout(self, count: int) -> NamedSharding | None:
+        if self.devices == 1 or count % self.devices:
+            return None
+        return NamedSharding(make_mesh(self.devices), PartitionSpec(AXIS))
+
+    def chunk(self, count: int) -> tuple[Callable[..., Any], int]:
+        """`(values, states, first, length) -> (states, metrics f32 [size, count, M])` of `count` runs, and its size: the most
+        iterations that it can do at once."""
+        if count not in self._chunks:
+            size = max(1, min(MAX_CHUNK, self.config.num_iterations, MAX_CHUNK_BYTES // (4 * count * len(self.metric_names))))
+            states = jax.eval_shape(self._init, *self._example(count))
+            layout = self._layout(count)
+            shardings: dict[str, Any] = {}
+            if layout is not None:
+                # Runs have nothing to tell each other, so what goes in and comes out stays where it is.
+                shardings = {"in_shardings": (layout, layout, None, None), "out_shardings": (layout, everywhere(layout))}
+            program = jax.jit(self._chunk(count, size), donate_argnums=1, **shardings)
+            self._chunks[count] = program.lower(self._example(count)[0], states, _INT32, _INT32).compile(), size
+        return self._chunks[count]
+
+    def _chunk(self, count: int, size: int) -> Callable[..., Any]:
+        def one(values: Any, state: Any, i: jax.Array) -> Any:
+            return train_iteration(self.make(values), state, i)
+
+        def chunk(values: Any, states: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
+            return run_iterations(
+                lambda states, i: over_runs(one, count, values, states, i),
+                states, first, length, (size, count, len(self.metric_names)),
+            )  # fmt: skip
+
+        return chunk
+
+    def fits(self, count: int) -> bool:
+        """Whether so many runs fit in the device's memory, by the program that XLA made for them."""
+        limit = device_memory()
+        if limit is None:
+            return True
+        here = count if self._layout(count) is None else count // self.devices
+        if here * self.bytes_each > SHARE_OF_MEMORY * limit:
+            return False
+        analysis = self.chunk(count)[0].memory_analysis()  # type: ignore[attr-defined]
+        if analysis is None:
+            return True
+        # The states are donated: what goes out takes the place of what came in.
+        needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+        return bool(needed + analysis.output_size_in_bytes - analysis.alias_size_in_bytes <= SHARE_OF_MEMORY * limit)
+
+    def smaller(self, size: int) -> int:
+        """About half of a batch, as many runs on each device.
+
+        Raises:
+            ConfigError: there is nothing to halve.
+        """
+        if size <= self.devices:
+            raise ConfigError("one run alone does not fit in this device's memory: take a smaller buffer, network or num_envs")
+        return max(size // 2 // self.devices, 1) * self.devices
+
+    def batch_size(self, runs: int, most: int | None = None) -> int:
+        """How many of `runs` to train at once, `most` at most: as many as fit, in batches of like size, as many on each device.
+
+        Raises:
+            ConfigError: not even one fits.
+        """
+        limit = most or MAX_BATCH.get(jax.default_backend(), 64)
+        if limit > self.devices:
+            limit -= limit % self.devices
+        size = -(-runs // -(-runs // limit))
+        if self.devices < size:
+            size = -(-size // self.devices) * self.devices
+        while not self.fits(size):
+            size = self.smaller(size)
+        return size
+
+
+class Population:
+    """K runs under way.
+
+    Args:
+        programs: of their structure.
+        values: of the leaves they differ in, `[K]` each.
+        seeds: of their keys, `[K]`.
+    """
+
+    def __init__(self, programs: Programs, values: Mapping[str, np.ndarray], seeds: np.ndarray):
+        self.programs, count = programs, len(seeds)
+        self.values = programs.placed({name: jnp.asarray(values[name], jnp.float32) for name in programs.names}, count)
+        self.keys = programs.placed(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), count)
+        self.states = programs.init(self.values, self.keys)
+        self.done = 0
+        self.scores = {name: np.full(count, np.nan) for name in SCORES}
+        self.failed = np.zeros(count, bool)
+
+    @property
+    def score(self) -> np.ndarray:
+        """What each run is judged by so far, `[K]`: NaN where nothing is known, minus infinity where a loss was not finite."""
+        known = next((self.scores[name] for name in SCORES if np.isfinite(self.scores[name]).any()), self.scores[SCORES[-1]])
+        return np.where(self.failed, -np.inf, known)
+
+    def advance(self, iterations: int) -> None:
+        """Train on, at most to the end of the budget."""
+        names = self.programs.metric_names
+        stop = min(self.done + iterations, self.programs.config.num_iterations)
+        while self.done < stop:
+            chunk, size = self.programs.chunk(len(self.failed))
+            length = min(size, stop - self.done)
+            self.states, buffer = chunk(self.values, self.states, np.int32(self.done), np.int32(length))
+            rows = np.asarray(buffer)[:length]
+            for name in SCORES:
+                if name in names:
+                    new = last_known(rows[:, :, names.index(name)])
+                    self.scores[name] = np.where(np.isfinite(new), new, self.scores[name])
+            if NO_ACTION in names and (rows[:, :, names.index(NO_ACTION)] > 0).any():
+                name = env_name(self.programs.config)
+                raise TrainingError(f"stopped: action_mask of {name} allowed no action (of some head) in an episode that goes on")
+            self.failed |= bad_losses(rows, names)[0].any((0, 2))
+            self.done += length
+
+    def keep(self, which: np.ndarray) -> None:
+        """Go on with these runs only, indices into the present ones."""
+        self.failed = self.failed[which]
+        self.scores = {name: score[which] for name, score in self.scores.items()}
+        kept = jax.tree.map(lambda x: x[which], (self.values, self.states, self.keys))
+        self.values, self.states, self.keys = self.programs.placed(kept, len(which))
+
+    def play(self, episodes: int) -> np.ndarray:
+        """Mean greedy returns of the policies as they are (sampled, where the best policy is random), f64 `[K]`; minus infinity
+        where a loss was not finite."""
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 2**31 - 1))(self.keys)
+        returns = np.asarray(self.programs.evaluate(self.values, self.states, keys, episodes), np.float64)
+        return np.where(self.failed, -np.inf, returns)
+
+
+Told = Callable[[str], None]
+"""Is told in lines how far something is."""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error of XLA says that the device's memory was not enough."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+
+
+_INT32 = jax.ShapeDtypeStruct((), jnp.int32)

@@ -1,0 +1,141 @@
+"""The picture of a sweep: heat maps of two or three fields, points of one, or returns against every field of a search."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.run.files.outputs import written_aside
+from rljax.run.search.space import Range
+from rljax.run.search.sweep import Plan, SweepResult
+from rljax.run.view.lines import shown
+from rljax.run.view.plot import COLORS, METADATA, STYLE
+
+NUMBERS = 100
+"""Cells up to which a heat map has numbers."""
+
+ABREAST = 4
+"""Heat maps beside each other at most, unless that would make more rows than columns."""
+
+
+def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
+    """Write the picture of a sweep; a file of that name is replaced."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+        varied = [name for name, values in plan.space.items() if isinstance(values, Range) or len(values) > 1]
+        if plan.search == "grid" and len(varied) >= 2:
+            figure = _heat_maps(result, plan, varied)
+        else:
+            names = varied or list(plan.space)
+            figure = Figure(figsize=(min(4.0 * len(names), 14.0), 3.2), layout="constrained")
+            axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+            for ax, name in zip(axes, names, strict=True):
+                _points(ax, result, plan, name)
+            axes[0].set_ylabel("return of the last policy")
+        suffix = path.suffix.lower()
+        figure.savefig(aside, format=suffix[1:], dpi=200, metadata=METADATA[suffix])
+
+
+def _heat_maps(result: SweepResult, plan: Plan, varied: list[str]) -> Any:
+    """Heat maps of two fields, one for each value of a third, on one scale; of further fields, which matter least, the best."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    drawn = by_effect(result, plan, varied)[:3]
+    first, second, *third = sorted(drawn, key=lambda name: -len(plan.space[name]))
+    tables = best_of(result, plan, [*third, first, second]).reshape(-1, len(plan.space[first]), len(plan.space[second]))
+    high = -(-len(tables) // max(ABREAST, math.isqrt(len(tables))))
+    wide = -(-len(tables) // high)
+    side = 5.6 if len(tables) == 1 else 3.6
+    figure = Figure(figsize=(side * wide, 0.75 * side * high), layout="constrained")
+    axes = figure.subplots(high, wide, squeeze=False).ravel()
+    finite = tables[np.isfinite(tables)]
+    scale = Normalize(finite.min(), finite.max())
+    for ax, table, value in zip(axes, tables, plan.space[third[0]] if third else [None], strict=False):
+        _heat_map(ax, table, scale, plan, first, second)
+        if third:
+            ax.set_title(f"{third[0]} = {shown(value)}")
+    for ax in axes[len(tables) :]:
+        ax.set_axis_off()
+    others = [name for name in varied if name not in drawn]
+    counted = ", ".join(f"{name} ({len(plan.space[name])} values)" for name in others)
+    best = f", the best over what matters least: {counted}" if others else ""
+    title = f"mean return of {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}{best}"
+    figure.suptitle(textwrap.fill(title, int(12 * side * wide)), fontsize=10)
+    figure.colorbar(ScalarMappable(scale, "viridis"), ax=list(axes), label="return of the last policy", shrink=0.9)
+    return figure
+
+
+def by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[str]:
+    """The fields of a grid, those first that matter most: by how far apart the best cells of their values are."""
+    effects = {}
+    for name in varied:
+        best = best_of(result, plan, [name])
+        finite = best[np.isfinite(best)]
+        # A value with which every run diverges matters more than any difference.
+        effects[name] = np.inf if len(finite) < len(best) else np.ptp(finite)
+    return sorted(varied, key=lambda name: -effects[name])
+
+
+def best_of(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
+    """The highest mean of the cells that have the same values of these fields: an axis for each; minus infinity where no run of
+    any cell is finite."""
+    table = np.full([len(plan.space[name]) for name in names], -np.inf)
+    for cell, mean in zip(result.cells, result.means, strict=True):
+        place = tuple(plan.space[name].index(cell[name]) for name in names)
+        table[place] = max(table[place], mean)
+    return table
+
+
+def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, second: str) -> None:
+    ax.imshow(np.where(np.isfinite(table), table, np.nan), cmap="viridis", norm=scale, aspect="auto")
+    ax.set_facecolor("0.8")  # where no run is finite
+    if table.size <= NUMBERS:
+        for (i, j), value in np.ndenumerate(table):
+            finite = np.isfinite(value)
+            dark = finite and scale(value) < 0.6
+            ax.text(
+                j, i, f"{value:.4g}" if finite else "-", ha="center", va="center", fontsize=8, color="white" if dark else "black"
+            )
+    rows, columns = plan.space[first], plan.space[second]
+    labels = [shown(x) for x in columns]
+    crowded = len(columns) > 6 or max(map(len, labels)) * len(columns) > 40
+    ax.set_xticks(range(len(columns)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center")
+    ax.set_yticks(range(len(rows)), [shown(x) for x in rows])
+    ax.set_xlabel(second)
+    ax.set_ylabel(first)
+    ax.spines[:].set_visible(False)
+
+
+def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
+    """Every run as a point, and the cells' means."""
+    from matplotlib.ticker import NullFormatter
+
+    values = [cell[name] for cell in result.cells]
+    numeric = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
+    labels = list(dict.fromkeys(shown(x) for x in values))
+    places = np.array(values, float) if numeric else np.array([labels.index(shown(x)) for x in values], float)
+    returns = np.where(np.isfinite(result.returns), result.returns, np.nan)
+    if returns.shape[1] > 1:
+        ax.plot(np.repeat(places, returns.shape[1]), returns.ravel(), ".", color="0.6", markersize=4, label="runs")
+    order = np.argsort(places, kind="stable")
+    style = "o-" if plan.search == "grid" else "o"
+    ended = np.isfinite(returns)
+    # Of a cell none of whose runs is finite there is no mean, and no point.
+    means = np.sum(returns, 1, where=ended) / np.where(ended.any(1), ended.sum(1), np.nan)
+    ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
+    space = plan.space[name]
+    if numeric and (space.log if isinstance(space, Range) else min(places) > 0 and max(places) / min(places) >= 30):
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    if not numeric:
+        ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
+    ax.set_xlabel(name)
+    ax.grid(alpha=0.3)

@@ -1,0 +1,478 @@
+"""Tuning: Optuna chooses, and a whole batch of its trials trains in one program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import socket
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tomli_w
+
+from rljax.core.agent import MakeAgent, check_own, own_of
+from rljax.core.agent import make_agent as standard_agent
+from rljax.core.config import Config, dump_config, load_config
+from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
+from rljax.run.files.folder import CONFIG_FILE
+from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
+from rljax.run.files.places import Watched
+from rljax.run.search.population import Population, Programs, Told, out_of_memory
+from rljax.run.search.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
+from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
+
+TUNE_FILE, JOURNAL, TRIALS_FILE, BEST_FILE, PICTURE = "tune.toml", "study.journal", "trials.csv", "best.toml", "tune.png"
+STUDY, PROCESS = "rljax", "process"
+
+RUNGS = 10
+"""Chunks of a training, after each of which the worse trials may be pruned."""
+
+PRIORS = {
+    "learning_rate": Range(1e-5, 1e-1, log=True),
+    "gamma": Range(0.9, 0.9999),
+    "gae_lambda": Range(0.8, 1.0),
+    "td_lambda": Range(0.5, 1.0),
+    "ent_coef": Range(1e-5, 1e-1, log=True),
+    "clip_eps": Range(0.05, 0.4),
+    "vf_coef": Range(0.1, 1.0),
+    "max_grad_norm": Range(0.1, 5.0, log=True),
+    "tau": Range(1e-3, 1.0, log=True),
+}
+"""What is tried of the fields that a configuration has, unless a space is given."""
+
+PRUNERS = ("percentile", "median", "halving", "none")
+
+
+class TuneResult(NamedTuple):
+    """What tuning found.
+
+    Attributes:
+        best: the configuration of the best trial.
+        value: its mean return.
+        trials: of the study, as Optuna has them (`optuna.trial.FrozenTrial`), whoever ran them.
+        study: Optuna's.
+    """
+
+    best: Any
+    value: float
+    trials: list[Any]
+    study: Any
+
+
+def default_space(config: Config) -> dict[str, Range]:
+    """A wide prior of the fields of `PRIORS` that a configuration has and uses."""
+    return {name: prior for name, prior in PRIORS.items() if is_leaf(config, name) and getattr(config, name) is not None}
+
+
+def tune(
+    config: Config,
+    space: Mapping[str, Any] | None = None,
+    *,
+    trials: int = 64,
+    batch_size: int = 16,
+    seeds: int = 1,
+    episodes: int = 100,
+    pruner: str = "percentile",
+    storage: str | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
+) -> TuneResult:
+    """Look for leaves with which the last policy's mean return is high, by Optuna's TPE (Bergstra et al., 2011).
+
+    Trials are asked for and told in batches; one program trains them all. After each tenth of the training those that Optuna
+    prunes are left out, and once half are gone a smaller program goes on.
+
+    Args:
+        config: of which fields are changed; its budget is that of each trial.
+        space: for each field a `Range` or a list of numbers; `default_space(config)` unless given.
+        trials: of the study, those of other processes and of earlier times included (each of P processes may ask for the last
+            batch); those that failed are tried again.
+        batch_size: trials that train at once.
+        seeds: of each trial; its value is the mean.
+        episodes: played with each last policy.
+        pruner: "percentile" (among the worst quarter at that step), "median" (worse than the median; of returns as noisy as
+            ours that leaves few), "halving" (successive halving) or "none".
+        storage: an Optuna URL (`sqlite:///study.db`), or a file for a journal; several processes or machines may use one. In
+            `run_dir` unless given, or in memory.
+        run_dir: folder for the study, `trials.csv`, `best.toml` and `tune.png`; if it exists, its study goes on.
+        progress: is told in lines.
+        make_agent: from a configuration to the agent that trains: `functools.partial(rljax.make_agent, loss_fn=my_loss)`, say.
+
+    Raises:
+        ConfigError: a field or value is not allowed, or Optuna is not installed.
+    """
+    check_optuna()
+    check_counts(trials=trials, batch_size=batch_size, seeds=seeds, episodes=episodes)
+    if pruner not in PRUNERS:
+        raise ConfigError(f"pruner = {shown(pruner)}: {did_you_mean(pruner, PRUNERS)}")
+    chosen = check_space(config, default_space(config) if space is None else space, "random")
+    if not chosen:
+        raise ConfigError("nothing to tune: give at least one field")
+    for name, values in chosen.items():
+        numbers = isinstance(values, Range) or all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
+        if not is_leaf(config, name) or not numbers:
+            raise ConfigError(
+                f"{name}: fixes the structure of the program, so not all trials could train in one: sweep it instead"
+            )
+    folder = None if run_dir is None else Path(run_dir)
+    if storage is not None:
+        storage = absolute(storage)
+    same: dict[str, Any] = {"seeds": seeds, "episodes": episodes, "pruner": pruner}
+    own = own_of(config, make_agent)
+    same |= {"own": own} if own else {}  # studies of the algorithm's own loss are as they were before there were others
+    joined = storage is not None
+    if folder is not None and (folder / TUNE_FILE).exists():
+        joined, storage = True, _storage_of(folder, storage)
+    programs = Programs(config, tuple(chosen), make_agent)
+    most = min(batch_size, trials) * seeds
+    size = programs.batch_size(most, most) // seeds
+    if size < 1:
+        raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
+    if storage is not None:
+        _study(storage, pruner)  # before there is a folder: it may not be one
+    if folder is not None and not (folder / TUNE_FILE).exists():
+        _create(folder, config, chosen, storage, same)
+    with contextlib.nullcontext() if folder is None else Watched(folder) as watched:
+        study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
+        _check_same(study, config, chosen, same)
+        study.set_user_attr(f"{PROCESS} {_process()}", True)
+        _free_abandoned(study)
+        while (left := trials - len(_counted(study))) > 0:
+            # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
+            # are mixed, since a sum of numbers of trials and processes may be another's.
+            here = zlib.crc32(_process().encode()) if joined else 0
+            study.sampler = _sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
+            batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
+            for trial in batch:
+                trial.set_user_attr(PROCESS, _process())
+            try:
+                _run_batch(study, batch, programs, size, seeds, episodes, watched)
+            except jax.errors.JaxRuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                size = programs.smaller(size * seeds) // seeds
+                if size < 1:
+                    raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
+                progress(f"out of memory: going on with {size} trials at once")
+                continue
+            done = [t for t in _counted(study) if t.state.is_finished()]
+            best = f"{study.best_value:.1f}" if _complete(study) else "-"
+            progress(f"{len(done)}/{trials} trials done, best return {best}")
+            if watched is not None:
+                watched.check()
+                _write_trials(watched.folder, study, tuple(chosen))
+        under_way = [t for t in _counted(study) if not t.state.is_finished()]
+        if under_way:
+            progress(f"{len(under_way)} trials are under way in other processes")
+        if not _complete(study):
+            what = "they are under way in other processes" if under_way else "try smaller learning rates"
+            raise ConfigError(f"none of {trials} trials has come to a number: {what}")
+        best_config = changed(config, study.best_params)
+        if folder is not None:
+            _write_trials(folder, study, tuple(chosen))
+            with written_aside(folder / BEST_FILE) as aside:
+                aside.write_text(dump_config(best_config), encoding="utf-8")
+            draw_study(study, folder / PICTURE)
+        return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
+
+
+def resume_tune(
+    run_dir: str | os.PathLike[str],
+    *,
+    trials: int = 64,
+    batch_size: int = 16,
+    storage: str | None = None,
+    progress: Told = lambda _: None,
+    make_agent: MakeAgent = standard_agent,
+) -> TuneResult:
+    """Go on with a study, or join one that another process works on, as it was begun.
+
+    Args:
+        run_dir: the study's folder.
+        trials: number of trials in the study, as in `tune`.
+        batch_size: how many trials train at once.
+        progress: told after each batch.
+        make_agent: what made the agents when the study was begun.
+        storage: of a study whose storage is not in its folder, the same as when it was begun: nothing outside of a folder is
+            opened because a file in it says so.
+
+    Raises:
+        ConfigError: there is no study in that folder, its storage is another one, or it was begun with another `make_agent`.
+    """
+    folder = Path(run_dir)
+    config, space, _, same = read_tune(folder)
+    check_own(f"the study in {folder}", same.pop("own", ""), own_of(config, make_agent))
+    how: dict[str, Any] = {"trials": trials, "batch_size": batch_size, "progress": progress, "make_agent": make_agent}
+    return tune(config, space, storage=storage, run_dir=folder, **same, **how)
+
+
+def _storage_of(folder: Path, given: str | None) -> str | None:
+    """Where the study of a folder is kept; None: in the folder.
+
+    Raises:
+        ConfigError: elsewhere, and that was not given as well; or the folder's own journal is a link that leads out of it.
+    """
+    storage = read_tune(folder)[2]
+    if storage is None and not is_inside(folder / JOURNAL, folder):
+        raise ConfigError(f"{folder / JOURNAL}: leads out of this folder: put the journal itself in its place to go on")
+    if storage is None and given is not None:
+        raise ConfigError(f"storage = {given!r}: the study of {folder} is in that folder; leave it out")
+    # What was written there is absolute: drivers read some paths that are not, "file:...", in ways of their own.
+    path = None if storage is None else file_of(storage)
+    here = path is not None and os.path.isabs(path) and is_inside(path, folder)
+    if storage is not None and given is None and not here:
+        raise ConfigError(
+            f"{folder / TUNE_FILE}: storage = {storage!r} is not in this folder: give the same storage again to go on"
+        )
+    if given is not None and given != storage:
+        raise ConfigError(f"storage = {given!r}: the study of {folder} is in {storage!r}")
+    return storage
+
+
+def check_optuna() -> None:
+    """Refuse early where Optuna is not installed."""
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError(f"tuning needs Optuna: {how_to_install('tune')}")
+
+
+def _distributions(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    return {
+        name: FloatDistribution(x.low, x.high, log=x.log) if isinstance(x, Range) else CategoricalDistribution(x)
+        for name, x in space.items()
+    }
+
+
+def _study(where: str | None, pruner: str) -> Any:
+    """Optuna's study in a storage, or in memory.
+
+    Raises:
+        ConfigError: the storage cannot be opened.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruners = {
+        "percentile": optuna.pruners.PercentilePruner(75.0, n_startup_trials=8, n_warmup_steps=2),
+        "median": optuna.pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=2),
+        "halving": optuna.pruners.SuccessiveHalvingPruner(),
+        "none": optuna.pruners.NopPruner(),
+    }
+    try:
+        storage: Any = where
+        if where is not None:
+            check_storage(where)
+            if "://" not in where:
+                storage = optuna.storages.JournalStorage(journal(where))
+        return optuna.create_study(
+            storage=storage, pruner=pruners[pruner], study_name=STUDY, direction="maximize", load_if_exists=True
+        )
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the driver of a storage raises
+        raise ConfigError(f"storage = {shown(where)}: cannot be opened: {first_line(error)}") from error
+
+
+def _sampler(*entropy: int) -> Any:
+    import optuna
+
+    seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+
+
+def _process() -> str:
+    """This process, among those of all machines."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapping[str, Any]) -> None:
+    """Refuse a study of something else: its trials would be ranked with ours."""
+    what = dump_config(config) + repr({name: str(x) for name, x in space.items()}) + repr(dict(same))
+    if study.user_attrs.get("rljax", what) != what:
+        raise ConfigError("this storage has a study of another configuration, space, seeds, episodes or pruner: give another one")
+    study.set_user_attr("rljax", what)
+
+
+def _free_abandoned(study: Any) -> None:
+    """Trials whose process on this machine is gone have failed; others may try them again.
+
+    A process that was killed before it noted itself on a trial leaves one of nobody: it is given up once all others are gone.
+    """
+    from optuna.trial import TrialState
+
+    others = {name.removeprefix(f"{PROCESS} ") for name in study.user_attrs if name.startswith(f"{PROCESS} ")} - {_process()}
+    nobodys = all(_is_gone(process) for process in others)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        process = trial.user_attrs.get(PROCESS)
+        if nobodys if process is None else _is_gone(process):
+            study.tell(trial.number, state=TrialState.FAIL)
+
+
+def _is_gone(process: str) -> bool:
+    """Whether a process was of this machine and has ended; of others nothing is known."""
+    host, _, pid = process.rpartition(":")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's
+    return False
+
+
+def _counted(study: Any) -> list[Any]:
+    """All trials but those that failed, which are tried again."""
+    return [t for t in study.get_trials(deepcopy=False) if t.state.name != "FAIL"]
+
+
+def _run_batch(
+    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: Watched | None = None
+) -> None:
+    """Train trials and tell what came of them; those who ask are always told, also when something goes wrong.
+
+    Raises:
+        RljaxError: the study's folder is not where it was; nobody is told then.
+    """
+    from optuna.trial import TrialState
+
+    told: set[int] = set()
+    try:
+        # Filled up with trials that are there already: another size would be another program.
+        places = np.array([i % len(batch) for i in range(size)])
+        seed = programs.config.seed
+        values = {name: np.repeat([batch[i].params[name] for i in places], seeds) for name in programs.names}
+        population = Population(programs, values, np.tile(seed + np.arange(seeds), size))
+        iterations = programs.config.num_iterations
+        for rung in range(1, RUNGS + 1):
+            population.advance(-(-iterations * rung // RUNGS) - population.done)
+            if watched is not None:
+                watched.check()
+            scores = population.score.reshape(-1, seeds).mean(1)
+            for place, i in enumerate(places):
+                if i in told or i in places[:place]:
+                    continue
+                if np.isfinite(scores[place]):
+                    batch[i].report(float(scores[place]), rung)
+                # One that is not finite any more is the worst there can be.
+                if np.isneginf(scores[place]) or (rung < RUNGS and np.isfinite(scores[place]) and batch[i].should_prune()):
+                    study.tell(batch[i], state=TrialState.PRUNED)
+                    told.add(int(i))
+            alive = [place for place, i in enumerate(places) if i not in told and i not in places[:place]]
+            if not alive:
+                return
+            if len(alive) <= len(places) // 2 and rung < RUNGS:
+                kept = np.array([alive[k % len(alive)] for k in range(-(-len(places) // 2))])
+                population.keep((kept[:, None] * seeds + np.arange(seeds)).ravel())
+                places = places[kept]
+        returns = population.play(episodes).reshape(-1, seeds).mean(1)
+        if watched is not None:
+            watched.check()
+        for place, i in enumerate(places):
+            if i in told:
+                continue
+            told.add(int(i))
+            if np.isfinite(returns[place]):
+                study.tell(batch[i], float(returns[place]))
+            else:
+                study.tell(batch[i], state=TrialState.PRUNED)
+    finally:
+        for i, trial in enumerate(batch):
+            if i not in told and (watched is None or watched.there):
+                study.tell(trial, state=TrialState.FAIL)
+
+
+def _complete(study: Any) -> list[Any]:
+    from optuna.trial import TrialState
+
+    found: list[Any] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return found
+
+
+def _create(folder: Path, config: Config, space: Mapping[str, Any], storage: str | None, same: Mapping[str, Any]) -> None:
+    table = {
+        **same,
+        "storage": "none" if storage is None else storage,
+        "space": space_table(space),
+    }
+    files = {CONFIG_FILE: dump_config(config), TUNE_FILE: tomli_w.dumps(table)}
+    make_folder(folder, files, "to go on with a study there, resume it")
+
+
+def read_tune(folder: Path) -> tuple[Config, dict[str, Any], str | None, dict[str, Any]]:
+    """Configuration, space, storage, and what else must stay as it is, of a study's folder."""
+    table = read_table(folder, TUNE_FILE, "study")
+    try:
+        space = space_from(table["space"])
+        storage = None if table["storage"] == "none" else table["storage"]
+        same = {name: table[name] for name in ("seeds", "episodes", "pruner")} | ({"own": table["own"]} if "own" in table else {})
+        if not isinstance(storage, str | None):
+            raise TypeError(f"storage = {storage!r}")
+    except (KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{folder / TUNE_FILE}: is not as it was written ({first_line(error)})") from None
+    return load_config(folder / CONFIG_FILE), space, storage, same
+
+
+def _write_trials(folder: Path, study: Any, names: tuple[str, ...]) -> None:
+    rows = []
+    for trial in study.get_trials(deepcopy=False):
+        value = "" if trial.value is None else trial.value
+        rows.append([trial.number, trial.state.name.lower(), value, *(trial.params.get(name, "") for name in names)])
+    write_csv(folder / TRIALS_FILE, ["trial", "state", "return", *names], rows)
+
+
+def importances(study: Any) -> dict[str, float]:
+    """How much of the trials' differences each field explains (PED-ANOVA, Watanabe et al., 2023); empty with too few trials."""
+    import optuna
+
+    if len(_complete(study)) < 4:
+        return {}
+    try:
+        found: dict[str, float] = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
+    except (RuntimeError, ValueError):
+        return {}
+    return {name: x for name, x in found.items() if math.isfinite(x)}
+
+
+def draw_study(study: Any, path: Path) -> None:
+    """The history of a study, and how much each field matters."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from rljax.run.view.plot import COLORS, METADATA, STYLE
+
+    complete, weights = _complete(study), importances(study)
+    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+        figure = Figure(figsize=(8.0, 3.2), layout="constrained")
+        history, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+        numbers, values = [t.number for t in complete], [t.value for t in complete]
+        history.plot(numbers, values, "o", color=COLORS[0], markersize=4, label="trained to the end")
+        history.plot(numbers, np.maximum.accumulate(values), "-", color=COLORS[1], label="best so far")
+        pruned = [
+            (t.number, t.intermediate_values[max(t.intermediate_values)])
+            for t in study.get_trials(deepcopy=False)
+            if t.state.name == "PRUNED" and t.intermediate_values
+        ]
+        if pruned:
+            history.plot(*zip(*pruned, strict=True), "x", color="0.6", markersize=4, label="pruned, where it stood")
+        history.set_xlabel("trial")
+        history.set_ylabel("return")
+        history.grid(alpha=0.3)
+        figure.legend(*history.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False)
+        names = list(weights)[::-1]
+        bars.barh(range(len(names)), [weights[name] for name in names], color=COLORS[0])
+        bars.set_yticks(range(len(names)), names)
+        bars.set_xlabel("importance" if names else "importance: too few trials to tell")
+        suffix = path.suffix.lower()
+        figure.savefig(aside, format=suffix[1:], dpi=200, metadata=METADATA[suffix])

@@ -1,0 +1,144 @@
+"""Runs against each other, and a person against a run: what `rljax tournament` and `rljax play` do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from rljax.core.agent import Agent
+from rljax.core.errors import ConfigError
+from rljax.run.files.folder import Run, load_run, split_path
+from rljax.run.view import play as terminal
+from rljax.run.view import tournament as matches
+from rljax.run.view.tournament import Standings
+
+Contestant = Any
+"""A run folder or checkpoint (of several seeds the best one), a `Run`, or `(agent, state)`."""
+
+
+def tournament(
+    players: Sequence[str | os.PathLike[str]] | Mapping[str, Contestant],
+    *,
+    include: Sequence[str] = (),
+    num_games: int = 100,
+    opening_moves: int | None = None,
+    sample: bool = False,
+    simulations: int = 0,
+    system: str = "auto",
+    key: jax.Array | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Standings:
+    """Let trained agents of one game play each other, and rate them.
+
+    Args:
+        players: run folders or checkpoints (of several seeds the best one plays), or `{name: ...}` with folders, `Run`s or
+            `(agent, state)`.
+        include: players that need no training: "random", "mcts".
+        num_games: of each pairing, seats taken in turn.
+        opening_moves: random moves that games begin with, so that they differ; by the game unless given, none with `sample`.
+        sample: draw actions of policies, also where the best policy of the game is not random.
+        simulations: positions that the agents look at before each move; 0: they take what their policies say.
+        system: "round-robin", "swiss", or "auto": Swiss from more than 50 pairings on.
+        key: random key; `jax.random.key(0)` unless given.
+        out: draw the shares of points as a heat map into this file, `.png`, `.svg` or `.pdf`.
+        progress: is told of every pairing (`print`, say).
+
+    Returns:
+        `Standings`: wins, draws and games of every pair, and Elo ratings with 95 % intervals.
+
+    Raises:
+        ConfigError: agents of different games, fewer than two players, or an argument that is not allowed.
+    """
+    if num_games < 1:
+        raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
+    if opening_moves is not None and opening_moves < 0:
+        raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
+    if out is not None:
+        matches.output_path(out, matches.SUFFIXES)
+    runs = [(name, as_run(player)) for name, player in _named(players).items()]
+    game, params, entries = matches.entries_of(runs, include, sample, simulations)
+    if opening_moves is None and sample:
+        opening_moves = 0  # players that sample differ from game to game by themselves
+    standings = matches.tournament(
+        game,
+        params,
+        entries,
+        key=jax.random.key(0) if key is None else key,
+        num_games=num_games,
+        opening_moves=opening_moves,
+        system=system,
+        progress=progress,
+    )
+    if out is not None:
+        matches.draw_payoffs(standings, out)
+    return standings
+
+
+def play(
+    opponent: Contestant,
+    *,
+    seat: int = 0,
+    sample: bool = False,
+    simulations: int = 0,
+    key: jax.Array | None = None,
+    ask: Callable[[str], str] = input,
+    say: Callable[[str], None] = print,
+) -> float | None:
+    """Play a game against a trained agent, in the terminal or in a notebook.
+
+    Args:
+        opponent: a run folder or checkpoint (of several seeds the best one), a `Run`, or `(agent, state)`.
+        seat: yours, from 0; the opponent takes all others.
+        sample: it draws its actions, also where the best policy of the game is not random.
+        simulations: positions that it looks at before each move; 0: it takes what its policy says.
+        key: random key; `jax.random.key(0)` unless given.
+        ask: shows a prompt and returns the answer.
+        say: shows a line.
+
+    Returns:
+        Your return; None where you quit.
+
+    Raises:
+        ConfigError: no agent of a game that can be played, or an argument that is not allowed.
+    """
+    run = as_run(opponent)
+    game, params = matches.game_of(run.config)
+    terminal.check_seat(game, seat)
+    player = matches.player_of(run, sample, simulations)(run.state)
+    return terminal.play(game, params, player, seat=seat, key=jax.random.key(0) if key is None else key, ask=ask, say=say)
+
+
+def as_run(player: Contestant) -> Run:
+    """The run that a contestant is.
+
+    Raises:
+        ConfigError: it is none, or no run is there.
+    """
+    if isinstance(player, Run):
+        return player
+    if isinstance(player, (str, os.PathLike)):
+        return load_run(player, seed_index="best")
+    if isinstance(player, tuple) and len(player) == 2 and isinstance(player[0], Agent):
+        return Run(player[0].config, player[1], 0)
+    raise ConfigError(f"{type(player).__name__}: expected a run folder, a Run, or (agent, state)")
+
+
+def _named(players: Sequence[str | os.PathLike[str]] | Mapping[str, Contestant]) -> Mapping[str, Contestant]:
+    if isinstance(players, Mapping):
+        return players
+    if isinstance(players, (str, os.PathLike)):
+        players = [players]
+    if not all(isinstance(player, (str, os.PathLike)) for player in players):
+        raise ConfigError("a tournament of agents that are no run folders needs a name for each: {name: (agent, state)}")
+    parts = [split_path(player) for player in players]
+    # Runs of one preset in different folders have the same name.
+    short = len({folder.name for folder, _ in parts}) == len({folder for folder, _ in parts})
+    called = [folder.name if short else str(folder) for folder, _ in parts]
+    names = [name if step == "latest" else f"{name}/{step}" for name, (_, step) in zip(called, parts, strict=True)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a tournament of {', '.join(names)}: expected different players")
+    return dict(zip(names, players, strict=True))

@@ -1,0 +1,358 @@
+"""Recordings: whole episodes of an agent as a GIF or an MP4, of any environment."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.collect.environments import make_evaluation_env, make_game
+from rljax.core.agent import Agent, initial_carry
+from rljax.core.environment import action_mask_of, plays_greedily, strong, tree_where
+from rljax.core.errors import ConfigError, first_line, how_to_install
+from rljax.core.keys import as_key
+from rljax.core.wrappers import can_render, flatten_observation
+from rljax.envs import drawing
+from rljax.run.files.outputs import output_path, written_aside
+
+SUFFIXES = (".gif", ".mp4")
+MAX_STEPS = 1000
+"""Default number of steps after which an episode is cut: half a minute at 30 frames a second."""
+
+CHUNK = 32
+"""Steps played, and pictures in memory, at a time."""
+
+MIN_SIDE = 256
+"""Pixels that the long side of a picture has at least; smaller ones are enlarged."""
+
+FPS, TURN_FPS = 30.0, 1.0
+"""Pictures a second by default; of games in which players take turns, a move a second, to be followed."""
+
+MAX_GIF_FPS = 50
+"""Players show anything faster at 10 frames a second."""
+
+_PALETTE_CHUNKS, _PALETTE_FRAMES = 8, 4
+
+# Of the channels of an observation, on a dark ground; far apart for colour-blind viewers too.
+_CHANNELS = (
+    (86, 180, 233),
+    (240, 228, 66),
+    (213, 94, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (255, 255, 255),
+    (230, 159, 0),
+    (0, 114, 178),
+    (150, 150, 150),
+    (120, 80, 200),
+)
+_DARK = (24, 27, 33)
+
+
+class Recording(NamedTuple):
+    """What was recorded, E episodes.
+
+    Attributes:
+        path: the file.
+        returns: f32 [E], of the true rewards; up to the cut where an episode did not end.
+        lengths: i32 [E] steps.
+        ended: bool [E], false where an episode was cut at `max_steps`.
+        num_frames: pictures in all: a first one and one for each step, per episode.
+    """
+
+    path: Path
+    returns: np.ndarray
+    lengths: np.ndarray
+    ended: np.ndarray
+    num_frames: int
+
+    def __str__(self) -> str:
+        cut = int((~self.ended).sum())
+        if len(self.returns) == 1:
+            ending = " (cut there)" if cut else ""
+            return f"return {self.returns[0]:.1f} in {self.lengths[0]:,} steps{ending}, {self.num_frames:,} frames"
+        spread = f"mean {self.returns.mean():.1f}, min {self.returns.min():.1f}, max {self.returns.max():.1f}"
+        ending = f", {cut} of them cut at {self.lengths.max():,} steps" if cut else ""
+        length = f"mean length {self.lengths.mean():.1f}"
+        return f"{len(self.returns)} episodes{ending}: return {spread}; {length}, {self.num_frames:,} frames"
+
+
+class _Loop(NamedTuple):
+    """An episode being played; once `done` it stands still."""
+
+    env_state: Any
+    obs: Any
+    carry: Any
+    done: jax.Array
+    time: jax.Array
+
+
+class _Moments(NamedTuple):
+    """Consecutive moments of an episode, each `[CHUNK, ...]`; `view` is what the picture is made of."""
+
+    view: Any
+    done: jax.Array
+    episode_return: jax.Array
+
+
+class _Episode(NamedTuple):
+    """An episode from its first moment to moment number `length`; `views` has one entry per chunk."""
+
+    views: list[Any]
+    length: int
+    episode_return: float
+    ended: bool
+
+
+Pictures = Callable[[Any], np.ndarray]
+"""From the views of a chunk to their pictures, uint8 [CHUNK, H, W, 3]."""
+
+
+def record(
+    agent: Agent,
+    state: Any,
+    out: str | os.PathLike[str],
+    *,
+    episodes: int = 1,
+    max_steps: int = MAX_STEPS,
+    key: jax.Array,
+    deterministic: bool | None = None,
+    fps: float | None = None,
+) -> Recording:
+    """Play whole episodes and write them to a GIF or MP4 file. A file of that name is replaced.
+
+    An environment that defines `render` is shown by it; of any other its observations are drawn: images `[H, W]` in grey
+    and `[H, W, C]` with a colour per channel, everything else as bars, one per component.
+
+    Args:
+        agent: from `make_agent`.
+        state: the agent's state, unbatched (of one seed).
+        out: the file; its suffix says the format.
+        episodes: how many, one after the other.
+        max_steps: cut an episode after this many steps.
+        key: random key; the episodes depend on nothing else.
+        deterministic: as in `rljax.evaluate`.
+        fps: pictures a second; 30, and 1 of games in which players take turns, unless given. In a GIF a picture that equals the
+            one before makes that one last longer.
+
+    Raises:
+        ConfigError: a bad argument, an environment whose `render` breaks the contract, or no encoder for MP4 installed.
+    """
+    path = output_path(out, SUFFIXES)
+    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
+        if value < 1:
+            raise ConfigError(f"{name} = {value}: expected a whole number > 0")
+    if fps is None:
+        fps = TURN_FPS if agent.config.of_games and make_game(agent.config)[0].turn_gap else FPS
+    if not 0 < fps < float("inf"):
+        raise ConfigError(f"fps = {fps}: expected a number > 0")
+    gif = path.suffix.lower() == ".gif"
+    if gif and fps > MAX_GIF_FPS:
+        raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures a second; lower it or write an .mp4")
+    if not gif:
+        _check_encoder()
+    # Flattened for the policy only, below: a picture needs the observation's true shape.
+    env, env_params = make_evaluation_env(agent.config.replace(flatten_observations=False))
+    rendered = can_render(env)
+    start, advance = _player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
+    keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
+    played = [_play(start, advance, state, k, max_steps) for k in keys]
+    pictures = _renderer(env, env_params, played[0]) if rendered else _painter(played)
+    num_frames = sum(e.length + 1 for e in played)
+    with written_aside(path) as aside:
+        if gif:
+            _write_gif(aside, _sample(played, pictures), _frames(played, pictures), num_frames, fps)
+        else:
+            _write_mp4(aside, _frames(played, pictures), fps)
+    return Recording(
+        path,
+        np.array([e.episode_return for e in played], np.float32),
+        np.array([e.length for e in played], np.int32),
+        np.array([e.ended for e in played]),
+        num_frames,
+    )
+
+
+def _player(
+    agent: Agent, deterministic: bool, env: Any, env_params: Any, rendered: bool
+) -> tuple[Callable[..., _Loop], Callable[..., tuple[_Loop, _Moments]]]:
+    """`start(state, key) -> loop`, and `advance(state, loop, key) -> (loop, moments)`: CHUNK steps, each compiled once."""
+    see = flatten_observation if agent.config.flatten_observations else lambda obs: obs
+
+    def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
+        mask = action_mask_of(env, loop.env_state, env_params)
+        return agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
+
+    def start(state: Any, key: jax.Array) -> _Loop:
+        obs, env_state = strong(env.reset_env(key, env_params))
+        carry = initial_carry(agent, state, see(obs), action_mask_of(env, env_state, env_params))
+        return _Loop(env_state, obs, carry, jnp.asarray(False), jnp.zeros((), jnp.int32))
+
+    def advance(state: Any, loop: _Loop, key: jax.Array) -> tuple[_Loop, _Moments]:
+        def step(loop: _Loop, _: None) -> tuple[_Loop, _Moments]:
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, loop.time))
+            action, carry = act(state, loop, act_key)
+            # Not the auto-resetting `step`: the last picture is that of the state in which the episode ended.
+            obs, env_state, _, terminated, _ = env.step_env(env_key, loop.env_state, action, env_params)
+            done = terminated | env.is_truncated(env_state, env_params)
+            after = strong(_Loop(env_state, obs, carry, done, loop.time + 1))
+            view = loop.env_state if rendered else loop.obs
+            return tree_where(loop.done, loop, after), _Moments(view, loop.done, loop.env_state.episode_return)
+
+        return jax.lax.scan(step, loop, length=CHUNK)
+
+    return jax.jit(start), jax.jit(advance)
+
+
+def _play(start: Callable[..., Any], advance: Callable[..., Any], state: Any, key: jax.Array, max_steps: int) -> _Episode:
+    reset_key, loop_key = jax.random.split(key)
+    loop = start(state, reset_key)
+    views: list[Any] = []
+    while True:
+        first = CHUNK * len(views)
+        loop, moments = advance(state, loop, loop_key)
+        views.append(moments.view)
+        done = np.asarray(moments.done)
+        last = int(np.argmax(done)) if done.any() else CHUNK
+        last = min(last, max_steps - first)
+        if last < CHUNK:
+            return _Episode(views, first + last, float(moments.episode_return[last]), bool(done[last]))
+
+
+def _renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:
+    state = jax.eval_shape(lambda views: jax.tree.map(lambda x: x[0], views), example.views[0])
+    try:
+        picture = jax.eval_shape(env.render, state, env_params)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment {env.name}: render raised {first_line(error)}") from error
+    shape, dtype = getattr(picture, "shape", None), getattr(picture, "dtype", None)
+    if shape is None or len(shape) != 3 or shape[2] != 3 or dtype != jnp.uint8:
+        found = type(picture).__name__ if shape is None else f"{dtype}{list(shape)}"
+        raise ConfigError(f"environment {env.name}: render returned {found}, expected uint8[H, W, 3]")
+    # One at a time: a drawing has intermediate results many times the size of the picture.
+    render = jax.jit(lambda views: jax.lax.map(lambda state: env.render(state, env_params), views))
+    return lambda views: np.asarray(render(views))
+
+
+def _painter(played: list[_Episode]) -> Pictures:
+    """Pictures of observations, on a scale that fits all of these episodes."""
+    leaves = jax.tree.leaves(played[0].views[0])
+    shape = leaves[0].shape[1:] if len(leaves) == 1 else ()
+    if len(shape) in (2, 3) and min(shape[:2]) > 1:
+        return _image_painter(played, leaves[0].dtype, shape)
+    flatten = jax.jit(lambda views: jnp.nan_to_num(jax.vmap(flatten_observation)(views)))
+    scale = jnp.max(jnp.stack([jnp.max(jnp.abs(flatten(views)), axis=0) for e in played for views in e.views]), axis=0)
+    paint = jax.jit(lambda views: jax.lax.map(drawing.bars, flatten(views) / jnp.where(scale > 0, scale, 1.0)))
+    return lambda views: np.asarray(paint(views))
+
+
+def _image_painter(played: list[_Episode], dtype: Any, shape: tuple[int, ...]) -> Pictures:
+    """Pictures of observations `[H, W]` or `[H, W, C]`."""
+
+    def images(views: Any) -> np.ndarray:
+        return np.asarray(jax.tree.leaves(views)[0])
+
+    if dtype == jnp.uint8 and shape[2:] == (3,):
+        return images
+    low, high = 0.0, 255.0
+    if dtype != jnp.uint8:
+        seen = [images(views)[: e.length + 1 - CHUNK * i] for e in played for i, views in enumerate(e.views)]
+        low, high = min(float(np.nanmin(x)) for x in seen), max(float(np.nanmax(x)) for x in seen)
+
+    def paint(views: Any) -> np.ndarray:
+        levels = np.nan_to_num((images(views).astype(np.float32) - low) / ((high - low) or 1.0))
+        levels = np.clip(levels, 0.0, 1.0).reshape(*levels.shape[:3], -1)
+        if levels.shape[3] == 1:
+            return np.repeat(np.round(255 * levels).astype(np.uint8), 3, axis=3)
+        picture = np.broadcast_to(np.array(_DARK, np.float32), (*levels.shape[:3], 3))
+        for channel in range(levels.shape[3]):
+            color = np.array(_CHANNELS[channel % len(_CHANNELS)], np.float32)
+            picture = picture + levels[..., channel, None] * (color - picture)
+        return np.round(picture).astype(np.uint8)
+
+    return paint
+
+
+def _frames(played: list[_Episode], pictures: Pictures) -> Iterator[np.ndarray]:
+    """All pictures in order, uint8 [H, W, 3], a chunk in memory at a time."""
+    for episode in played:
+        for i, views in enumerate(episode.views):
+            yield from _enlarged(pictures(views)[: episode.length + 1 - CHUNK * i])
+
+
+def _sample(played: list[_Episode], pictures: Pictures) -> np.ndarray:
+    """A few pictures from all over the episodes, uint8 [K, H, W, 3]."""
+    chunks = [(views, episode.length + 1 - CHUNK * i) for episode in played for i, views in enumerate(episode.views)]
+    chosen = np.unique(np.linspace(0, len(chunks) - 1, _PALETTE_CHUNKS).round().astype(int))
+    sample = []
+    for views, length in (chunks[i] for i in chosen):
+        moments = np.unique(np.linspace(0, min(length, CHUNK) - 1, _PALETTE_FRAMES).round().astype(int))
+        sample.append(pictures(views)[moments])
+    return np.concatenate(sample)
+
+
+def _enlarged(pictures: np.ndarray) -> np.ndarray:
+    """Small pictures `[K, H, W, 3]` with every pixel made a square of them, so that the long side has MIN_SIDE or more."""
+    factor = -(-MIN_SIDE // max(pictures.shape[1:3]))
+    return pictures.repeat(factor, axis=1).repeat(factor, axis=2) if factor > 1 else pictures
+
+
+def _write_gif(path: Path, sample: np.ndarray, frames: Iterator[np.ndarray], num_frames: int, fps: float) -> None:
+    from PIL import Image
+
+    # One palette for all frames, and no dithering: palettes of their own would flicker, and noise does not compress.
+    colors = _palette(sample).tobytes()
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(colors)
+    images = (Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    # In milliseconds, but GIF has whole hundredths of a second: those that keep in step with `fps`.
+    ticks = [round(100 * i / fps) for i in range(num_frames + 1)]
+    durations = [10 * (after - before) for before, after in itertools.pairwise(ticks)]
+    next(images).save(path, save_all=True, append_images=images, palette=colors, duration=durations, loop=0, optimize=False)
+
+
+def _palette(sample: np.ndarray) -> np.ndarray:
+    """At most 256 colours for pictures `[K, H, W, 3]`, uint8 [256, 3]: the commonest exactly, and the median cuts of the rest."""
+    from PIL import Image
+
+    packed = sample.reshape(-1, 3).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    values, counts = np.unique(packed, return_counts=True)
+    values = values[np.argsort(-counts, kind="stable")]
+    colors = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=1).astype(np.uint8)
+    if len(colors) > 256:
+        # Each colour of the rest once, whatever its area: a small goal or ball keeps its colour.
+        cut = Image.fromarray(colors[None, 64:]).quantize(192, method=Image.Quantize.MEDIANCUT).getpalette()
+        colors = np.concatenate([colors[:64], np.array(cut, np.uint8).reshape(-1, 3)])
+    return np.concatenate([colors, np.repeat(colors[:1], 256 - len(colors), axis=0)])
+
+
+def _check_encoder() -> None:
+    for module in ("imageio", "imageio_ffmpeg"):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise ConfigError(f"writing .mp4 needs {module}: {how_to_install('video')} (or write a .gif)") from None
+
+
+def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    import imageio.v2 as imageio
+
+    # It would run Python in the forked child, which JAX's threads can make hang.
+    os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
+    writer: Any = imageio.get_writer(
+        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p", quality=8, macro_block_size=1
+    )
+    with writer:
+        for frame in frames:
+            # Colour is stored for blocks of 2 x 2 pixels, so an odd side gets its last line twice.
+            height, width = frame.shape[:2]
+            writer.append_data(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))

@@ -1,0 +1,279 @@
+"""A run at a glance: `rljax show RUN`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rljax.collect.environments import EVALUATION_OPPONENT
+from rljax.core.config import class_name
+from rljax.core.errors import printable
+from rljax.run.divergence import diverged_in
+from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
+from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
+from rljax.run.files.places import LOCK_FILE
+from rljax.run.files.scores import SCORES
+from rljax.run.view.curves import Curves, History, common_grid, curves, on_grid, read_metrics
+from rljax.run.view.layout import make_console, make_table, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+SPARKLINE = 60
+BLOCKS = " ▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = " .:-=+*%#"
+MAX_SEED_ROWS = 16
+
+
+class _Checkpoint(NamedTuple):
+    """A row of the table of checkpoints; `meta` is None where that is damaged."""
+
+    step: int
+    size: int
+    marks: list[str]
+    meta: dict[str, Any] | None
+
+
+def show(
+    run_dir: str | os.PathLike[str],
+    *,
+    console: Console | None = None,
+) -> None:
+    """Print what is known of a run: status, origin, configuration, figures, the curve of its return, checkpoints.
+
+    Args:
+        run_dir: the run's folder.
+        console: where to print; standard output, as plain text of 100 columns where that is no terminal.
+
+    Raises:
+        ConfigError: no run there, or a file of it cannot be read.
+    """
+    folder = Path(run_dir)
+    config = read_config(folder)
+    info = read_info(folder)
+    history = read_metrics(folder)
+    checkpoints = _checkpoints(folder / CHECKPOINTS)
+    console = make_console() if console is None else console
+
+    env = class_name(str(config.env))
+    seeds = "" if info.seeds is None else f", {info.seeds} seeds"
+    console.print(_text(str(folder), style="bold"), soft_wrap=True)
+    status = _status(folder, config, info, history, checkpoints)
+    console.print(_text(f"{config.algorithm} on {env}{seeds}: {status}"))
+    if status.startswith("stopped"):
+        # A line of its own that is never broken, to be copied.
+        console.print(_text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
+    if config.of_games:
+        console.print(_text(f"evaluated against {EVALUATION_OPPONENT}"))
+    if info.forked_from is not None:
+        console.print(_text(f"forked from {info.forked_from['checkpoint']} at step {info.forked_from['step']:,}"), soft_wrap=True)
+    for line in _changes(history):
+        console.print(_text(line))
+    console.print()
+    _print_config(console, config)
+    console.print()
+    meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
+    diverged = diverged_in(meta, info.seeds or 1)
+    _print_figures(console, folder, info, history, diverged)
+    for i, step in enumerate(diverged):
+        if step is not None:
+            console.print(_text(f"seed_index {i} diverged at step {step:,}: it trains no more"))
+    console.print()
+    _print_checkpoints(console, checkpoints)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text and not strings all over: in a string [brackets] are markup. What is in files must not steer the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def sparkline(values: np.ndarray, blocks: str = BLOCKS) -> str:
+    """One character for each of `values` [W], as high as it is between the least and the greatest; a space where NaN."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    heights = (values - low) / ((high - low) or 1.0)
+    top = len(blocks) - 2
+    return "".join(blocks[0] if math.isnan(h) else blocks[1 + round(h * top)] for h in heights)
+
+
+def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoints: list[_Checkpoint]) -> str:
+    taken = max([*(record["step"] for record in history.records[-1:]), *(c.step for c in checkpoints)], default=0)
+    budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration
+    if taken >= budget:
+        return f"complete at {taken:,} steps"
+    if _is_training(folder):
+        return f"training, at step {taken:,} of {budget:,}"
+    return f"stopped at step {taken:,} of {budget:,}; to go on:"
+
+
+def _is_training(folder: Path) -> bool:
+    """Whether a process holds the run's lock."""
+    try:
+        import fcntl
+
+        with (folder / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # Windows; no lock, or a file system without them
+        return False
+    return False
+
+
+def _changes(history: History) -> list[str]:
+    """What later lines of hyperparameters changed."""
+    lines = []
+    for (_, before), (step, after) in zip(history.hyperparameters, history.hyperparameters[1:], strict=False):
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if changed:
+            changes = ", ".join(f"{name} {_value(before.get(name))} -> {_value(after.get(name))}" for name in changed)
+            lines.append(f"changed at step {step:,}: {changes}")
+    return lines
+
+
+def _print_config(console: Console, config: Any) -> None:
+    """The fields that differ from their defaults in a table, the others below it."""
+    table = make_table("configuration", "value", "default", text=("configuration", "value", "default"))
+    unchanged = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value == field.default:
+            unchanged.append(f"{field.name}={_value(value)}")
+        else:
+            table.add_row(_text(field.name, style="bold"), _text(_value(value)), _text(_value(field.default), style="dim"))
+    if table.row_count:
+        print_table(console, table)
+    title = "defaults: " if table.row_count else "configuration, all defaults: "
+    console.print(_text(title + " ".join(unchanged), style="dim"))
+
+
+def _print_figures(console: Console, folder: Path, info: RunInfo, history: History, diverged: list[int | None]) -> None:
+    overall = {name: _overall(history, name) for name in SCORES}
+    table = make_table("metric", "latest", "at step", "best", "at step", text=("metric",))
+    for name, (steps, values) in overall.items():
+        if len(values):
+            best = int(np.argmax(values))
+            marked = _text(_number(values[best]), style="bold")
+            table.add_row(name, _number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
+    if not table.row_count:
+        console.print(_text("no returns yet" if history.records else "no records yet"))
+        return
+    print_table(console, table)
+    speed = [record["perf/steps_per_second"] for record in history.records if record.get("perf/steps_per_second")]
+    if speed:
+        console.print(_text(f"speed: {np.median(speed):,.0f} steps/s (median)"))
+    score = next(name for name in SCORES if len(overall[name].values))
+    console.print()
+    _print_sparkline(console, score, overall[score])
+    if info.seeds is not None:
+        console.print()
+        _print_seeds(console, score, curves(folder, score, history), diverged)
+
+
+def _overall(history: History, metric: str) -> Curves:
+    """The known values of a metric, their means over seeds: `values` [R], without the axis of seeds."""
+    known = [(record["step"], record[metric]) for record in history.records if record.get(metric) is not None]
+    return Curves(np.array([step for step, _ in known]), np.array([value for _, value in known], np.float64))
+
+
+def _print_sparkline(console: Console, score: str, overall: Curves) -> None:
+    from rich.text import Text
+
+    grid = common_grid(overall.steps, max(1, min(SPARKLINE, console.width - len(score) - 1)))
+    line = on_grid(Curves(overall.steps, overall.values[None]), grid)[0]
+    blocks = ASCII_BLOCKS if console.options.ascii_only else BLOCKS
+    console.print(Text.assemble(f"{score} ", (sparkline(line, blocks), "cyan")))
+    span = f"steps {overall.steps[0]:,} to {overall.steps[-1]:,}"
+    console.print(_text(f"min {_number(np.nanmin(line))}, max {_number(np.nanmax(line))}, {span}"))
+
+
+def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[int | None]) -> None:
+    """Each seed's latest and best score; of many seeds, the spread of those that have not diverged."""
+    known = [values[np.isfinite(values)] for values in by_seed.values]
+    latest = np.array([values[-1] if len(values) else math.nan for values in known])
+    best = [values.max() if len(values) else math.nan for values in known]
+    if len(known) > MAX_SEED_ROWS:
+        judged = np.where([step is None for step in diverged], latest, math.nan)
+        if not np.isfinite(judged).any():
+            judged = latest
+        quartiles = zip(("min", "25 %", "median", "75 %", "max"), np.nanpercentile(judged, [0, 25, 50, 75, 100]), strict=True)
+        spread = ", ".join(f"{name} {_number(value)}" for name, value in quartiles)
+        count = int(np.isfinite(judged).sum())
+        console.print(_text(f"latest {score} of {count} seeds: {spread}; the highest is seed_index {np.nanargmax(judged)}"))
+    else:
+        table = make_table("seed_index", f"latest {score}", "best")
+        for i in range(len(known)):
+            table.add_row(str(i), _number(latest[i]), _number(best[i]))
+        print_table(console, table)
+
+
+def _checkpoints(folder: Path) -> list[_Checkpoint]:
+    """The checkpoints, the oldest first."""
+    links = {mark: (folder / mark).resolve().name for mark in ("latest", "best") if (folder / mark).exists()}
+    found = []
+    for step in sorted(checkpoint_steps(folder)):
+        path = folder / f"step_{step}"
+        try:
+            meta = read_meta(path)
+        except CheckpointError:
+            meta = None
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        found.append(_Checkpoint(step, size, [mark for mark, target in links.items() if target == path.name], meta))
+    return found
+
+
+def _print_checkpoints(console: Console, checkpoints: list[_Checkpoint]) -> None:
+    if not checkpoints:
+        console.print(_text("no checkpoints yet"))
+        return
+    metas = [c.meta or {} for c in checkpoints]
+    known = [meta for meta in metas if any(score is not None for score in meta.get("scores") or [])]
+    names = list(dict.fromkeys(meta["score_name"] for meta in known if meta.get("score_name")))
+    to_the_second = 19 if console.width >= 75 else 16
+    table = make_table("checkpoint", "size", names[0] if len(names) == 1 else "score", "", "written", text=("",))
+    for checkpoint, meta in zip(checkpoints, metas, strict=True):
+        scores = [score for score in meta.get("scores") or [] if score is not None]
+        score = _number(float(np.mean(scores))) if scores else "-"
+        if len(names) > 1 and scores:
+            score += f" ({meta['score_name']})"
+        marks = ", ".join(checkpoint.marks) if checkpoint.meta is not None else "damaged"
+        written = str(meta.get("time", "-"))[:to_the_second].replace("T", " ")
+        table.add_row(f"{checkpoint.step:,}", _size(checkpoint.size), score, _text(marks, style="bold"), written)
+    print_table(console, table)
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _value(value: Any) -> str:
+    """As in a TOML file, but for the quotes."""
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return class_name(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if hasattr(value, "items"):
+        return "{" + ", ".join(f"{key} = {_value(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,219 @@
+"""Sweeps: each run is the run it would be alone, interrupted ones go on, and wrong ones are refused before anything is made."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+import rljax
+from rljax.cli.main import main
+from rljax.run.search import sweep as sweeps
+from rljax.run.search.population import Programs
+from rljax.run.search.space import cells_of, parse_range
+from tests.run.tiny_runs import TINY_TOML, assert_refused
+
+CONFIG = rljax.PPOConfig(
+    env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=640, network={"hidden": [8]}
+)
+
+
+def alone(config: Any) -> tuple[float, float]:
+    """The last known return of training, and the mean greedy return of 5 episodes, of a single run."""
+    result = rljax.fit(config)
+    returns = result.metrics["episode/return"]
+    key = jax.random.fold_in(jax.random.key(config.seed), 2**31 - 1)
+    greedy = rljax.evaluate(rljax.make_agent(config), result.state, key, 5)
+    return returns[np.isfinite(returns)][-1], float(jnp.mean(greedy))
+
+
+@pytest.mark.slow
+def test_every_run_is_what_it_would_be_alone() -> None:
+    """Also across programs, and where a batch is filled up."""
+    space = {"learning_rate": [1e-3, 1e-2, 3e-2], "num_steps": [16, 32]}
+    found = rljax.sweep(CONFIG.replace(seed=3), space, seeds=2, episodes=5, batch_size=4)
+    assert found.returns.shape == (6, 2)
+    assert found.seeds.tolist() == [3, 4]
+    for cell, seed in ((0, 0), (3, 1), (4, 1)):
+        train, greedy = alone(CONFIG.replace(**found.cells[cell], seed=3 + seed))
+        assert found.train_returns[cell, seed] == pytest.approx(train, rel=1e-5)
+        assert found.returns[cell, seed] == pytest.approx(greedy, rel=1e-5)
+    assert found.best == CONFIG.replace(seed=3, **found.cells[int(np.argmax(found.returns.mean(1)))])
+
+
+@pytest.mark.slow
+def test_cells_that_share_a_structure_share_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, tuple[str, ...]]] = []
+    original = Programs.__init__
+
+    def counted(self: Programs, config: Any, names: tuple[str, ...], *make: Any) -> None:
+        made.append((config.max_grad_norm, names))
+        original(self, config, names, *make)
+
+    monkeypatch.setattr(Programs, "__init__", counted)
+    rljax.sweep(CONFIG, {"learning_rate": [1e-3, 1e-2], "max_grad_norm": [0.5, 1.0, None]}, episodes=2)
+    # A norm that is not clipped is another program.
+    assert sorted(names for _, names in made) == [("learning_rate",), ("learning_rate", "max_grad_norm")]
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, how = {"learning_rate": [1e-3, 1e-2, 3e-2], "gamma": [0.9, 0.99]}, {"seeds": 2, "episodes": 3, "batch_size": 4}
+    whole = rljax.sweep(CONFIG, space, run_dir=tmp_path / "whole", **how)
+    lines: list[str] = []
+
+    def stop(line: str) -> None:
+        lines.append(line)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rljax.sweep(CONFIG, space, run_dir=tmp_path / "half", progress=stop, **how)
+    assert lines[0].startswith("4/12 runs done")
+    told: list[str] = []
+    half = rljax.resume_sweep(tmp_path / "half", batch_size=4, progress=told.append)
+    assert told[0] == "4 of 12 runs were done before"
+    assert len(told) == 3
+    np.testing.assert_allclose(half.returns, whole.returns, rtol=1e-5)
+    assert (tmp_path / "half/results.csv").read_text().count("\n") == 13
+    assert rljax.load_config(tmp_path / "half/best.toml") == whole.best
+    for folder in ("whole", "half"):
+        with Image.open(tmp_path / folder / "sweep.png") as picture:
+            assert len(picture.convert("RGB").getcolors(2**24) or []) > 20
+    monkeypatch.setattr(sweeps, "Population", None)  # nothing is trained again
+    np.testing.assert_array_equal(rljax.resume_sweep(tmp_path / "half").returns, half.returns)
+
+
+@pytest.mark.slow
+def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sweeps.Population
+    sizes: list[int] = []
+
+    def scarce(programs: Any, values: Any, seeds: np.ndarray) -> Any:
+        sizes.append(len(seeds))
+        if len(seeds) > 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
+        return real(programs, values, seeds)
+
+    monkeypatch.setattr(sweeps, "Population", scarce)
+    told: list[str] = []
+    found = rljax.sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}, seeds=2, episodes=2, progress=told.append)
+    assert sizes == [4, 2, 2]
+    assert told[0] == "out of memory: going on with 2 runs at once"
+    assert np.isfinite(found.returns).all()
+
+
+@pytest.mark.slow
+def test_batches_fit_in_the_memory_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = Programs(CONFIG, ("learning_rate",))
+    analysis = programs.chunk(4)[0].memory_analysis()  # type: ignore[attr-defined]
+    needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+    monkeypatch.setattr("rljax.run.search.population.device_memory", lambda: int(needed / 0.8 * 1.5))
+    assert 1 <= programs.batch_size(16) <= 6
+    monkeypatch.setattr("rljax.run.search.population.device_memory", lambda: 1000)
+    with pytest.raises(rljax.ConfigError, match="one run alone does not fit"):
+        programs.batch_size(16)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of a mean of nothing
+def test_a_run_that_diverges_is_the_worst_and_stops_nobody(tmp_path: Path) -> None:
+    found = rljax.sweep(CONFIG, {"learning_rate": [1e30, 1e-3]}, episodes=2, run_dir=tmp_path / "a")
+    assert (tmp_path / "a" / "sweep.png").exists()
+    assert np.isneginf(found.returns[0]).all()
+    assert np.isfinite(found.returns[1]).all()
+    assert found.best.learning_rate == 1e-3
+    with pytest.raises(rljax.RljaxError, match="no cell came to a number"):
+        rljax.sweep(CONFIG, {"learning_rate": [1e30]}, episodes=2)
+
+
+def test_points_of_a_space_cover_it() -> None:
+    space = {"learning_rate": rljax.Range(1e-5, 1e-1, log=True), "gamma": rljax.Range(0.9, 1.0), "ent_coef": (0.0, 0.01)}
+    for search in ("random", "sobol"):
+        cells = cells_of(space, search, 64, seed=1)
+        rates = np.log10([cell["learning_rate"] for cell in cells])
+        gammas = np.array([cell["gamma"] for cell in cells])
+        assert rates.min() >= -5
+        assert rates.max() <= -1
+        counts = np.histogram(rates, 8, (-5, -1))[0]
+        assert counts.min() >= (8 if search == "sobol" else 1)  # a power of two of a Sobol sequence is balanced
+        assert abs(gammas.mean() - 0.95) < 0.02
+        assert 16 <= sum(cell["ent_coef"] == 0.0 for cell in cells) <= 48
+        assert cells == cells_of(space, search, 64, seed=1)
+    narrow = rljax.Range(0.99, 0.9999999)
+    assert parse_range(str(narrow), "x") == narrow
+    assert parse_range("1e-5:1e-1:log", "x") == rljax.Range(1e-5, 1e-1, True)
+    assert parse_range("pgx:tic_tac_toe", "env") is None
+
+
+@pytest.mark.parametrize(
+    ("space", "how", "message"),
+    [
+        ({"learning_rat": [1.0]}, {}, "did you mean 'learning_rate'"),
+        ({"learning_rate": [1e-3, -1.0]}, {}, "learning_rate = -1.0: expected a number >= 0"),
+        ({"learning_rate": [1e-3, 1e-3]}, {}, "a value comes twice"),
+        ({"learning_rate": 1e-3}, {}, "expected a list of values"),
+        ({"learning_rate": rljax.Range(1e-5, 1e-2)}, {}, "a range is for a random or sobol search"),
+        ({"num_steps": rljax.Range(8, 32)}, {"search": "random", "samples": 4}, "fixes the structure of the program"),
+        ({"learning_rate": rljax.Range(0.0, 1.0, True)}, {"search": "sobol", "samples": 4}, "expected low > 0"),
+        ({"seed": [0, 1]}, {}, "seed: is not swept"),
+        ({"learning_rate": [1e-3] * 1 + [1e-2]}, {"seeds": 3000}, "2 x 3000 (seeds) = 6000 runs: more than max_runs = 4096"),
+        ({"num_minibatches": [2, 5]}, {}, "num_minibatches = 5"),
+        ({"network.hidden": [[8], [-1]]}, {}, "hidden"),
+        ({"learning_rate": [1e-3]}, {"search": "bayes"}, "search = 'bayes'"),
+        ({"learning_rate": [1e-3]}, {"samples": 3}, "samples = 3: is for a random or sobol search"),
+        ({"learning_rate": [1e-3]}, {"search": "random", "samples": 2.5}, "samples = 2.5"),
+        ({}, {"search": "random", "samples": 2}, "needs at least one field"),
+        ({"num_devices": [1, 2]}, {}, "num_devices: is not swept"),
+        ({"env": [rljax.make_env("CartPole-v1")[0]]}, {}, "objects cannot be written"),
+        ({"learning_rate": [1e-3]}, {"seeds": 0}, "seeds = 0"),
+        ({"learning_rate": [1e-3]}, {"batch_size": 0}, "batch_size = 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(rljax.ConfigError) as error:
+        rljax.sweep(CONFIG, space, run_dir=tmp_path / "a", **how)
+    assert message in str(error.value)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY_TOML)
+    fixed = ["tiny.toml", "--episodes", "2", "--seeds", "2", "--gamma", "0.9"]
+    main(["sweep", *fixed, "--learning-rate", "1e-3", "1e-2", "--ent-coef", "0", "0.1", "--parquet"])
+    said = capsys.readouterr().out
+    assert "4 cells x 2 seeds = 8 runs into sweeps/tiny" in said
+    folder = Path("sweeps/tiny")
+    with (folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["learning_rate"] for row in rows] == ["0.001"] * 4 + ["0.01"] * 4
+    assert (folder / "results.parquet").exists()
+    assert rljax.load_config(folder / "best.toml").gamma == 0.9
+    means = [np.mean([float(row["return"]) for row in rows if row["cell"] == str(cell)]) for cell in range(4)]
+    assert f"{max(means):.1f}" in said
+    main(["sweep", *fixed, "--learning-rate", "1e-4:1e-2:log", "--search", "sobol", "--samples", "3"])
+    assert Path("sweeps/tiny-2/sweep.png").exists()
+    (folder / "results.csv").write_text("\n".join((folder / "results.csv").read_text().splitlines()[:5]) + "\n")
+    main(["sweep", "--resume", "sweeps/tiny"])
+    assert "4 of 8 runs were done before" in capsys.readouterr().out
+    with (folder / "results.csv").open() as file:
+        again = list(csv.DictReader(file))
+    np.testing.assert_allclose([float(r["return"]) for r in again], [float(r["return"]) for r in rows], rtol=1e-5)
+    for arguments, message in (
+        (["sweep"], "nothing to sweep"),
+        (["sweep", "tiny.toml", "--learning-rat", "1", "2"], "did you mean 'learning_rate'"),
+        (["sweep", "tiny.toml", "--learning-rate", "1e-3", "1e-2", "--max-runs", "1"], "more than max_runs = 1"),
+        (["sweep", "tiny.toml", "--resume", "sweeps/tiny"], "give no configuration and no fields"),
+        (["sweep", "--resume", "sweeps/tiny", "--seeds", "3"], "give no configuration and no fields (here: seeds)"),
+        (["sweep", "--learning-rate", "1e-3", "1e-2", "tiny.toml"], "did --learning-rate take 'tiny.toml' as its value?"),
+        (["sweep", "--resume", "nowhere"], "no sweep there"),
+        (["sweep", "tiny.toml", "--run-dir", "sweeps/tiny", "--gamma", "0.9", "0.99"], "exists already"),
+    ):
+        assert_refused(arguments, message, capsys)

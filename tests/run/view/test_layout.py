@@ -1,0 +1,77 @@
+"""Output that fits the terminal, whatever its width."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+from rich.console import Console
+
+from rljax.cli.main import main
+from rljax.run.view.layout import make_table, print_table, say, wrapped
+
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["tune", "--help"],
+        ["tournament", "--help"],
+        ["record", "--help"],
+        ["play", "--help"],
+        ["list"],
+        ["list", "ppo"],
+        ["list", "league"],
+        ["list", "CartPole-v1"],
+        ["reproduce"],
+    ],
+    ids=" ".join,
+)
+def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], width: int
+) -> None:
+    def printed(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with contextlib.suppress(SystemExit):  # --help
+            main(arguments)
+        return capsys.readouterr().out
+
+    wide, narrow = printed(1000), printed(width)
+    assert max(map(len, narrow.splitlines())) <= width
+    decoration = "-─│╭╮╰╯ "
+    assert {word.strip(decoration) for word in words(narrow)} == {word.strip(decoration) for word in words(wide)}
+
+
+def test_a_sentence_is_broken_between_words_and_a_command_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    say("stopped here; to go on:", "rljax train --resume runs/a")
+    assert capsys.readouterr().out == "stopped here; to go\n  on:\n  rljax train --resume runs/a\n"
+    say("a-word-that-is-longer-than-the-terminal is whole")
+    assert capsys.readouterr().out == "a-word-that-is-longer-than-the-terminal\n  is whole\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    say("stopped here; to go on:", "rljax train --resume runs/a")
+    assert capsys.readouterr().out == "stopped here; to go on: rljax train --resume runs/a\n"
+    monkeypatch.delenv("COLUMNS")
+    assert wrapped("x " * 300, None) == "x " * 300
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_table_never_breaks_words(width: int) -> None:
+    table = make_table("name", "value", "number", text=("name", "value"))
+    table.add_row("normalize_observations", "a value of several words", "1,000,000,000")
+    table.add_row("b", "{hidden = [64, 64], activation = tanh}", "1.5")
+    out = io.StringIO()
+    print_table(Console(file=out, width=width, color_system=None), table)
+    for word in ("normalize_observations", "several", "activation", "1,000,000,000", "64],"):
+        assert word in words(out.getvalue())
+    if width == 60:
+        assert max(map(len, out.getvalue().splitlines())) <= 60

@@ -1,0 +1,270 @@
+"""Tournaments and play in the terminal: agents whose strength is known, wrong input, both seats."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+import rljax
+from rljax.cli.main import main
+from rljax.collect.games.matches import play_match
+from rljax.core.config import dump_config
+from rljax.core.versus import random_player
+from rljax.envs import make_env
+from rljax.planning.mcts import make_mcts, searching
+from rljax.run.view.play import play
+from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, swiss_pairs, tournament
+from tests.run.tiny_runs import assert_refused
+
+GAME, PARAMS = make_env("BiasedRPS-v0")
+
+
+def always(action: int) -> Entry:
+    return Entry(f"always {action}", f"{action}", lambda _: lambda key, state, obs, mask: jnp.full(2, action), None)
+
+
+@pytest.mark.slow
+def test_a_round_robin_counts_what_happens_and_rates_it(tmp_path: Path) -> None:
+    """Paper beats rock, scissors beat paper, rock beats scissors; a player of random moves has 1000. A game without chance counts
+    once from each seat."""
+    entries = [*map(always, range(3)), Entry("random", "random", lambda _: random_player, None, draws=True)]
+    found = tournament(GAME, PARAMS, entries, key=jax.random.key(0), num_games=30)
+    assert found.wins[:3, :3].tolist() == [[0, 0, 2], [2, 0, 0], [0, 2, 0]]
+    assert (found.played + 30 * np.eye(4) == 30).all()
+    assert found.games[:3, 3].tolist() == [30, 30, 30]
+    few = "only 2 distinct games of 30 between always 0 and always 1, and few in 2 other pairings"
+    assert (found.few() or "").startswith(few)
+    np.testing.assert_array_equal(found.wins + found.wins.T + found.draws, found.games)
+    np.testing.assert_allclose(found.ratings.rating[3], 1000.0)
+    # Each wins and loses as much as the others: ratings that differ by less than their intervals.
+    spread = np.asarray(found.ratings.high - found.ratings.low)[:3]
+    assert np.ptp(np.asarray(found.ratings.rating)[:3]) < spread.max()
+    score = found.score()
+    assert score[1, 0] == 1.0
+    assert np.isnan(score[0, 0])
+    with Image.open(draw_payoffs(found, tmp_path / "heat.png")) as picture:
+        assert picture.width > 300
+        assert len(picture.convert("RGB").getcolors(2**24) or []) > 50
+
+
+def leaning(side: int) -> Entry:
+    """Drops every disc as far to one side as it can."""
+
+    def play(key: Any, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
+        return (6 - jnp.argmax(mask[:, ::-1], axis=-1)) if side else jnp.argmax(mask, axis=-1)
+
+    return Entry(f"leans {side}", f"leans {side}", lambda _: play, None)
+
+
+@pytest.mark.slow
+def test_two_games_again_and_again_say_little_and_openings_make_them_differ() -> None:
+    """Of 100 games of two players that draw nothing all are one of two, and their intervals those of two games."""
+    game, params = make_env("ConnectFour-v0")
+    entries, key = [leaning(0), leaning(1)], jax.random.key(0)
+    lines: list[str] = []
+    found = tournament(game, params, entries, key=key, num_games=100, opening_moves=0, progress=lines.append)
+    assert (found.games[0, 1], found.played[0, 1]) == (2, 100)
+    assert lines[0].endswith("(2 distinct games of 100)")
+    assert "only 2 distinct games of 100 between leans 0 and leans 1: " in (found.few() or "")
+    assert float(found.ratings.high[1] - found.ratings.low[1]) > 800
+    varied = tournament(game, params, entries, key=key, num_games=100)
+    assert 90 < varied.games[0, 1] <= 100
+    assert varied.few() is None
+    assert float(varied.ratings.high[1] - varied.ratings.low[1]) < 200
+
+
+def test_a_known_difference_in_strength_is_found_with_the_interval_of_its_formula() -> None:
+    """Paper in 70 %, else scissors, against rock: 400 log10(7 / 3) points, give or take 1.96 (400 / ln 10) / sqrt(n p q)."""
+
+    def play(key: jax.Array, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
+        return jnp.full(2, jnp.where(jax.random.bernoulli(key, 0.7), 1, 2))
+
+    games = 1000
+    entries = [always(0), Entry("paper", "paper", lambda _: play, None, draws=True)]
+    found = tournament(GAME, PARAMS, entries, key=jax.random.key(3), num_games=games)
+    assert found.games[0, 1] == games
+    assert found.few() is None
+    # Half a game drawn is taken to have been played besides.
+    n, won = games + 0.5, found.wins[1, 0] + 0.25
+    rating, low, high = (float(x[1]) for x in found.ratings)
+    assert rating == pytest.approx(1000 + 400 * np.log10(won / (n - won)), abs=0.1)
+    half = 1.96 * 400 / np.log(10) / np.sqrt(n * (won / n) * (1 - won / n))
+    assert (high - rating, rating - low) == pytest.approx((half, half), rel=1e-3)
+    assert low < 1000 + 400 * np.log10(7 / 3) < high
+
+
+@pytest.mark.slow
+def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
+    share, played, met = np.array([0.8, 0.5, 0.8, 0.5, 0.1]), np.array([4, 4, 4, 4, 2]), np.zeros((5, 5), bool)
+    assert swiss_pairs(share, played, met) == [(0, 2), (1, 4)]  # 3 sits out: 4 has played less
+    met[0, 2] = met[2, 0] = True
+    assert swiss_pairs(share, np.full(5, 4), met) == [(0, 1), (2, 3)]
+    entries = [always(i % 3)._replace(name=str(i)) for i in range(12)]
+    found = tournament(GAME, PARAMS, entries, key=jax.random.key(0), num_games=2)
+    # 66 pairings would be many: eight rounds of six.
+    assert found.played.sum() / 2 == 8 * 6 * 2
+
+
+def test_searches_play_games_that_go_on_after_their_end_too() -> None:
+    """Kuhn poker's rules say nothing of a state that is over; games end at different times. Here its cards lie open."""
+    game, params = make_env("KuhnPoker-v0")
+    game.hides_state = False
+    search = searching(make_mcts(game, params, num_simulations=4), game)
+    match = jax.jit(lambda key: play_match(game, params, search, random_player, key, 16))(jax.random.key(0))
+    assert bool(jnp.isfinite(match.result).all())
+    assert set(match.length.tolist()) == {2, 3}
+
+
+def replies(*lines: str) -> Any:
+    waiting = list(lines)
+
+    def ask(prompt: str) -> str:
+        if not waiting:
+            raise EOFError
+        return waiting.pop(0)
+
+    return ask
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_person_plays_either_seat_and_illegal_input_is_asked_again(seat: int) -> None:
+    game, params = make_env("TicTacToe-v0")
+    said: list[str] = []
+
+    def first_empty(key: Any, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
+        return jnp.argmax(mask, axis=-1)
+
+    # The agent fills 1, 2, 3, ... in order; the person takes the middle column or a diagonal.
+    typed = ("x", "10", "1", "7", "5", "9") if seat == 0 else ("1", "5", "9", "4", "6", "7")
+    result = play(game, params, first_empty, seat=seat, key=jax.random.key(0), ask=replies(*typed), say=said.append)
+    text = "\n".join(said)
+    assert result is not None
+    assert ("no move" in text) == (seat == 0)
+    assert ("not legal here" in text) == (seat == 1)
+    assert "the agent chooses" in text
+    assert " X | " in text or " O | " in text
+    assert ("you win" in text) == (result > 0)
+
+
+def test_quitting_and_the_end_of_input_leave_the_game() -> None:
+    game, params = make_env("KuhnPoker-v0")
+    for typed in (("quit",), ()):
+        said: list[str] = []
+        assert play(game, params, random_player, seat=0, key=jax.random.key(1), ask=replies(*typed), say=said.append) is None
+        assert "your card: " in said[0]
+        assert said[-1] == "you left the game"
+
+
+def test_games_of_more_than_two_can_be_played_from_every_seat() -> None:
+    game, params = make_env("Territory-v0")
+    names = game.action_names(params)
+    said: list[str] = []
+
+    def ask(prompt: str) -> str:
+        return prompt.partition("(")[2].split()[0].strip(",")
+
+    assert play(game, params, random_player, seat=3, key=jax.random.key(2), ask=ask, say=said.append) is not None
+    others = [line for line in said if " chooses " in line]
+    assert {line.split(" chooses ")[0] for line in others} == {"player 0", "player 1", "player 2"}
+    assert all(line.split(" chooses ")[1].split(" (")[0] in names for line in others)
+    with pytest.raises(rljax.ConfigError, match="seat = 4: expected 0 to 3"):
+        play(game, params, random_player, seat=4, key=jax.random.key(2), ask=ask, say=said.append)
+
+
+@pytest.mark.parametrize("name", ["NumberDuel-v0", "LeducPoker-v0", "BiasedRPS-v0", "Draft-v0", "ConnectFour-v0"])
+def test_every_game_of_two_can_be_played(name: str) -> None:
+    game, params = make_env(name)
+    names = game.action_names(params)
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return prompt.partition("(")[2].split()[0].strip(",")  # the first legal one
+
+    said: list[str] = []
+    result = play(game, params, random_player, seat=1, key=jax.random.key(2), ask=ask, say=said.append)
+    assert result is not None
+    assert asked or name == "LeducPoker-v0"
+    assert len(names) == game.action_space(params).n
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.slow
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Train, let two checkpoints and random play meet, play, evaluate; bad input is one line."""
+    monkeypatch.chdir(tmp_path)
+    tiny: Any = {
+        "env": "TicTacToe-v0",
+        "num_envs": 8,
+        "num_steps": 8,
+        "num_minibatches": 2,
+        "total_timesteps": 512,
+        "network": {"hidden": [8]},
+    }
+    config = rljax.SelfPlayConfig(**tiny)
+    rljax.fit(config.replace(eval_every=256), run_dir="runs/a", checkpoint_every=256)
+    # Whom evaluations are against, and how many of their games differ, is in the records and said.
+    header, *records = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
+    assert header["eval_opponent"] == "random play"
+    assert 1 < records[-1]["eval/distinct"] <= 32
+    main(["eval", "runs/a", "--episodes", "20"])
+    main(["show", "runs/a"])
+    said = capsys.readouterr().out
+    assert "greedy return over 20 games against random play (" in said
+    assert "evaluated against random play" in said
+    Path("b.toml").write_text(dump_config(config.replace(env="KuhnPoker-v0")))
+    main(["train", "b.toml"])
+    said = capsys.readouterr().out
+    assert "  rljax play runs/b\n  rljax tournament runs/b --include random\n" in said
+    rljax.fit(rljax.PPOConfig(total_timesteps=512), run_dir="runs/c")
+    main(["tournament", "runs/a", "runs/a/checkpoints/step_256", "--include", "random", "--games", "10"])
+    table = capsys.readouterr().out
+    for name in ("a ", "a/256 ", "random "):
+        assert sum(line.startswith(name) and "[" in line for line in table.splitlines()) == 1
+    assert Path("tournament.png").exists()
+    shutil.copytree("runs/a", "elsewhere/a", symlinks=True)
+    main(["tournament", "runs/a", "elsewhere/a", "--include", " random", "--games", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("runs/a ", "elsewhere/a ", "random "):
+        assert sum(line.startswith(name) and "[" in line for line in lines) == 1
+    league = rljax.LeagueConfig(**tiny, num_slots=1, pool_size=8, snapshot_every=64, snapshot_timeout=64, league_reset=0.0)
+    rljax.fit(league, run_dir="runs/d")
+    main(["plot", "--kind", "payoffs", "runs/d", "--out", "payoffs.png"])
+    standings = league_standings(rljax.load_run("runs/d"))
+    assert standings.names[:5] == ("main", "main exploiter", "league exploiter 1", "league exploiter 2", "main @ 0")
+    assert len(standings.names) == 4 + 8
+    np.testing.assert_allclose(standings.wins + standings.wins.T + standings.draws, standings.games, rtol=1e-5)
+    assert standings.games[0].sum() > 0
+    assert standings.ratings.rating[4] == 1000.0
+    with Image.open("payoffs.png") as picture:
+        assert picture.width > 500
+    capsys.readouterr()
+    monkeypatch.setattr("builtins.input", replies("5", "quit"))
+    main(["play", "runs/a", "--seat", "0"])
+    assert "you left the game" in capsys.readouterr().out
+    for arguments, message in (
+        (["tournament", "runs/a", "runs/b"], "expected one game"),
+        (["tournament", "runs/a"], "at least two different players"),
+        (["tournament", "runs/a", "--include", "randm"], "did you mean 'random'"),
+        (["tournament", "runs/a", "--include", "random", "--out", "x.txt"], "expected a file name that ends in"),
+        (["tournament", "runs/a", "--include", "random", "--games", "0"], "games = 0"),
+        (["tournament", "runs/a", "--include", "random", "--openings", "-1"], "openings = -1"),
+        (["tournament", "runs/c", "--include", "random"], "is no agent of a game"),
+        (["tournament", "runs/b", "--include", "random,mcts"], "hides a part of its state"),
+        (["play", "runs/b", "--simulations", "4"], "hides a part of its state"),
+        (["play", "runs/a", "--simulations", "-1"], "simulations = -1: expected"),
+        (["play", "runs/c"], "is no agent of a game"),
+        (["plot", "--kind", "payoffs", "runs/a"], "has no pool of past players"),
+        (["plot", "--kind", "payoffs", "runs/c"], "has no pool of past players"),
+        (["play", "runs/a", "--seat", "2"], "seat = 2: expected 0 or 1"),
+        (["train", "tictactoe_selfplay", "--env", "CartPole-v1"], "is no game"),
+    ):
+        assert_refused(arguments, message, capsys)
