@@ -117,7 +117,7 @@ from rljax.nn.transforms import TwoHot
 from rljax.planning.alphazero import AlphaZeroConfig
 from rljax.planning.mcts import make_mcts
 from rljax.run.driver import FitResult
-from rljax.run.export.policy import export_policy, load_policy
+from rljax.run.export import export_policy, load_policy
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
@@ -125,6 +125,7 @@ from rljax.run.loggers import Logger, RunStart
 from rljax.run.search.space import Range
 from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
 from rljax.run.search.tune import TuneResult, resume_tune, tune
+from rljax.version import __version__
 
 install_moved()
 
@@ -132,8 +133,6 @@ if TYPE_CHECKING:
     from rljax.run.view.contests import play, tournament
     from rljax.run.view.plot import plot
     from rljax.run.view.record import record
-
-__version__ = "0.1.0"
 
 _LATER = {"plot": "plot", "record": "record", "play": "contests", "tournament": "contests"}
 """Functions whose modules are imported when they are first asked for: training does without what they need."""

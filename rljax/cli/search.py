@@ -19,6 +19,7 @@ from rljax.cli.overrides import swallowed
 from rljax.core.config import env_name, load_config
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.files.folder import check_free
+from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.space import changed
@@ -32,28 +33,28 @@ TABLE_ROWS = 20
 def sweep(options: Sweep, axes: dict[str, Any]) -> None:
     """`rljax sweep`: a table of what each combination of values came to, and files of all runs."""
     if options.parquet:
-        sweeps.check_parquet()
+        plans.check_parquet()
     if options.resume is not None:
         _check_resumed(options, axes, ("run_dir", "seeds", "search", "samples", "episodes"))
         folder = Path(options.resume)
-        plan, episodes = sweeps.read_sweep(folder)
+        plan, episodes = plans.read_sweep(folder)
         say(f"resuming the sweep in {folder}")
     else:
         name = _source(options.config, axes, "sweep")
         config, space = _fixed_and_varied(load_config(name), axes)
         how: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "search", "samples", "max_runs")}
-        plan, episodes = sweeps.plan_sweep(config, space, **how), options.episodes
+        plan, episodes = plans.plan_sweep(config, space, **how), options.episodes
         sweeps.check_numbers(options.batch_size, episodes)
         folder = Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem))
-        sweeps.create_sweep_dir(folder, plan, episodes)
+        plans.create_sweep_dir(folder, plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
         say(f"sweep of {config.algorithm} on {env_name(config)}: {cells} = {plan.runs} runs into {folder}")
     with _interruptible("sweep", folder):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     _print_cells(result)
     if options.parquet:
-        sweeps.write_parquet(result, folder / "results.parquet")
-    best = shlex.quote(str(folder / sweeps.BEST_FILE))
+        plans.write_parquet(result, folder / "results.parquet")
+    best = shlex.quote(str(folder / plans.BEST_FILE))
     _print_files(folder)
     say("next:", f"rljax train {best}")
 
@@ -126,7 +127,7 @@ def _fixed_and_varied(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str,
     return changed(config, single), {name: values for name, values in axes.items() if name not in single}
 
 
-def _print_cells(result: sweeps.SweepResult) -> None:
+def _print_cells(result: plans.SweepResult) -> None:
     table = make_table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", text=tuple(result.cells[0]))
     order = np.argsort(np.where(np.isnan(result.means), np.inf, -result.means), kind="stable")
     for rank, i in enumerate(order[:TABLE_ROWS]):

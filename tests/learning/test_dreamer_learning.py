@@ -101,10 +101,10 @@ def check_rewards_and_ends(cartpole: Trained, figure: Callable[[str], None]) -> 
         length, count = batch.reward.shape
         wide = parts._replace(config=parts.config.replace(batch_size=count, batch_length=length, train_ratio=count * length / 2))
         noise = loss_noise(wide, jax.random.key(3))
-        _, latents, _ = world_model_loss(parts.networks, state.params, None, batch, noise, parts.config, state.updates)
+        _, latents, _ = world_model_loss(parts, state.params, state, batch, noise)
         cont = jax.nn.sigmoid(parts.networks.apply("cont", state.params, latents.feature)[..., 0])
         starts = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), latents)
-        ahead = imagine(parts.networks, parts.policy, state.params, starts, noise)
+        ahead = imagine(parts, state.params, starts, noise)
         reward = float(jnp.mean(rljax.TwoHot().decode(parts.networks.apply("reward", state.params, ahead.feature[1:]))))
         # Rows that begin an episode have the reward 0 of nothing done, which imagination never visits.
         had = float(jnp.mean(batch.reward, where=~batch.is_first))

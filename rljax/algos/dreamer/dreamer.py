@@ -12,38 +12,42 @@ One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from rljax.algos.common.off_policy import polyak_update, run_turns
 from rljax.algos.common.optimizer import annealed
 from rljax.algos.common.state import initial_fields, seen
 from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop, warmed_up
-from rljax.algos.dreamer.losses import LossNoise, dreamer_loss
+from rljax.algos.dreamer.losses import dreamer_loss, loss_noise
 from rljax.algos.dreamer.memory import check_dreamer_memory, memory_line
 from rljax.algos.dreamer.networks import (
-    TARGETS,
-    DreamerPolicy,
-    Networks,
     encode,
     init_networks,
     make_networks,
     make_policy,
 )
 from rljax.algos.dreamer.openloop import openloop_metrics
+from rljax.algos.dreamer.parts import (
+    Arrival,
+    CollectNoise,
+    DreamerNoise,
+    DreamerParts,
+    DreamerState,
+    PolicyCarry,
+    UpdateNoise,
+    target_of,
+)
 from rljax.algos.dreamer.replay import DreamerRow, replayed_as_seen, row_example, stored_classes, write_latents
 from rljax.algos.dreamer.representation import normalized_prototypes
 from rljax.collect.environments import make_training_env
-from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics, init_return_normalizer, update_statistics
-from rljax.collect.replay import OnlineQueue, Replay, add_rows, init_online_queue, init_replay, sample_online
+from rljax.collect.normalizers import init_return_normalizer, update_statistics
+from rljax.collect.replay import Replay, add_rows, init_online_queue, init_replay, sample_online
 from rljax.collect.rollout import (
-    EnvironmentNoise,
     EpisodeSums,
     environment_noise,
     episode_totals,
@@ -59,85 +63,8 @@ from rljax.core.keys import draw
 from rljax.core.spaces import action_heads
 from rljax.nn.rssm import Latent
 
-
-class Arrival(NamedTuple):
-    """How the environments came to where they are, arrays `[N]`: the reward on arriving, and whether an episode begins, is over,
-    or is over for good there."""
-
-    reward: jax.Array
-    is_first: jax.Array
-    is_last: jax.Array
-    is_terminal: jax.Array
-
-
 TARGET_FRACTION = 0.05
 """How far DreamerPro's target moves in an update."""
-
-
-class PolicyCarry(NamedTuple):
-    """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
-
-    latent: Latent
-    action: jax.Array
-
-
-class DreamerParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here; `memory` as `dreamer_memory` says it."""
-
-    config: DreamerConfig
-    env: Any
-    env_params: Any
-    policy: DreamerPolicy
-    networks: Networks
-    obs: Any
-    memory: Mapping[str, int]
-
-
-class DreamerState(struct.PyTreeNode):
-    """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
-
-    params: Any
-    slow_critic: Any
-    target: Any
-    opt_state: Any
-    updates: jax.Array
-    returns: ReturnNormalizer
-    replay: Replay
-    queue: OnlineQueue
-    obs_statistics: RunningStatistics | None
-    env_state: Any
-    obs: Any
-    arrival: Arrival
-    carry: PolicyCarry
-    key: jax.Array
-    eval_key: jax.Array
-    iteration: jax.Array
-
-    def with_copies(self) -> DreamerState:
-        """With the moving averages where a new run has them."""
-        return self.replace(slow_critic=self.params["critic"], target=_target(self.params))
-
-
-class CollectNoise(NamedTuple):
-    """All that is random in K steps: `[K, N, ...]` for latents and actions, and for the environments."""
-
-    latent: jax.Array
-    action: jax.Array
-    env: EnvironmentNoise
-
-
-class UpdateNoise(NamedTuple):
-    """All that is random in U updates: bits u32 `[U, batch_size]` of the sequences, and a key for each `[U]`."""
-
-    sample: jax.Array
-    key: jax.Array
-
-
-class DreamerNoise(NamedTuple):
-    """All that is random in one turn; with a leading axis those of many."""
-
-    collect: CollectNoise
-    update: UpdateNoise
 
 
 def dreamer_parts(config: DreamerConfig) -> DreamerParts:
@@ -161,10 +88,6 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     return DreamerParts(config, env, env_params, policy, networks, obs, memory)
 
 
-def _target(params: Any) -> Any:
-    return {name: params[name] for name in TARGETS} if "obs_projection" in params else None
-
-
 def _optimizer(config: DreamerConfig) -> optax.GradientTransformation:
     return optax.chain(adaptive_grad_clip(config.agc), laprop())
 
@@ -180,7 +103,7 @@ def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
         params=params,
         # Copies, as a donated state must not hold a buffer two times.
         slow_critic=jax.tree.map(jnp.copy, params["critic"]),
-        target=jax.tree.map(jnp.copy, _target(params)),
+        target=jax.tree.map(jnp.copy, target_of(params)),
         opt_state=_optimizer(config).init(params),
         updates=jnp.zeros((), jnp.int32),
         returns=init_return_normalizer(),
@@ -273,23 +196,6 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
     return state, jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
 
 
-def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
-    """Draw all that one update needs."""
-    config, groups = parts.config, parts.networks.rssm.groups
-    observe_key, imagine_key, action_key, view_key, shift_key = jax.random.split(key, 5)
-    length, batch, states = config.batch_length, config.batch_size, config.batch_length * config.batch_size
-    views = None
-    if config.representation == "dreamerpro":
-        uniform = draw(jax.random.uniform, view_key, (length, 2 * batch, groups))
-        views = (uniform, jax.random.randint(shift_key, (1, 2 * batch, 2), 0, 9) + jnp.zeros((length, 1, 1), jnp.int32))
-    return LossNoise(
-        observe=draw(jax.random.uniform, observe_key, (length, batch, groups)),
-        imagine=draw(jax.random.uniform, imagine_key, (config.horizon, states, groups)),
-        action=parts.policy.noise(action_key, (config.horizon, states)),
-        views=views,
-    )
-
-
 def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise) -> tuple[DreamerState, Metrics]:
     """U updates, each on sequences of the buffer; while it holds fewer than `learning_starts` steps nothing changes.
 
@@ -326,10 +232,7 @@ def _one_update(
     noise = loss_noise(parts, key)
 
     def loss_fn(params: Any) -> Any:
-        return dreamer_loss(
-            parts.networks, parts.policy, params, state.slow_critic, state.target, batch, noise, state.returns, config,
-            state.updates,
-        )  # fmt: skip
+        return dreamer_loss(parts, params, state, batch, noise)
 
     (_, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
     directions, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -340,7 +243,7 @@ def _one_update(
     state = state.replace(
         params=params,
         slow_critic=polyak_update(state.slow_critic, params["critic"], config.slow_fraction),
-        target=None if state.target is None else polyak_update(state.target, _target(params), TARGET_FRACTION),
+        target=None if state.target is None else polyak_update(state.target, target_of(params), TARGET_FRACTION),
         opt_state=opt_state,
         updates=state.updates + 1,
         returns=aux.returns,

@@ -1,4 +1,4 @@
-"""What DreamerV3 minimises (Hafner et al., 2025): the world model on replayed steps, actor and critic on imagined ones.
+"""The losses of DreamerV3 (Hafner et al., 2025): the world model on replayed steps, actor and critic on imagined ones.
 
 Shapes are time-major: `T` rows, `B` sequences, `N = T B` states that imagination starts from, `H` the horizon, `F` a feature.
 """
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rljax.algos.dreamer.networks import TWO_HOT, DreamerPolicy, Networks, encode, is_image, observation_parts
+from rljax.algos.dreamer.networks import TWO_HOT, encode, is_image, observation_parts
+from rljax.algos.dreamer.parts import DreamerParts, DreamerState
 from rljax.algos.dreamer.replay import Replayed
 from rljax.algos.dreamer.representation import (
     dreamerpro_loss,
@@ -22,6 +23,7 @@ from rljax.algos.dreamer.representation import (
 from rljax.collect.normalizers import ReturnNormalizer
 from rljax.collect.returns import lambda_returns
 from rljax.core.agent import Metrics
+from rljax.core.keys import draw
 from rljax.nn.decoders import Parts
 from rljax.nn.rssm import Latent, kl_loss
 from rljax.nn.transforms import symlog
@@ -63,29 +65,45 @@ class LossAux(NamedTuple):
     metrics: Metrics
 
 
+def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
+    """Draw all that one update needs."""
+    config, groups = parts.config, parts.networks.rssm.groups
+    observe_key, imagine_key, action_key, view_key, shift_key = jax.random.split(key, 5)
+    length, batch, states = config.batch_length, config.batch_size, config.batch_length * config.batch_size
+    views = None
+    if config.representation == "dreamerpro":
+        uniform = draw(jax.random.uniform, view_key, (length, 2 * batch, groups))
+        views = (uniform, jax.random.randint(shift_key, (1, 2 * batch, 2), 0, 9) + jnp.zeros((length, 1, 1), jnp.int32))
+    return LossNoise(
+        observe=draw(jax.random.uniform, observe_key, (length, batch, groups)),
+        imagine=draw(jax.random.uniform, imagine_key, (config.horizon, states, groups)),
+        action=parts.policy.noise(action_key, (config.horizon, states)),
+        views=views,
+    )
+
+
 def world_model_loss(
-    networks: Networks, params: Any, target: Any, batch: Replayed, noise: LossNoise, config: Any, updates: jax.Array
+    parts: DreamerParts, params: Any, state: DreamerState, batch: Replayed, noise: LossNoise
 ) -> tuple[jax.Array, Latent, Metrics]:
     """Representation, reward, continuation and the two KL losses of replayed rows, added up with their scales.
 
     Args:
-        networks: the modules.
-        params: of all of them.
-        target: moving average of encoder and projection, of DreamerPro; None for the others.
+        parts: of the configuration.
+        params: of all networks; the loss has a gradient for these alone.
+        state: of the run, before this update; DreamerPro needs its `target` and its count of `updates`.
         batch: rows.
         noise: to draw latents with.
-        config: `representation`, `free_nats`, `gamma`.
-        updates: so far, i32 [].
 
     Returns:
         The loss f32 [], the latents `[T, B, ...]`, and metrics.
     """
+    config, networks = parts.config, parts.networks
     tokens = encode(networks, params, batch.obs, 2)
     latents, posterior = networks.apply_rssm("observe", params, batch.latent, tokens, batch.action, batch.is_first, noise.observe)
     prior = networks.apply_rssm("prior", params, latents.deter)
     kl = kl_loss(posterior, prior, config.free_nats)
     feature = latents.feature
-    representation, metrics = representation_loss(networks, params, target, batch, noise, config, tokens, feature, updates)
+    representation, metrics = representation_loss(parts, params, state, batch, noise, tokens, feature)
     reward = TWO_HOT.loss(networks.apply("reward", params, feature), batch.reward)
     goes_on = jnp.where(batch.is_terminal, 0.0, config.gamma)
     cont = optax.sigmoid_binary_cross_entropy(networks.apply("cont", params, feature)[..., 0], goes_on)
@@ -112,22 +130,23 @@ def reconstruction_loss(prediction: Parts, obs: Any) -> jax.Array:
 
 
 def representation_loss(
-    networks: Networks,
+    parts: DreamerParts,
     params: Any,
-    target: Any,
+    state: DreamerState,
     batch: Replayed,
     noise: LossNoise,
-    config: Any,
     tokens: jax.Array,
     feature: jax.Array,
-    updates: jax.Array,
 ) -> tuple[jax.Array, Metrics]:
-    """What ties features to observations, times its scale; arguments as in `world_model_loss`."""
-    kind = config.representation
+    """The loss that ties features to observations, times its scale; arguments as in `world_model_loss`.
+
+    `tokens` `[T, B, D]` are the encoder's outputs, `feature` `[T, B, F]` those of the states.
+    """
+    kind, networks = parts.config.representation, parts.networks
     if kind == "decoder":
         return jnp.mean(reconstruction_loss(networks.apply("decoder", params, feature), batch.obs)), {}
     if kind == "dreamerpro":
-        swav, temporal, norm = _prototype_losses(networks, params, target, batch, noise, updates)
+        swav, temporal, norm = _prototype_losses(parts, params, state, batch, noise)
         return swav + temporal + norm, {"train/swav_loss": swav, "train/temporal_loss": temporal, "train/norm_loss": norm}
     predicted = networks.apply("projection", params, feature).reshape(-1, tokens.shape[-1])
     truth = jax.lax.stop_gradient(tokens).astype(jnp.float32).reshape(-1, tokens.shape[-1])
@@ -137,10 +156,11 @@ def representation_loss(
 
 
 def _prototype_losses(
-    networks: Networks, params: Any, target: Any, batch: Replayed, noise: LossNoise, updates: jax.Array
+    parts: DreamerParts, params: Any, state: DreamerState, batch: Replayed, noise: LossNoise
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The terms of DreamerPro on two views of every sequence: images shifted apart, vectors as they are."""
     assert noise.views is not None
+    networks, target = parts.networks, state.target
     uniform, offsets = noise.views
 
     def twice(x: jax.Array) -> jax.Array:
@@ -159,7 +179,7 @@ def _prototype_losses(
         return jnp.stack([half.reshape(-1, x.shape[-1]) for half in jnp.split(x, 2, axis=1)])
 
     prototypes = params["prototypes"]["kernel"].T
-    prototypes = jnp.where(updates < FROZEN_PROTOTYPES, jax.lax.stop_gradient(prototypes), prototypes)
+    prototypes = jnp.where(state.updates < FROZEN_PROTOTYPES, jax.lax.stop_gradient(prototypes), prototypes)
     truth = networks.apply("obs_projection", target, encode(networks, target, views, 2))
     return dreamerpro_loss(
         prototypes,
@@ -169,11 +189,12 @@ def _prototype_losses(
     )
 
 
-def imagine(networks: Networks, policy: DreamerPolicy, params: Any, start: Latent, noise: LossNoise) -> Imagined:
+def imagine(parts: DreamerParts, params: Any, start: Latent, noise: LossNoise) -> Imagined:
     """H steps of the policy ahead of every state `[N, ...]`; nothing of it passes a gradient.
 
     No action is masked there: the model does not predict which are legal.
     """
+    networks, policy = parts.networks, parts.policy
     params, start = jax.lax.stop_gradient((params, start))
 
     def act(feature: jax.Array, noise: jax.Array) -> jax.Array:
@@ -184,13 +205,7 @@ def imagine(networks: Networks, policy: DreamerPolicy, params: Any, start: Laten
 
 
 def actor_critic_loss(
-    networks: Networks,
-    policy: DreamerPolicy,
-    params: Any,
-    slow_critic: Any,
-    imagined: Imagined,
-    returns: ReturnNormalizer,
-    config: Any,
+    parts: DreamerParts, params: Any, state: DreamerState, imagined: Imagined
 ) -> tuple[jax.Array, jax.Array, ReturnNormalizer, Metrics]:
     """Policy gradient and value loss on imagined states; the world model gets no gradient (Hafner et al., 2025, eq. 6 and 7).
 
@@ -198,17 +213,15 @@ def actor_critic_loss(
     The slow critic, its moving average, only holds the fast one near.
 
     Args:
-        networks: the modules.
-        policy: of the actions.
-        params: of all networks.
-        slow_critic: parameters like `params["critic"]`.
+        parts: of the configuration.
+        params: of all networks; the loss has a gradient for those of actor and critic alone.
+        state: of the run, before this update: its `slow_critic`, and `returns`, the running range.
         imagined: from `imagine`.
-        returns: the running range, before this update.
-        config: `return_lambda`, `ent_coef`, `return_decay`.
 
     Returns:
         The loss f32 [], the returns of the first states f32 `[N]`, the next running range, and metrics.
     """
+    config, networks, policy = parts.config, parts.networks, parts.policy
     feature = imagined.feature
     frozen = jax.lax.stop_gradient(params)
     reward = TWO_HOT.decode(networks.apply("reward", frozen, feature))
@@ -218,14 +231,14 @@ def actor_critic_loss(
     # The probability of going on has the discount in it already.
     weight = jnp.cumprod(cont, axis=0)[:-1]
     target = lambda_returns(reward, value, cont, config.return_lambda)
-    returns = returns.update(target, config.return_decay)
+    returns = state.returns.update(target, config.return_decay)
     advantage = (target - value[:-1]) / returns.scale()
 
     # On all features, though those of the last states are not needed: a slice of them would be a copy of nearly all of them.
     outputs = networks.apply("actor", params, feature)[:-1]
     entropy = policy.entropy(outputs)
     policy_loss = -weight * (policy.log_prob(outputs, imagined.action) * advantage + config.ent_coef * entropy)
-    value_loss = weight * critic_loss(networks, slow_critic, feature, logits[:-1], target)
+    value_loss = weight * critic_loss(parts, state, feature, logits[:-1], target)
     names = ("policy_loss", "value_loss", "entropy", "value", "imagined_return", "imagined_reward", "imagined_cont")
     means = jnp.stack([jnp.mean(x) for x in (policy_loss, value_loss, entropy, value, target, reward, cont)])
     metrics = {f"train/{name}": mean for name, mean in zip(names, means, strict=True)}
@@ -233,62 +246,47 @@ def actor_critic_loss(
     return means[0] + means[1], target[0], returns, metrics
 
 
-def critic_loss(networks: Networks, slow_critic: Any, feature: jax.Array, logits: jax.Array, target: jax.Array) -> jax.Array:
+def critic_loss(parts: DreamerParts, state: DreamerState, feature: jax.Array, logits: jax.Array, target: jax.Array) -> jax.Array:
     """Cross-entropies f32 `[T, B]` of the critic's logits with returns, and with the slow critic's means; features are those of
     one row more, `[T + 1, B, F]`."""
-    frozen = jax.lax.stop_gradient({"critic": slow_critic})
-    slow = TWO_HOT.decode(networks.apply("critic", frozen, jax.lax.stop_gradient(feature)))[:-1]
+    frozen = jax.lax.stop_gradient({"critic": state.slow_critic})
+    slow = TWO_HOT.decode(parts.networks.apply("critic", frozen, jax.lax.stop_gradient(feature)))[:-1]
     # Both targets are weights of the same logarithms.
     weights = TWO_HOT.encode(jax.lax.stop_gradient(target)) + SLOW_SCALE * TWO_HOT.encode(slow)
     return -jnp.sum(weights * jax.nn.log_softmax(logits), axis=-1)
 
 
 def replay_value_loss(
-    networks: Networks,
-    params: Any,
-    slow_critic: Any,
-    batch: Replayed,
-    feature: jax.Array,
-    bootstrap: jax.Array,
-    config: Any,
+    parts: DreamerParts, params: Any, state: DreamerState, batch: Replayed, feature: jax.Array, bootstrap: jax.Array
 ) -> jax.Array:
     """The critic's loss on replayed rows, f32 []: ties it to rewards that were had, and its gradient reaches the world model.
 
     Args:
-        networks: the modules.
-        params: of all of them.
-        slow_critic: parameters like `params["critic"]`.
+        parts: of the configuration.
+        params: of all networks.
+        state: of the run, before this update: its `slow_critic`.
         batch: rows.
         feature: of the replayed states, with their gradient, `[T, B, F]`.
         bootstrap: the imagined returns of the same states, f32 `[T, B]`.
-        config: `gamma`, `return_lambda`.
     """
+    config = parts.config
     discount = jnp.where(batch.is_terminal, 0.0, config.gamma)
     target = lambda_returns(batch.reward, bootstrap, discount, config.return_lambda, batch.is_last)
-    logits = networks.apply("critic", params, feature)[:-1]
+    logits = parts.networks.apply("critic", params, feature)[:-1]
     # The last row of an episode has no return, only the reward on arriving there.
-    return jnp.mean(jnp.where(batch.is_last[:-1], 0.0, critic_loss(networks, slow_critic, feature, logits, target)))
+    return jnp.mean(jnp.where(batch.is_last[:-1], 0.0, critic_loss(parts, state, feature, logits, target)))
 
 
 def dreamer_loss(
-    networks: Networks,
-    policy: DreamerPolicy,
-    params: Any,
-    slow_critic: Any,
-    target: Any,
-    batch: Replayed,
-    noise: LossNoise,
-    returns: ReturnNormalizer,
-    config: Any,
-    updates: jax.Array,
+    parts: DreamerParts, params: Any, state: DreamerState, batch: Replayed, noise: LossNoise
 ) -> tuple[jax.Array, LossAux]:
-    """All losses of one update in one number, for one optimiser; arguments as in the functions above."""
-    model, latents, metrics = world_model_loss(networks, params, target, batch, noise, config, updates)
+    """Add up all losses of one update, for one optimiser; arguments as in `world_model_loss` and `actor_critic_loss`."""
+    model, latents, metrics = world_model_loss(parts, params, state, batch, noise)
     start = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), latents)
-    imagined = imagine(networks, policy, params, start, noise)
-    behaviour, bootstrap, returns, more = actor_critic_loss(networks, policy, params, slow_critic, imagined, returns, config)
+    imagined = imagine(parts, params, start, noise)
+    behaviour, bootstrap, returns, more = actor_critic_loss(parts, params, state, imagined)
     bootstrap = bootstrap.reshape(batch.reward.shape)
-    repval = replay_value_loss(networks, params, slow_critic, batch, latents.feature, bootstrap, config)
+    repval = replay_value_loss(parts, params, state, batch, latents.feature, bootstrap)
     metrics |= more | {"train/repval_loss": repval, "train/replayed_reward": jnp.mean(batch.reward)}
     loss = model + behaviour + REPVAL_SCALE * repval
     return loss, LossAux(jax.lax.stop_gradient(latents), returns, metrics | {"train/loss": loss})

@@ -6,12 +6,13 @@ no better than those from shuffled actions, or than the last frame again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rljax.algos.dreamer.networks import TWO_HOT, encode, observation_parts
+from rljax.algos.dreamer.parts import DreamerParts, DreamerState
 from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
 from rljax.collect.replay import read_apart, sample_windows
 from rljax.core.agent import Metrics
@@ -19,9 +20,6 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.nn.decoders import Parts
 from rljax.nn.transforms import symlog
-
-if TYPE_CHECKING:
-    from rljax.algos.dreamer.dreamer import DreamerParts, DreamerState
 
 CONTEXT, STEPS = 5, (5, 15)
 """Rows that are observed for the metrics, and how many steps ahead these look, where `batch_length` has as many."""

@@ -98,20 +98,18 @@ def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax
 
     def observe(state: DreamerState, key: jax.Array) -> Any:
         batch, noise = drawn(state, key)
-        loss = lambda params: world_model_loss(networks, params, state.target, batch, noise, config, state.updates)[0]  # noqa: E731
+        loss = lambda params: world_model_loss(parts, params, state, batch, noise)[0]  # noqa: E731
         return jax.grad(loss)(state.params)
 
     def ahead(state: DreamerState, key: jax.Array) -> Any:
         noise = loss_noise(parts, key)
         starts = networks.rssm.initial((config.batch_size * config.batch_length,))
-        return imagine(networks, parts.policy, state.params, starts, noise)
+        return imagine(parts, state.params, starts, noise)
 
     def behaviour(state: DreamerState, key: jax.Array) -> Any:
         shapes = jax.eval_shape(ahead, state, key)
         imagined = jax.tree.map(lambda x: jax.random.uniform(key, x.shape, jnp.float32).astype(x.dtype), shapes)
-        loss = lambda params: actor_critic_loss(  # noqa: E731
-            networks, parts.policy, params, state.slow_critic, imagined, state.returns, config
-        )[0]
+        loss = lambda params: actor_critic_loss(parts, params, state, imagined)[0]  # noqa: E731
         return jax.grad(loss)(state.params)
 
     def update(state: DreamerState, key: jax.Array) -> Any:

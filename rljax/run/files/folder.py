@@ -38,6 +38,7 @@ from rljax.run.files.places import made_aside
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
 from rljax.run.files.sealed import FORMAT, INFO_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
+from rljax.version import __version__
 
 CONFIG_FILE = "config.toml"
 INFO_FILE = "run.json"
@@ -320,18 +321,14 @@ def _seed_index(seed_index: int | str, seeds: int, meta: dict[str, Any]) -> int:
 
 
 def _write_info(folder: Path, info: RunInfo) -> None:
-    import rljax
-
-    table = {FORMAT: 1, "rljax": rljax.__version__, "jax": jax.__version__, **info._asdict()}
+    table = {FORMAT: 1, "rljax": __version__, "jax": jax.__version__, **info._asdict()}
     (folder / INFO_FILE).write_text(seal(table, indent=2), encoding="utf-8")
 
 
 def _made_by(folder: Path) -> str | None:
     """The version of rljax that made a run, where that is known and another one."""
-    import rljax
-
     try:
         version = json.loads((folder / INFO_FILE).read_text(encoding="utf-8")).get("rljax")
     except (OSError, ValueError, AttributeError):
         return None
-    return None if version == rljax.__version__ else str(version)
+    return None if version == __version__ else str(version)

@@ -41,7 +41,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import rljax
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
@@ -50,6 +49,7 @@ from rljax.run.bench.timing import cpu_model
 from rljax.run.files.outputs import written_aside
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
+from rljax.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "distrax", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")
@@ -218,7 +218,7 @@ def summarized(values: np.ndarray, threshold: float | None = None) -> dict[str, 
 
 def versions() -> dict[str, str]:
     """Of Python and the packages that compute."""
-    found = {"python": platform.python_version(), "rljax": rljax.__version__}
+    found = {"python": platform.python_version(), "rljax": __version__}
     for name in (*PACKAGES, *PEERS):
         try:
             found[name] = importlib.metadata.version(name)
@@ -237,7 +237,7 @@ def hardware_table() -> dict[str, Any]:
 
 def source_commit() -> str | None:
     """The commit of the source that runs, `-dirty` where it was changed since; None where it is no git checkout."""
-    here = Path(rljax.__file__).parent
+    here = Path(__file__).parents[2]
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True).stdout.strip()

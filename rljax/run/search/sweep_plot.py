@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rljax.run.files.outputs import written_aside
+from rljax.run.search.plan import Plan, SweepResult
 from rljax.run.search.space import Range
-from rljax.run.search.sweep import Plan, SweepResult
 from rljax.run.view.lines import shown
 from rljax.run.view.plot import COLORS, METADATA, STYLE
 

@@ -90,6 +90,11 @@ FREE_NATS = 9.0
 """Some of the divergences are below it, some above."""
 
 
+def before(slow: Any, target: Any = None, updates: int = 0) -> Any:
+    """What losses look at of a state."""
+    return SimpleNamespace(slow_critic=slow, target=target, returns=RETURNS, updates=jnp.int32(updates))
+
+
 @functools.cache
 def one_step(kind: str) -> SimpleNamespace:
     """A loss with its metrics, the imagined states and actions, and all that went into it."""
@@ -99,10 +104,9 @@ def one_step(kind: str) -> SimpleNamespace:
     batch, noise = some_batch(parts), loss_noise(parts, jax.random.key(3))
 
     def run(params: Any, slow: Any, batch: Replayed) -> Any:
-        arguments = (slow, None, batch, noise, RETURNS, settings, jnp.int32(0))
-        loss, aux = dreamer_loss(parts.networks, parts.policy, params, *arguments)
+        loss, aux = dreamer_loss(parts, params, before(slow), batch, noise)
         start = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), aux.latents)
-        return loss, aux, imagine(parts.networks, parts.policy, params, start, noise)
+        return loss, aux, imagine(parts, params, start, noise)
 
     loss, aux, imagined = jax.jit(run)(params, slow, batch)
     return SimpleNamespace(
@@ -309,8 +313,7 @@ def gradients() -> tuple[Any, Any, dict[str, Any]]:
     batch, noise = some_batch(parts), loss_noise(parts, jax.random.key(3))
 
     def terms(params: Any, slow: Any) -> jax.Array:
-        arguments = (slow, None, batch, noise, RETURNS, settings, jnp.int32(0))
-        metrics = dreamer_loss(parts.networks, parts.policy, params, *arguments)[1].metrics
+        metrics = dreamer_loss(parts, params, before(slow), batch, noise)[1].metrics
         return jnp.stack([metrics[f"train/{term}_loss"] for term in TERMS])
 
     jacobians = jax.jit(jax.jacrev(terms, (0, 1)))(some_params(parts), some_params(parts, 1)["critic"])
@@ -457,7 +460,7 @@ def represented(representation: str) -> SimpleNamespace:
     target = rljax.dreamer_init(parts, jax.random.key(0)).target
 
     def loss(params: Any) -> Any:
-        _, latents, metrics = world_model_loss(parts.networks, params, target, batch, noise, settings, jnp.int32(0))
+        _, latents, metrics = world_model_loss(parts, params, before(None, target), batch, noise)
         return metrics["train/representation_loss"], (latents.feature, encode(parts.networks, params, batch.obs, 2))
 
     (value, (feature, token)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
@@ -543,7 +546,7 @@ def test_dreamerpro_shifts_pictures_and_nothing_else() -> None:
     @jax.jit
     def loss(offsets: jax.Array) -> jax.Array:
         moved = noise._replace(views=(uniform, offsets))
-        metrics = world_model_loss(parts.networks, state.params, state.target, batch, moved, settings, jnp.int32(0))[2]
+        metrics = world_model_loss(parts, state.params, before(None, state.target), batch, moved)[2]
         return metrics["train/representation_loss"]
 
     assert float(loss(offsets)) == float(loss(jnp.full_like(offsets, 4)))

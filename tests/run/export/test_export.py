@@ -20,7 +20,7 @@ from jax import export as jax_export
 import rljax
 from rljax.core.spaces import Dict
 from rljax.envs.composite import Composite, CompositeState
-from rljax.run.export.policy import ExportReport, export_policy, load_policy
+from rljax.run.export import ExportReport, export_policy, load_policy
 
 CARTPOLE = rljax.PPOConfig(
     env="CartPole-v1",

@@ -16,7 +16,7 @@ import tomli_w
 
 import rljax
 from rljax.run.files.outputs import make_folder
-from rljax.run.search import sweep as sweeps
+from rljax.run.search import plan as plans
 from rljax.run.search import tune as tuning
 from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
 from tests.run.tiny_runs import assert_refused
@@ -36,7 +36,7 @@ class Killed(BaseException):
 def test_a_sweep_that_could_not_begin_leaves_nothing_in_its_place(
     operation: str, occurrence: int, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = sweeps.plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]})
+    plan = plans.plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]})
     usual, count = getattr(Path, operation), 0
 
     def stopped(self: Path, *arguments: Any, **options: Any) -> Any:
@@ -51,13 +51,13 @@ def test_a_sweep_that_could_not_begin_leaves_nothing_in_its_place(
         if isinstance(error, Killed):
             patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # nor does it clean up
         with pytest.raises((Killed, rljax.ConfigError)) as told:
-            sweeps.create_sweep_dir(tmp_path / "a", plan, 5)
+            plans.create_sweep_dir(tmp_path / "a", plan, 5)
     assert isinstance(told.value, Killed) or "cannot be made: No space left on device" in str(told.value)
     assert not (tmp_path / "a").exists()
     with warnings.catch_warnings(record=True) as told_of:
-        sweeps.create_sweep_dir(tmp_path / "a", plan, 5)
+        plans.create_sweep_dir(tmp_path / "a", plan, 5)
     assert all("left by a process that was killed" in str(warning.message) for warning in told_of)
-    assert sweeps.read_sweep(tmp_path / "a")[0].cells == plan.cells
+    assert plans.read_sweep(tmp_path / "a")[0].cells == plan.cells
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
@@ -91,7 +91,7 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_files_of_a_sweep_are_one_line(file: str, text: bytes, message: str, tmp_path: Path) -> None:
-    sweeps.create_sweep_dir(tmp_path / "a", sweeps.plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}), 5)
+    plans.create_sweep_dir(tmp_path / "a", plans.plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}), 5)
     (tmp_path / "a" / file).write_bytes(text)
     with pytest.raises(rljax.RljaxError, match=message) as error:
         rljax.resume_sweep(tmp_path / "a")

@@ -1,0 +1,97 @@
+"""The types that all parts of Dreamer share: what a configuration stands for, the state of a run, and its random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from flax import struct
+
+from rljax.algos.dreamer.config import DreamerConfig
+from rljax.algos.dreamer.networks import TARGETS, DreamerPolicy, Networks
+from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
+from rljax.collect.replay import OnlineQueue, Replay
+from rljax.collect.rollout import EnvironmentNoise
+from rljax.nn.rssm import Latent
+
+
+class Arrival(NamedTuple):
+    """How the environments came to where they are, arrays `[N]`: the reward on arriving, and whether an episode begins, is over,
+    or is over for good there."""
+
+    reward: jax.Array
+    is_first: jax.Array
+    is_last: jax.Array
+    is_terminal: jax.Array
+
+
+class PolicyCarry(NamedTuple):
+    """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
+
+    latent: Latent
+    action: jax.Array
+
+
+class DreamerParts(NamedTuple):
+    """What a configuration stands for: built once, closed over by every function here; `memory` as `dreamer_memory` says it."""
+
+    config: DreamerConfig
+    env: Any
+    env_params: Any
+    policy: DreamerPolicy
+    networks: Networks
+    obs: Any
+    memory: Mapping[str, int]
+
+
+class DreamerState(struct.PyTreeNode):
+    """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
+
+    params: Any
+    slow_critic: Any
+    target: Any
+    opt_state: Any
+    updates: jax.Array
+    returns: ReturnNormalizer
+    replay: Replay
+    queue: OnlineQueue
+    obs_statistics: RunningStatistics | None
+    env_state: Any
+    obs: Any
+    arrival: Arrival
+    carry: PolicyCarry
+    key: jax.Array
+    eval_key: jax.Array
+    iteration: jax.Array
+
+    def with_copies(self) -> DreamerState:
+        """With the moving averages where a new run has them."""
+        return self.replace(slow_critic=self.params["critic"], target=target_of(self.params))
+
+
+class CollectNoise(NamedTuple):
+    """All that is random in K steps: `[K, N, ...]` for latents and actions, and for the environments."""
+
+    latent: jax.Array
+    action: jax.Array
+    env: EnvironmentNoise
+
+
+class UpdateNoise(NamedTuple):
+    """All that is random in U updates: bits u32 `[U, batch_size]` of the sequences, and a key for each `[U]`."""
+
+    sample: jax.Array
+    key: jax.Array
+
+
+class DreamerNoise(NamedTuple):
+    """All that is random in one turn; with a leading axis those of many."""
+
+    collect: CollectNoise
+    update: UpdateNoise
+
+
+def target_of(params: Any) -> Any:
+    """The parameters whose moving average DreamerPro predicts; None for the others."""
+    return {name: params[name] for name in TARGETS} if "obs_projection" in params else None
