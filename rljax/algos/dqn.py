@@ -68,6 +68,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
+from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
 from rljax.nn.distributions import mask_logits
 
 METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss")
@@ -113,22 +114,18 @@ class DQNState(struct.PyTreeNode):
     """The whole truth about a run; `updates` counts gradient steps."""
 
     params: Any
-    target_params: Any
+    target_params: Any = copy_of_params(lambda params, _: params)
     opt_state: Any
     updates: jax.Array
-    replay: Replay
-    priorities: Priorities | None
-    obs_statistics: RunningStatistics | None
-    reward_statistics: RewardStatistics | None
-    env_state: Any
-    obs: Any
-    key: jax.Array
-    eval_key: jax.Array
+    replay: Replay = buffer()
+    priorities: Priorities | None = buffer(depends_on=("priority_alpha", "n_step"))
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
-
-    def with_copies(self) -> DQNState:
-        """With the target network where a new run has it."""
-        return self.replace(target_params=self.params)
 
 
 class DQNNoise(NamedTuple):

@@ -46,6 +46,7 @@ from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
+from rljax.core.state import copy_of_params, per_environment, random_key, statistics
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
 
@@ -112,22 +113,16 @@ class ImpalaState(struct.PyTreeNode):
     """
 
     params: Any
-    past_params: jax.Array | None
+    past_params: jax.Array | None = copy_of_params(lambda params, past: jnp.tile(ravel(params), (past.shape[0], 1)))
     opt_state: Any
-    obs_statistics: RunningStatistics | None
-    reward_statistics: RewardStatistics | None
-    env_state: Any
-    obs: Any
-    carry: Any
-    key: jax.Array
-    eval_key: jax.Array
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    carry: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
-
-    def with_copies(self) -> ImpalaState:
-        """With the past policies of a new run: all the present one."""
-        if self.past_params is None:
-            return self
-        return self.replace(past_params=jnp.tile(ravel(self.params), (self.past_params.shape[0], 1)))
 
 
 class ImpalaRollout(NamedTuple):

@@ -52,6 +52,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
+from rljax.core.state import per_environment, random_key, statistics
 from rljax.core.wrappers import split_privileged
 from rljax.nn.distributions import ActionHead
 from rljax.nn.policy import Policy
@@ -113,6 +114,10 @@ class PPOConfig(Config):
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
 
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        return head_names(self)
+
 
 class PPOParts(NamedTuple):
     """What a configuration stands for: built once, closed over by every function here.
@@ -137,14 +142,14 @@ class PPOState(struct.PyTreeNode):
 
     params: Any
     opt_state: Any
-    obs_statistics: RunningStatistics | None
-    reward_statistics: RewardStatistics | None
-    intrinsic: Any
-    env_state: Any
-    obs: Any
-    carry: Any
-    key: jax.Array
-    eval_key: jax.Array
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
+    intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    carry: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
 
 

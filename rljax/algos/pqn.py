@@ -46,6 +46,7 @@ from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rol
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.keys import draw
+from rljax.core.state import per_environment, random_key, statistics
 
 
 @algorithm("pqn")
@@ -97,12 +98,12 @@ class PQNState(struct.PyTreeNode):
 
     params: Any
     opt_state: Any
-    obs_statistics: RunningStatistics | None
-    reward_statistics: RewardStatistics | None
-    env_state: Any
-    obs: Any
-    key: jax.Array
-    eval_key: jax.Array
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
 
 

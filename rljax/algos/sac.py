@@ -62,6 +62,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.keys import draw
 from rljax.core.spaces import Box
+from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
 
 METRICS = (
     "train/entropy",
@@ -136,21 +137,17 @@ class SACState(struct.PyTreeNode):
     """
 
     params: Any
-    target_params: Any
+    target_params: Any = copy_of_params(lambda params, _: params["critic"])
     opt_state: Any
     updates: jax.Array
-    replay: Replay
-    obs_statistics: RunningStatistics | None
-    reward_statistics: RewardStatistics | None
-    env_state: Any
-    obs: Any
-    key: jax.Array
-    eval_key: jax.Array
+    replay: Replay = buffer()
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
-
-    def with_copies(self) -> SACState:
-        """With the target critics where a new run has them."""
-        return self.replace(target_params=self.params["critic"])
 
 
 class SACNoise(NamedTuple):

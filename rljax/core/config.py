@@ -176,6 +176,11 @@ class Config:
         return 0
 
     @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names of the value heads in the order of the network's outputs, which the shapes of parameters do not tell."""
+        return ()
+
+    @property
     def num_iterations(self) -> int:
         """Iterations in the budget: `total_timesteps` is never exceeded."""
         return self.total_timesteps // self.steps_per_iteration

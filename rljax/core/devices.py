@@ -20,6 +20,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rljax.core.errors import ConfigError, RljaxWarning, first_line, how_to_install
+from rljax.core.state import Role, roles_of
 
 AXIS = "data"
 
@@ -128,27 +129,21 @@ def over_devices(tree: Any, axis: int = 0) -> Any:
     return jax.tree.map(split, tree)
 
 
-ENVIRONMENT_FIELDS = ("env_state", "obs", "arrival", "carry")
-"""Fields of a state that hold episodes under way, leaves `[N, ...]`: split together, and kept or started anew together."""
-
-REPLAY_FIELD = "replay"
-"""That whose leaves are `[capacity, N, ...]`."""
-
-
 def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
-    """How the leaves of a state lie on the mesh: environments and their steps in a buffer split, all else on every device.
+    """Return the sharding of each leaf of a state: environments and the steps in a buffer are split, all else is on every device.
 
     `leading` axes (of seeds) come before all others.
     """
+    roles = roles_of(state)
+    axes = {Role.PER_ENVIRONMENT: leading, Role.BUFFER: leading + 1}
 
-    def of(path: Any, x: Any) -> NamedSharding:
-        field = getattr(path[0], "name", None)
-        axis = {**dict.fromkeys(ENVIRONMENT_FIELDS, leading), REPLAY_FIELD: leading + 1}.get(str(field))
+    def sharding(path: Any, x: Any) -> NamedSharding:
+        axis = axes.get(roles[path[0].name].role)
         if axis is None or len(x.shape) <= axis or x.shape[axis] != num_envs:
             return NamedSharding(mesh, PartitionSpec())
         return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
-    return jax.tree_util.tree_map_with_path(of, state)
+    return jax.tree_util.tree_map_with_path(sharding, state)
 
 
 def laid_out(function: Callable[..., Any], num_devices: int, num_envs: int) -> Callable[..., Any]:

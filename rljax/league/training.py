@@ -35,6 +35,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.core.spaces import action_heads
+from rljax.core.state import per_environment, random_key
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
 from rljax.league.league import LANES, League, begin_anew
@@ -70,11 +71,11 @@ class GameState(struct.PyTreeNode):
 
     params: Any
     opt_state: Any
-    env_state: Playing
-    obs: Any
+    env_state: Playing = per_environment()
+    obs: Any = per_environment()
     league: League | None
-    key: jax.Array
-    eval_key: jax.Array
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
 
 

@@ -38,6 +38,7 @@ from rljax.core.config import Config, algorithm, leaf, static
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
+from rljax.core.state import per_environment, random_key
 from rljax.nn.distributions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
 from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, judged_by, search_functions
@@ -99,12 +100,12 @@ class AlphaZeroState(struct.PyTreeNode):
 
     params: Any
     opt_state: Any
-    env_state: Any
-    obs: Any
-    length: jax.Array
-    returns: jax.Array
-    key: jax.Array
-    eval_key: jax.Array
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    length: jax.Array = per_environment()
+    returns: jax.Array = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
 
 

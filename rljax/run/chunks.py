@@ -14,6 +14,7 @@ from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, Metrics, stack_metrics
 from rljax.core.config import Config
 from rljax.core.devices import everywhere
+from rljax.core.state import Role, roles_of
 from rljax.run.files.records import UPDATES
 
 INT32 = jax.ShapeDtypeStruct((), jnp.int32)
@@ -154,8 +155,9 @@ def run_iterations(
 
 def iterations_before_learning(config: Config, state: Any) -> int:
     """Iterations that begin with too few steps in the replay buffer to learn from; the last one may learn before it ends."""
-    replay = getattr(state, "replay", None)
-    if not isinstance(replay, Replay):
+    buffers = [getattr(state, name) for name, role in roles_of(state).items() if role.role is Role.BUFFER]
+    replay = next((value for value in buffers if isinstance(value, Replay)), None)
+    if replay is None:
         return 0
     missing = config.rows_before_learning - int(np.ravel(replay.size)[0])
     return max(0, -(-missing * config.num_envs // config.steps_per_iteration))

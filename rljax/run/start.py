@@ -12,13 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.common.value_heads import head_names
-from rljax.algos.ppo import PPOConfig
 from rljax.core.agent import Agent, check_own, make_agent, own_in
 from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
-from rljax.core.devices import ENVIRONMENT_FIELDS
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
+from rljax.core.state import fields_to_reset, roles_of
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, state_from
 from rljax.run.files.folder import (
     RunInfo,
@@ -36,12 +34,6 @@ from rljax.run.files.folder import (
 
 BUDGET = "total_timesteps"
 """The one field of a run's configuration that resuming it may change."""
-
-REPLAY_FIELDS = ("replay", "priorities", "queue")
-"""Fields of a state that hold steps taken: started anew where the episodes under way are, and together."""
-
-PRIORITY_FIELDS = ("priority_alpha", "n_step")
-"""Fields of a configuration that say what a priority is, and of which steps."""
 
 
 class Start(NamedTuple):
@@ -217,7 +209,7 @@ def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:
 def _take_over(
     fresh: Any, checkpoint: Checkpoint, old: Config, new: Config, source: Path, seeds: int | None
 ) -> tuple[Any, list[str], list[str]]:
-    """`(state, fields made anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
+    """`(state, fields begun anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
     saved: dict[str, dict[str, np.ndarray]] = {}
     for name, x in checkpoint.arrays.items():
         saved.setdefault(name.partition("/")[0], {})[name] = x
@@ -230,39 +222,25 @@ def _take_over(
         raise ConfigError(f"the network of this configuration cannot take the weights of {source}: {name} is {there_is} there "
                           f"and {here_is} here")  # fmt: skip
 
-    if isinstance(old, PPOConfig) and isinstance(new, PPOConfig) and head_names(old) != head_names(new):
+    if type(old) is type(new) and old.value_names != new.value_names:
         raise ConfigError(
-            f"value heads {list(head_names(new))}: the weights of {source} are those of {list(head_names(old))}, in this order"
+            f"value heads {list(new.value_names)}: the weights of {source} are those of {list(old.value_names)}, in this order"
         )
     keys = checkpoint.meta["keys"] or {}
-    anew = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
-    anew |= {name for name in fields if any(keys.get(key, impl) != impl for key, impl in key_impls({name: fields[name]}).items())}
-    there, now = config_table(old), config_table(new)
-    another = (there["env"], there["env_params"]) != (now["env"], now["env_params"])
-    if any(getattr(old, name, None) != getattr(new, name, None) for name in PRIORITY_FIELDS):
-        anew |= fields.keys() & {"priorities"}
-    if another or getattr(old, "intrinsic", None) != getattr(new, "intrinsic", None):
-        # What was new there may not be here, and is counted in another way.
-        anew |= fields.keys() & {"intrinsic"}
-    if another or anew & set(ENVIRONMENT_FIELDS):
-        # Steps in a buffer are of the episodes under way: none may seem to follow one of another environment.
-        anew |= fields.keys() & {*ENVIRONMENT_FIELDS, *REPLAY_FIELDS}
-    elif anew & set(REPLAY_FIELDS):
-        anew |= fields.keys() & set(REPLAY_FIELDS)
-    if getattr(old, "batch_length", None) != getattr(new, "batch_length", None):
-        # It counts sequences of the old length. The buffer stays: rows count from where it is now.
-        anew |= fields.keys() & {"queue"}
-    taken = {
-        name: state_from(saved[name], {name: value}, keys, source)[name]
-        for name, value in fields.items()
-        if name not in anew and not (old.seed != new.seed and name in ("key", "eval_key"))
+    unfit = {name for name in fields if _first_difference(saved.get(name, {}), here[name]) is not None}
+    unfit |= {
+        name for name in fields if any(keys.get(key, impl) != impl for key, impl in key_impls({name: fields[name]}).items())
     }
-    state = fresh.replace(**taken)
-    if hasattr(state, "with_copies"):
-        # A target network or a past policy that is made anew is a copy of the parameters, as in a new run.
-        copied = state.with_copies() if seeds is None else jax.vmap(type(state).with_copies)(state)
-        state = state.replace(**{name: getattr(copied, name) for name in anew & set(fields)})
-    return state, sorted(anew & set(fields)), sorted(set(saved) - set(fields))
+    reset, reseeded = fields_to_reset(fresh, unfit, config_table(old), config_table(new), old.seed == new.seed)
+    reset &= set(fields)
+    kept = fields.keys() - reset - reseeded
+    state = fresh.replace(**{name: state_from(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
+    # A target network or a past policy that is not taken over is a copy of the parameters, as in a new run.
+    copies = {name: role.copy for name, role in roles_of(fresh).items() if name in reset and role.copy is not None}
+    for name, copy in copies.items():
+        made = (copy if seeds is None else jax.vmap(copy))(state.params, fields[name])
+        state = state.replace(**{name: made})
+    return state, sorted(reset), sorted(set(saved) - set(fields))
 
 
 def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:

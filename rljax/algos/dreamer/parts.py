@@ -13,6 +13,7 @@ from rljax.algos.dreamer.networks import TARGETS, DreamerPolicy, Networks
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
 from rljax.collect.replay import OnlineQueue, Replay
 from rljax.collect.rollout import EnvironmentNoise
+from rljax.core.state import buffer, buffer_cursor, copy_of_params, per_environment, random_key, statistics
 from rljax.nn.rssm import Latent
 
 
@@ -49,25 +50,21 @@ class DreamerState(struct.PyTreeNode):
     """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
 
     params: Any
-    slow_critic: Any
-    target: Any
+    slow_critic: Any = copy_of_params(lambda params, _: params["critic"])
+    target: Any = copy_of_params(lambda params, _: target_of(params))
     opt_state: Any
     updates: jax.Array
-    returns: ReturnNormalizer
-    replay: Replay
-    queue: OnlineQueue
-    obs_statistics: RunningStatistics | None
-    env_state: Any
-    obs: Any
-    arrival: Arrival
-    carry: PolicyCarry
-    key: jax.Array
-    eval_key: jax.Array
+    returns: ReturnNormalizer = statistics()
+    replay: Replay = buffer()
+    queue: OnlineQueue = buffer_cursor(depends_on=("batch_length",))
+    obs_statistics: RunningStatistics | None = statistics()
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    arrival: Arrival = per_environment()
+    carry: PolicyCarry = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
     iteration: jax.Array
-
-    def with_copies(self) -> DreamerState:
-        """With the moving averages where a new run has them."""
-        return self.replace(slow_critic=self.params["critic"], target=target_of(self.params))
 
 
 class CollectNoise(NamedTuple):

@@ -16,6 +16,7 @@ from rljax.algos.dreamer.dreamer import loss_noise
 from rljax.algos.dreamer.laprop import LaPropState
 from rljax.algos.dreamer.losses import dreamer_loss, imagine, reconstruction_loss, world_model_loss
 from rljax.algos.dreamer.networks import encode
+from rljax.algos.dreamer.parts import target_of
 from rljax.algos.dreamer.replay import Replayed
 from rljax.collect.normalizers import ReturnNormalizer
 from rljax.nn.decoders import Parts
@@ -394,7 +395,7 @@ def some_state(parts: rljax.DreamerParts, **changes: Any) -> rljax.DreamerState:
 
     replay = state.replay.replace(data=jax.tree.map(made_up, state.replay.data), size=jnp.int32(state.replay.capacity))
     params = plain_dreamer.perturbed(state.params, 0, 0.1)
-    return state.replace(params=params, replay=replay).with_copies().replace(**changes)
+    return state.replace(params=params, replay=replay, slow_critic=params["critic"], target=target_of(params)).replace(**changes)
 
 
 @functools.cache

@@ -1,0 +1,127 @@
+"""State fields that say what they are: sharding and forks read a field's role, never its name.
+
+A state is a `flax.struct.PyTreeNode` with `params`, `key` and `iteration`. A field without a role (the optimiser's state, say) is
+whole on every device, and a fork keeps it where it fits.
+
+    class State(struct.PyTreeNode):
+        params: Any
+        target_params: Any = copy_of_params(lambda params, _: params)
+        replay: Any = buffer()
+        env_state: Any = per_environment()
+        key: jax.Array = random_key()
+        iteration: jax.Array
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flax import struct
+
+
+class Role(enum.Enum):
+    """What a field of a state holds."""
+
+    PER_ENVIRONMENT = enum.auto()
+    """Episodes under way, leaves `[N, ...]`: split over devices; a fork keeps all such fields or none."""
+    BUFFER = enum.auto()
+    """Steps that were taken, leaves `[capacity, N, ...]`: split over devices. A fork keeps all such fields or none, and none
+    without the episodes under way, since no step may seem to follow one of another environment."""
+    BUFFER_CURSOR = enum.auto()
+    """A place in the buffer: a fork keeps it with the buffer only; without it the buffer can stay."""
+    COPY = enum.auto()
+    """A copy of the parameters, or an average of past ones: a fork that cannot keep it makes it of the parameters."""
+    STATISTICS = enum.auto()
+    """Running statistics of what was seen."""
+    KEY = enum.auto()
+    """A random key: a fork with another seed has that seed's."""
+    OTHER = enum.auto()
+    """Anything else."""
+
+
+class FieldRole(NamedTuple):
+    """The role of a field.
+
+    Attributes:
+        role: what it holds.
+        depends_on: fields of the configuration whose change makes a fork begin it anew; others may not fit in shape.
+        copy: of a `COPY`: `copy(params, value) -> value`, the field made of the parameters; `value` has its shapes.
+    """
+
+    role: Role
+    depends_on: tuple[str, ...] = ()
+    copy: Callable[[Any, Any], Any] | None = None
+
+
+ENVIRONMENT_CONFIG = ("env", "env_params")
+"""Fields of a configuration that say which environment it is."""
+
+_KEY = "rljax_role"
+
+
+def _field(role: FieldRole) -> Any:
+    return struct.field(metadata={_KEY: role})
+
+
+def per_environment() -> Any:
+    """Define a field of episodes under way, leaves `[N, ...]`."""
+    return _field(FieldRole(Role.PER_ENVIRONMENT, ENVIRONMENT_CONFIG))
+
+
+def buffer(depends_on: tuple[str, ...] = ()) -> Any:
+    """Define a field of steps taken, leaves `[capacity, N, ...]`."""
+    return _field(FieldRole(Role.BUFFER, (*ENVIRONMENT_CONFIG, *depends_on)))
+
+
+def buffer_cursor(depends_on: tuple[str, ...] = ()) -> Any:
+    """Define a field that points into the buffer."""
+    return _field(FieldRole(Role.BUFFER_CURSOR, (*ENVIRONMENT_CONFIG, *depends_on)))
+
+
+def copy_of_params(copy: Callable[[Any, Any], Any]) -> Any:
+    """Define a copy of the parameters; `copy(params, value) -> value` makes it of them."""
+    return _field(FieldRole(Role.COPY, copy=copy))
+
+
+def statistics(depends_on: tuple[str, ...] = ()) -> Any:
+    """Define a field of running statistics."""
+    return _field(FieldRole(Role.STATISTICS, depends_on))
+
+
+def random_key() -> Any:
+    """Define a random key."""
+    return _field(FieldRole(Role.KEY))
+
+
+def roles_of(state: Any) -> dict[str, FieldRole]:
+    """The role of each field of a state, by name."""
+    return {field.name: field.metadata.get(_KEY, FieldRole(Role.OTHER)) for field in dataclasses.fields(state)}
+
+
+def fields_to_reset(
+    state: Any, unfit: set[str], there: Mapping[str, Any], here: Mapping[str, Any], same_seed: bool
+) -> tuple[set[str], set[str]]:
+    """The fields that a fork does not take over: `(reset, reseeded)`.
+
+    Args:
+        state: of the new run.
+        unfit: fields whose saved arrays do not fit it.
+        there: every field of the saved configuration, by name.
+        here: every field of the new one.
+        same_seed: whether the seeds of both are the same.
+
+    Returns:
+        Names of the fields to begin anew, and of the random keys to take from the new seed.
+    """
+    roles = roles_of(state)
+    reset = set(unfit)
+    reset |= {name for name, role in roles.items() if any(there.get(x) != here.get(x) for x in role.depends_on)}
+    of = {role: {name for name, field in roles.items() if field.role is role} for role in Role}
+    if reset & of[Role.PER_ENVIRONMENT]:
+        reset |= of[Role.PER_ENVIRONMENT] | of[Role.BUFFER]
+    if reset & of[Role.BUFFER]:
+        reset |= of[Role.BUFFER] | of[Role.BUFFER_CURSOR]
+    return reset, set() if same_seed else of[Role.KEY]
