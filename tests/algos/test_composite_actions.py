@@ -32,6 +32,7 @@ def config_of(**changes: Any) -> PPOConfig:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -269,6 +269,7 @@ def buffer_bytes(state: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.replay.data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -351,6 +352,7 @@ def learned_q(env: str, obs: list[list[float]], **changes: Any) -> np.ndarray:
     return np.asarray(q_values(rljax.dqn_parts(settings), trained(settings).params, jnp.array(obs)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"double": True, "dueling": True, "prioritized": True}, pytest.param({}, marks=pytest.mark.slow)]
 )

@@ -58,6 +58,7 @@ def value_of(config: ImpalaConfig, state: ImpalaState, obs: list[float]) -> floa
     return float(impala_parts(config).policy.apply(state.params, jnp.array(obs))[1])
 
 
+@pytest.mark.slow
 def test_a_value_is_discounted_once_per_step() -> None:
     agent, state = trained("DelayedReward-v0", gamma=0.5)
     assert value_of(agent.config, state, [0.0]) == pytest.approx(0.5, abs=0.05)
@@ -76,6 +77,7 @@ def test_the_policy_depends_on_the_observation(changes: dict[str, Any]) -> None:
     assert value_of(agent.config, state, [1.0]) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.slow
 def test_truncation_bootstraps_from_final_observation() -> None:
     # Reward 1 for ever, cut every 4 steps: 10 with gamma 0.9. With no bootstrap 2.5, with that of the reset observation -9.3.
     agent, state = trained("TruncationProbe-v0", gamma=0.9, total_timesteps=128 * 200)

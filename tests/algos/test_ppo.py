@@ -77,6 +77,7 @@ def value_of(config: PPOConfig, state: PPOState, obs: list[float]) -> float:
     return float(ppo_parts(config).policy.apply(state.params, jnp.array(obs))[1])
 
 
+@pytest.mark.slow
 def test_a_value_is_discounted_once_per_step() -> None:
     # Value g at the first observation, 1 at the second; gamma 0.5 tells g from 1, from g^2 and from 0.
     agent, state = trained("DelayedReward-v0", gamma=0.5)
@@ -95,6 +96,7 @@ def test_the_policy_depends_on_the_observation_and_a_users_network_is_trained() 
     assert value_of(agent.config, state, [1.0]) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.slow
 def test_truncation_bootstraps_from_final_observation() -> None:
     # Reward 1 for ever, cut every 4 steps: 10 with gamma 0.9. With no bootstrap 2.5, with that of the reset observation -9.3.
     agent, state = trained("TruncationProbe-v0", gamma=0.9, total_timesteps=128 * 200)

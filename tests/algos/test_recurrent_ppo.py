@@ -169,6 +169,7 @@ def test_the_gradient_goes_through_time_but_not_over_the_start_of_an_episode() -
     assert checked
 
 
+@pytest.mark.slow
 def test_the_loss_gets_whole_trajectories_with_what_was_remembered_before_them() -> None:
     parts, collected = rollouts_of("gru")
     _, after, rollout = collected[-1]
@@ -189,6 +190,7 @@ def test_the_loss_gets_whole_trajectories_with_what_was_remembered_before_them()
     assert float(metrics["wrong"]) < 1e-6
 
 
+@pytest.mark.slow
 def test_act_remembers_and_none_or_zeros_begin_an_episode() -> None:
     config = config_of("gru")
     agent = make_agent(config)
@@ -237,6 +239,7 @@ def scans_in(function: Any, *arguments: Any) -> list[int]:
     return lengths(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_rollout_and_the_loss_are_one_scan_over_time_each(cell: str) -> None:
     """7 steps, a number that no other loop here has. The gradient of a scan is another one, backwards."""
@@ -372,6 +375,7 @@ def test_a_bad_table_is_one_line(network: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
     [

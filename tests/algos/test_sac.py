@@ -187,6 +187,7 @@ def test_the_soft_value_is_the_expectation_over_legal_actions(case: Any) -> None
     np.testing.assert_allclose(sac_actor_loss(parts, params, batch, here)[0], -expected[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_soft_value_of_continuous_actions_is_an_integral() -> None:
     parts = sac_parts(TINY)
     params, _ = params_of(parts)
@@ -410,6 +411,7 @@ def test_nothing_changes_before_learning_starts_and_afterwards_updates_are_count
     assert all(math.isfinite(float(v)) for name, v in metrics.items() if name.startswith("train/"))
 
 
+@pytest.mark.slow
 def test_the_target_critics_move_after_every_gradient_step() -> None:
     """A turn of three gradient steps beside three turns of one on the same samples, and the moves made in NumPy."""
     config = TINY.replace(tau=0.25, updates_per_step=3)
@@ -449,6 +451,7 @@ def test_a_turn_is_gradient_steps_of_adam_and_then_a_move_of_the_target_critics(
     np.testing.assert_allclose(after_flat.params, raveled, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_both_critics_are_their_own() -> None:
     params = sac_init(sac_parts(TINY), jax.random.key(0)).params["critic"]["params"]
     for layer in params.values():

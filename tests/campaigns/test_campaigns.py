@@ -30,6 +30,7 @@ def killed(tries: int, seed: int, *names: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_damaged_files_are_told_or_passed_over() -> None:
     campaign, _ = corrupt.run(40, 0, None)
     assert campaign.failures == []
@@ -37,6 +38,7 @@ def test_damaged_files_are_told_or_passed_over() -> None:
     assert {"latest: right", "latest: the one before", "latest: one line"} <= set(campaign.counts)
 
 
+@pytest.mark.slow
 def test_writes_that_are_killed_lose_nothing() -> None:
     out = killed(8, 0, "saves")
     assert "killed" in out

@@ -160,6 +160,7 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     assert re.fullmatch(r"rljax: training stopped: \S+/runs/cartpole_ppo cannot be written: No space left on device\n", err)
 
 
+@pytest.mark.slow
 def test_a_second_run_of_a_preset_gets_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "train", "cartpole_ppo", *TINY)
     before = Path("runs/cartpole_ppo/metrics.jsonl").read_bytes()
@@ -266,6 +267,7 @@ def test_a_bad_file_is_named(capsys: pytest.CaptureFixture[str], text: str, expe
     assert expected in line
 
 
+@pytest.mark.slow
 def test_a_failed_run_has_status_1_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     # Rewards of Pendulum of up to 1e38 times a step: the value targets overflow in the first iteration.
     arguments = ("--env-params.gravity", "1e30", "--env-params.max_speed", "1e30", "--normalize-rewards", "false")
@@ -370,6 +372,7 @@ def test_absurd_input_is_one_short_line(capsys: pytest.CaptureFixture[str], argu
     assert len(line) < 2200
 
 
+@pytest.mark.slow
 def test_no_text_for_a_number_of_a_run_is_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     rljax.fit(rljax.PPOConfig(total_timesteps=64, num_steps=16, network={"hidden": [8]}), run_dir="a", seeds=2)
     for text in ("9" * 5000, "²", "-1", "nan", "", "worst"):
@@ -407,6 +410,7 @@ def process(*arguments: str, out: Any = subprocess.PIPE, **environment: str) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_device_is_one_line() -> None:
     with open("/dev/full", "wb") as full:

@@ -67,6 +67,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_train_eval_and_list_find_a_class_by_its_module(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text(f'algorithm = "ppo"\nenv = "{module}:Walk"\nenv_params = {{ length = 2 }}\n')
     status, _, err = cli(capsys, "train", "mine.toml", *SMALL)

@@ -132,6 +132,7 @@ def test_an_episode_that_does_not_end_within_max_steps_counts_with_its_return_so
     assert 4 < np.sum(results.ended) < 28
 
 
+@pytest.mark.slow
 def test_a_policy_whose_good_episodes_never_end_has_the_better_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Action 1 ends the episode at once with reward 1, action 0 goes on at 1 a step; half of the episodes offer no choice."""
     monkeypatch.setattr(play_episodes, "__kwdefaults__", {**play_episodes.__kwdefaults__, "max_steps": 20})

@@ -196,6 +196,7 @@ def test_online_sampling_counts_to_the_end_of_its_integers() -> None:
     assert rb.take(buffer, places)["row"].tolist() == [first] * N + [first + length] * N
 
 
+@pytest.mark.slow
 def test_the_online_queue_stays_unbatched_under_vmap() -> None:
     length, seeds = 3, 4
     buffer, queue = numbered_buffer(10, [5, 6]), rb.init_online_queue().replace(written=jnp.int32(11))
@@ -436,6 +437,7 @@ def test_new_steps_get_the_largest_weight_and_old_ones_keep_theirs() -> None:
     np.testing.assert_allclose(priorities.sums, np.asarray(priorities.leaves).sum((1, 2)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_of_weight_zero_is_never_drawn_even_at_the_ends_of_the_range() -> None:
     capacity = 9
     _, priorities = prioritized(capacity, capacity)
@@ -456,6 +458,7 @@ def test_the_same_place_twice_in_a_sample_leaves_sums_right() -> None:
     assert float(priorities.sums.sum()) == pytest.approx(16 * N - 1 + 2)
 
 
+@pytest.mark.slow
 def test_sums_do_not_drift_over_many_updates() -> None:
     _, priorities = prioritized(64, 64)
     rng = np.random.default_rng(0)

@@ -313,6 +313,7 @@ def test_upgo_never_looks_beyond_an_episode() -> None:
         np.testing.assert_array_equal(jitted_upgo(*batch, 0.99)[: t + 1, n], before)
 
 
+@pytest.mark.slow
 def test_vtrace_and_upgo_take_any_batch_shape_and_are_the_same_under_vmap() -> None:
     batch, log_rho = whole_batch("mixed", seed=8), random_log_rho(8)
     for function, arrays in ((vtrace, (*batch, log_rho)), (upgo, tuple(batch))):

@@ -246,6 +246,7 @@ def test_what_tracing_shows_is_one_line(base: type, overridden: dict[str, Any], 
         rljax.make_agent(kind(env=env))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "overridden", "expected"), [case[1:] for case in PLAYED], ids=[case[0] for case in PLAYED])
 def test_what_random_play_shows_is_one_line(base: type, overridden: dict[str, Any], expected: str) -> None:
     assert re.fullmatch(expected, line(wrong(base, overridden)))
@@ -370,6 +371,7 @@ class Halves(Observed):
         return obs.astype(jnp.float16)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tests_are_users")
 @pytest.mark.parametrize("around", [lambda env: env, lambda env: TimeLimit(env, 9)], ids=["outermost", "within"])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "gymnax:CartPole-v1"])

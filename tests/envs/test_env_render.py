@@ -90,6 +90,7 @@ def test_edges_are_blended() -> None:
     assert len(values) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "moves"),
     [

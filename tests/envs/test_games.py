@@ -229,6 +229,7 @@ def test_territory_is_painted_as_plain_python_says() -> None:
     assert len({str(place) for place in np.asarray(run.start.place).tolist()}) > 10
 
 
+@pytest.mark.slow
 def test_games_are_made_by_id_and_drawn() -> None:
     for name in ("TicTacToe-v0", "ConnectFour-v0", "Territory-v0"):
         game, params = make_env(name)

@@ -72,6 +72,7 @@ def spiel_places(name: str) -> tuple[Any, list[tuple[int, int]]]:
     return table, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kuhn_poker", "leduc_poker"])
 def test_nash_conv_and_values_are_openspiels(name: str) -> None:
     """Of 20 random policies."""
@@ -131,6 +132,7 @@ def test_nash_conv_of_tic_tac_toe_is_that_of_plain_recursion() -> None:
         assert float(conv(policies)) == pytest.approx(tic_tac_toe_nash_conv(policies, tree), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_known_values() -> None:
     """specs: Kuhn 11/12 (uniform), 2 (always pass) and the value -1/18; tic-tac-toe 1.9197; biased RPS 16.667 / 50."""
     kuhn = tree_of("kuhn_poker")

@@ -216,6 +216,7 @@ class Reveal(Game):
         return self.observe(state, params), state, reward, over, {}
 
 
+@pytest.mark.slow
 def test_no_opponent_is_swapped_inside_a_game() -> None:
     """Every snapshot plays one action for sure, and another one after each iteration: a swap would be paid."""
     config = rljax.SelfPlayConfig(

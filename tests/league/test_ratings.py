@@ -27,6 +27,7 @@ def results(games: int, seed: int) -> np.ndarray:
     return wins
 
 
+@pytest.mark.slow
 def test_elo_finds_the_strengths_and_its_intervals_hold_them() -> None:
     many = elo(jnp.asarray(results(100_000, 0)))
     np.testing.assert_allclose(many.rating, TRUE, atol=8.0)
@@ -38,6 +39,7 @@ def test_elo_finds_the_strengths_and_its_intervals_hold_them() -> None:
     assert (inside < 0.99).all(), inside
 
 
+@pytest.mark.slow
 def test_who_wins_everything_has_a_finite_rating_and_draws_are_halves() -> None:
     never_beaten = elo(jnp.array([[0.0, 20.0], [0.0, 0.0]]), anchor=1)
     assert 1300 < float(never_beaten.rating[0]) < 2500

@@ -281,6 +281,7 @@ def test_a_head_that_is_left_nothing_acts_as_if_all_its_actions_were_legal_and_a
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(facts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_rollouts_batch_has_a_context_and_a_mask_for_each_place(pairs: bool) -> None:
     head, rng = composite_head(NVEC, CONTEXT), np.random.default_rng(3)

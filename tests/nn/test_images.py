@@ -129,6 +129,7 @@ def test_images_that_do_not_fit_the_stages_are_one_clear_line() -> None:
         ImageDecoder((64, 60, 3)).init(jax.random.key(0), jnp.zeros((1, 4)))
 
 
+@pytest.mark.slow
 def test_kernels_start_orthogonal_or_as_asked_and_initialise_under_vmap() -> None:
     def init(key: jax.Array, **attributes: Any) -> Any:
         return ImageEncoder(depth=4, multipliers=(1, 2), kernel=3, **attributes).init(key, image(1, 8, 8, 3))["params"]
@@ -142,6 +143,7 @@ def test_kernels_start_orthogonal_or_as_asked_and_initialise_under_vmap() -> Non
     np.testing.assert_array_equal(asked["conv_0"]["kernel"], 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_images_are_encoded_and_decoded_in_the_dtype_given_with_parameters_in_f32(norm: str) -> None:
     attributes: dict[str, Any] = {"depth": 4, "multipliers": (1, 2), "kernel": 3, "norm": norm}

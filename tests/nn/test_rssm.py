@@ -245,6 +245,7 @@ def test_below_a_nat_there_is_no_gradient_and_above_there_is(name: str) -> None:
 # The model.
 
 
+@pytest.mark.slow
 def test_observing_is_that_of_a_loop_over_steps() -> None:
     rssm, x = model(), inputs()
     params = params_of(rssm)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+import pytest
 
 from rljax.planning.alphazero import _explored
 
@@ -37,6 +38,7 @@ def weights(prior_logits: jax.Array, share: float) -> jax.Array:
     return found.action_weights[0]
 
 
+@pytest.mark.slow
 def test_the_uniform_share_of_the_root_prior_hardly_enters_the_target() -> None:
     """A converged prior stays as it is; one that is sure of the losing move is corrected at once, and only with the share."""
     sure = jnp.where(jnp.arange(ACTIONS) == 2, 12.0, 0.0)

@@ -86,6 +86,7 @@ def breaking(name: str, what: str, breaks_at: int, **changes: Any) -> Any:
     return config.replace(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -249,6 +250,7 @@ class NothingToPlay(TicTacToe):
         return super().action_mask(state, params) & (jnp.sum(state.board != 0) != 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "env"),
     [

@@ -66,6 +66,7 @@ def test_chunk_lengths_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch
     assert bits(fitted.state) == bits(reference.state)
 
 
+@pytest.mark.slow
 def test_nothing_traces_after_the_chunk_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     traces: list[str] = []
 

@@ -59,6 +59,7 @@ class Failing(Recorder):
         self._maybe("close")
 
 
+@pytest.mark.slow
 def test_loggers_get_what_metrics_jsonl_gets(tmp_path: Path) -> None:
     first, second = Recorder(), Recorder()
     rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[first, second])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rljax.algos.common.state import initial_fields
 from rljax.collect.environments import make_training_env
 from rljax.collect.rollout import environment_noise, fresh_episodes
 from rljax.core.agent import Agent, register_agent
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import ALGORITHMS, Config, algorithm, leaf, static
 from rljax.core.state import Role, buffer, buffer_cursor, copy_of_params, per_environment, random_key, roles_of, statistics
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.folder import load_checkpoint
@@ -108,6 +109,15 @@ def make_toy(config: ToyConfig) -> Agent:
 
 
 register_agent(ToyConfig, make_toy)
+del ALGORITHMS["toy"]  # other tests list what there is
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known() -> Iterator[None]:
+    ALGORITHMS["toy"] = ToyConfig
+    yield
+    del ALGORITHMS["toy"]
+
 
 CONFIG = ToyConfig(env="CartPole-v1", total_timesteps=320)
 

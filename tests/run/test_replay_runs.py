@@ -37,6 +37,7 @@ def test_a_fork_keeps_the_buffer_and_its_priorities(parent: Path, tmp_path: Path
     assert int(start.state.replay.size) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "anew"),
     [

@@ -51,7 +51,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = (("ppo", None), ("dqn", None))
+QUICK = (("ppo", None),)
 """Those that are not slow tests."""
 
 
@@ -99,6 +99,7 @@ def test_killed_between_checkpoints_repeats_what_was_not_saved(tmp_path: Path, r
     assert_same_run(tmp_path / "a", reference)
 
 
+@pytest.mark.slow
 def test_a_record_half_full_at_the_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "MAX_RECORDS", 5)  # windows of 5 iterations, 320 steps
     config = CONFIG.replace(eval_every=None)
@@ -209,7 +210,13 @@ def damage(path: Path, how: str) -> None:
         path.mkdir()
 
 
-@pytest.mark.parametrize("how", ["truncated", "flipped bit", "missing file", "no meta", "broken meta", "empty"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "flipped bit",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncated", "missing file", "no meta", "broken meta", "empty")),
+    ],
+)
 def test_a_damaged_latest_checkpoint_falls_back_to_the_one_before(how: str, tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 700, checkpoint_every=320)
     newest, before, *_ = checkpoint_steps(tmp_path / "a" / "checkpoints")
@@ -236,6 +243,7 @@ def test_no_whole_checkpoint_is_one_line_and_a_named_one_is_never_replaced_by_an
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["checkpoint", "metrics"])
 def test_a_full_disk_stops_with_one_line_and_keeps_the_last_good_checkpoint(
     where: str, tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,6 +334,7 @@ def test_a_complete_run_returns_its_state_and_takes_no_step(tmp_path: Path) -> N
     assert records(tmp_path / "a") == lines
 
 
+@pytest.mark.slow
 def test_other_changes_are_refused_before_anything_is_done(tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     files = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}

@@ -150,6 +150,7 @@ def test_nan_names_the_seed(tmp_path: Path) -> None:
         rljax.fit(config, seeds=2, run_dir=tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_metrics_of_2048_seeds_of_half_a_million_steps_stay_under_100_mb(monkeypatch: pytest.MonkeyPatch) -> None:
     config = rljax.load_config("cartpole_ppo_cleanrl", eval_every=None)
     assert config.total_timesteps == 500_000

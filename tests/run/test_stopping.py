@@ -57,6 +57,7 @@ def test_without_a_folder_the_result_so_far_is_in_the_error() -> None:
     assert int(stop.value.result.state.iteration) >= 8
 
 
+@pytest.mark.slow
 def test_the_second_signal_has_its_usual_effect() -> None:
     def mine(*_: object) -> None:
         raise RuntimeError("at once")

@@ -255,6 +255,7 @@ def test_counts_take_in_every_step_once_and_the_bonus_fades() -> None:
     assert bonus[-1] < 0.7 * bonus[0]
 
 
+@pytest.mark.slow
 def test_the_bonus_of_a_policy_with_memory_goes_on_with_the_next_episode_as_it_begins() -> None:
     """After the last step its value is that of the next observation, with nothing remembered of an episode that ended."""
     config = config_of(intrinsic={"type": "count"}, network={"type": "gru", "hidden": [6], "size": 8}, num_steps=16, num_envs=8)

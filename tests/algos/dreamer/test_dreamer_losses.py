@@ -269,6 +269,7 @@ def test_the_loss_is_the_sum_of_the_terms_with_their_scales(kind: str) -> None:
     assert float(one_step(kind).loss) == pytest.approx(want, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_range_of_returns_is_that_of_the_plain_step(kind: str) -> None:
     ours, (low, high) = one_step(kind).aux, plain_step(kind)["range"]
@@ -340,6 +341,7 @@ def test_all_of_a_network_that_a_term_is_for_is_reached() -> None:
         assert min(jax.tree.leaves(gradients()[0][term][name])) > 0, (term, name)
 
 
+@pytest.mark.slow
 def test_rep_leaves_the_prior_where_it_is_and_dyn_moves_it() -> None:
     for name in ("prior_in", "prior_hidden", "prior_out"):
         assert largest(gradients()[0]["rep"]["rssm"][name]) == 0.0
@@ -442,6 +444,7 @@ def test_laprop_starts_with_steps_of_the_warmed_up_learning_rate(updates: int, r
         assert (steps > 0).mean() > 0.5, name
 
 
+@pytest.mark.slow
 def test_the_slow_critic_moves_by_its_fraction_after_the_update() -> None:
     before, after, _ = updater("decoder")(10)
     want = jax.tree.map(lambda slow, fast: slow + 0.02 * (fast - slow), before.slow_critic, after.params["critic"])
@@ -479,6 +482,7 @@ def test_a_representation_is_finite_and_its_gradient_reaches_the_encoder(represe
     assert {name for name, tree in ours.sizes.items() if largest(tree) > 0} == trained
 
 
+@pytest.mark.slow
 def test_r2dreamer_is_the_redundancy_of_features_and_tokens_times_its_scale() -> None:
     ours = represented("r2dreamer")
     x1, x2 = ((x - x.mean(0)) / (x.std(0, ddof=1) + 1e-8) for x in (ours.x1, ours.x2))
@@ -487,6 +491,7 @@ def test_r2dreamer_is_the_redundancy_of_features_and_tokens_times_its_scale() ->
     assert ours.value == pytest.approx(0.05 * (on.sum() + 5e-4 * off.sum()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_infonce_finds_the_token_of_each_feature_at_full_scale() -> None:
     ours = represented("infonce")
     assert ours.value == pytest.approx(-np.mean(np.log(np.diag(softmax(ours.x1 @ ours.x2.T)))), rel=1e-4)

@@ -104,6 +104,7 @@ def test_the_context_is_observed_and_nothing_after_it() -> None:
     assert not differs(before, predicted(batch, batch.action.at[:CONTEXT].set(0.5))).any()
 
 
+@pytest.mark.slow
 def test_it_is_a_loop_over_single_steps() -> None:
     batch, networks = some_batch(), PARTS.networks
     uniform = draw(jax.random.uniform, KEY, (LENGTH, BATCH, networks.rssm.groups))
@@ -194,6 +195,7 @@ def test_what_cannot_be_predicted_is_one_line() -> None:
     assert openloop_metrics(parts, None, jnp.array(True)) == {}  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "steps"), [(64, (5, 15)), (20, (5, 15)), (16, (5, 11)), (10, (5,)), (8, (4,)), (2, (1,))])
 def test_metrics_are_named_by_the_steps_that_fit(length: int, steps: tuple[int, ...]) -> None:
     parts = dreamer.dreamer_parts(

@@ -19,6 +19,7 @@ from rljax.run.bench.peers.recurrent_ppo import make_recurrent_ppo
 from rljax.run.bench.timing import Timing, printed_tables, time_interleaved
 
 
+@pytest.mark.slow
 def test_the_suite_prints_a_row_for_each_program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program is traced, which tells what it computes; compiling five would take longer than all else here."""
     parameters = {}

@@ -170,6 +170,7 @@ def test_example_of_the_metadata_runs(name: str, request: pytest.FixtureRequest,
     assert names["action"].shape == (1, *exported.agent.act(exported.state, names["obs"], None, jax.random.key(0))[0].shape[1:])
 
 
+@pytest.mark.slow
 def test_observation_normaliser_is_in_the_artifacts(tmp_path: Path) -> None:
     exported = Exported(tmp_path, CARTPOLE, onnx=False)
     # Statistics that turn the policy round: without them at least half of the actions would differ.
@@ -302,6 +303,7 @@ def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
         assert not importlib.util.find_spec("jax2onnx"), exported.report.no_onnx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cartpole", "pendulum", "masked", "dictionary"])
 def test_artifacts_are_for_every_platform_and_hold_the_actor_only(name: str, request: pytest.FixtureRequest) -> None:
     exported: Exported = request.getfixturevalue(name)

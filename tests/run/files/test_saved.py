@@ -112,6 +112,7 @@ def test_an_agent_with_a_loss_of_its_own_acts_and_trains_on_with_that_only(train
     jax.eval_shape(agent.step, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_keys_of_an_environment_may_be_of_another_implementation(tmp_path: Path, impl: str) -> None:
     """The state of the environment has keys that come before the agent's own."""

@@ -235,6 +235,7 @@ def test_a_state_with_keys_of_other_implementations_is_saved_and_read(tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_path: Path) -> None:
     def take_away(step: int, _: object) -> None:
         if step == 64:

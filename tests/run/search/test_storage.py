@@ -182,6 +182,7 @@ def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study", "victim.journal"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["victim.journal", "made.journal", "study/study.journal"])
 def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -102,6 +102,7 @@ def test_two_processes_work_on_one_study(storage: str | None, tmp_path: Path) ->
     assert len(set(rates)) == len(rates), "they asked for the same trials"
 
 
+@pytest.mark.slow
 def test_whoever_asks_tells_also_when_something_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Population, iterations: int) -> None:
         raise RuntimeError("no")
@@ -115,6 +116,7 @@ def test_whoever_asks_tells_also_when_something_goes_wrong(monkeypatch: pytest.M
     assert tuning._counted(study) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advance, folder = Population.advance, tmp_path / "a"
 
@@ -131,6 +133,7 @@ def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_pat
     assert (tmp_path / "b/study.journal").exists()
 
 
+@pytest.mark.slow
 def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> None:
     how: dict[str, Any] = {"batch_size": 2, "episodes": 2, "run_dir": tmp_path / "a"}
     rljax.tune(CONFIG, SPACE, trials=2, **how)
@@ -155,6 +158,7 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
             rljax.tune(**{**given, **changes})
 
 
+@pytest.mark.slow
 def test_a_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real, sizes = tuning.Population, []
 

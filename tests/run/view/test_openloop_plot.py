@@ -142,6 +142,7 @@ def test_names_are_those_of_the_observation_in_the_order_of_the_decoder() -> Non
     assert openloop._names(obs) == (["b[0]", "b[1]", "c.d"], ["a"])
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "ppo"
     other.mkdir()

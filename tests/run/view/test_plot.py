@@ -189,6 +189,7 @@ def test_evaluations_are_the_default_where_every_run_has_them(tmp_path: Path) ->
         plot([evaluated, other], tmp_path / "a.png")
 
 
+@pytest.mark.slow
 def test_files_are_of_the_format_that_their_suffix_says(tmp_path: Path) -> None:
     from PIL import Image
 

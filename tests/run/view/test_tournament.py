@@ -113,6 +113,7 @@ def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
     assert found.played.sum() / 2 == 8 * 6 * 2
 
 
+@pytest.mark.slow
 def test_searches_play_games_that_go_on_after_their_end_too() -> None:
     """Kuhn poker's rules say nothing of a state that is over; games end at different times. Here its cards lie open."""
     game, params = make_env("KuhnPoker-v0")
