@@ -23,27 +23,27 @@ from flax.core import FrozenDict
 
 from rljax.algos.common.off_policy import (
     OffPolicyConfig,
+    can_learn,
     check_replay_memory,
     collect_to_replay,
-    learning,
-    moved_target,
+    normalized_n_step,
     run_turns,
-    seen_n_step,
     transition_example,
+    update_target,
     with_episode_sums,
 )
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
     check_discrete,
-    chosen,
     epsilon_at,
     epsilon_greedy,
     make_q_network,
     q_act,
+    q_of_action,
     q_values,
     value_losses,
 )
-from rljax.algos.common.state import initial_fields, seen
+from rljax.algos.common.state import initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
@@ -198,7 +198,7 @@ def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNS
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise_t
-        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask), None
+        return epsilon_greedy(q_values(parts, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
 
     step = noise.step + jnp.arange(config.train_every)
     epsilon = epsilon_at(config, state.iteration, step)
@@ -221,10 +221,10 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rate = annealed(config, state.iteration)
-    count = jnp.where(learning(config, replay), config.updates_per_step, 0)
+    count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
     def sampled(places: Places) -> NStep:
-        return seen_n_step(config, state, places, config.n_step)
+        return normalized_n_step(config, state, places, config.n_step)
 
     def uniform(bits: jax.Array) -> NStep:
         return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
@@ -253,7 +253,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
         error = metrics.pop("error")
         if priorities is not None:
             priorities = update_priorities(priorities, places, (jnp.abs(error) + 1e-6) ** config.priority_alpha)
-        target_params = moved_target(config, target_params, params, state.updates + i + 1)
+        target_params = update_target(config, target_params, params, state.updates + i + 1)
         return params, target_params, opt_state, priorities, sums + stack_metrics(metrics)
 
     carry = (ravel(state.params), ravel(state.target_params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
@@ -275,7 +275,7 @@ def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Arr
         chooser_q: those that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
     """
     best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
-    return jax.lax.stop_gradient(batch.reward + batch.discount * chosen(next_q, best))
+    return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))
 
 
 def dqn_loss(
@@ -286,7 +286,7 @@ def dqn_loss(
     Returns:
         The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
     """
-    q = chosen(q_values(parts, params, batch.obs), batch.action)
+    q = q_of_action(q_values(parts, params, batch.obs), batch.action)
     error = q - target
     losses = value_losses(q, target, parts.config.huber_delta)
     # One reduction: on the CPU each costs a kernel or two.

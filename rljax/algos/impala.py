@@ -26,16 +26,16 @@ from flax.core import FrozenDict
 from rljax.algos.common.budget import check_batch
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
-    begins_of,
+    batch_major,
     build_policy,
-    environments_first,
-    judge_rollout,
+    episode_starts,
     policy_act,
     policy_and_value,
     policy_rollout,
     policy_unroll,
+    rollout_outputs,
 )
-from rljax.algos.common.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
@@ -179,7 +179,7 @@ def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState,
     params, before = behaviour_params(state), state.carry
     collected, steps = policy_rollout(parts, state, params)
     # Observations are standardised by the statistics of today, for both policies: what the actor saw is what it acted upon.
-    outputs, _ = judge_rollout(parts, params, seen(state, steps.obs), steps.carry)
+    outputs, _ = rollout_outputs(parts, params, normalize_obs(state, steps.obs), steps.carry)
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
     return collected, ImpalaRollout(steps, log_prob, before)
 
@@ -201,11 +201,13 @@ def impala_update(
     """
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
-    as_seen = steps._replace(obs=seen(state, steps.obs), next_obs=seen(state, steps.next_obs), reward=reward, carry=None)
-    batch = environments_first(ImpalaRollout(as_seen, rollout.log_prob, rollout.carry))
+    as_seen = steps._replace(
+        obs=normalize_obs(state, steps.obs), next_obs=normalize_obs(state, steps.next_obs), reward=reward, carry=None
+    )
+    batch = batch_major(ImpalaRollout(as_seen, rollout.log_prob, rollout.carry))
 
     def loss(params: Any, trajectories: ImpalaRollout) -> tuple[jax.Array, Metrics]:
-        return (loss_fn or impala_loss)(parts, params, environments_first(trajectories))
+        return (loss_fn or impala_loss)(parts, params, batch_major(trajectories))
 
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
@@ -246,7 +248,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
         `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
     """
     config, steps = parts.config, rollout.steps
-    outputs, value, carry = policy_unroll(parts, params, steps.obs, rollout.carry, begins_of(steps))
+    outputs, value, carry = policy_unroll(parts, params, steps.obs, rollout.carry, episode_starts(steps))
     _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, steps.next_obs, carry)))
     distribution = parts.head.distribution(outputs, steps.mask)
     log_prob = distribution.log_prob(steps.action)

@@ -23,24 +23,24 @@ from flax.core import FrozenDict
 from rljax.algos.common.budget import check_batch
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
-    begins_of,
+    batch_major,
     build_policy,
-    environments_first,
-    judge_rollout,
+    episode_starts,
     policy_act,
     policy_and_value,
     policy_rollout,
     policy_unroll,
+    rollout_outputs,
 )
-from rljax.algos.common.state import after_update, initial_fields, seen
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs
 from rljax.algos.common.value_heads import (
     check_heads,
     combined,
     head_names,
-    heads_of,
-    kept_infos,
+    head_settings,
+    info_keys,
     num_values,
-    streams_of,
+    reward_streams,
 )
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
@@ -203,7 +203,7 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
     intrinsic = None
     if config.intrinsic is not None:
         intrinsic = make_intrinsic(config.intrinsic, config.steps_per_iteration, gamma=config.intrinsic_gamma)
-    return PPOParts(config, env, env_params, policy, head, intrinsic, kept_infos(config, env, env_params))
+    return PPOParts(config, env, env_params, policy, head, intrinsic, info_keys(config, env, env_params))
 
 
 def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
@@ -228,13 +228,13 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
     before = state.carry
     state, steps = policy_rollout(parts, state, state.params, parts.keep)
-    obs, next_obs = seen(state, steps.obs), seen(state, steps.next_obs)
-    outputs, value = judge_rollout(parts, state.params, obs, steps.carry)
+    obs, next_obs = normalize_obs(state, steps.obs), normalize_obs(state, steps.next_obs)
+    outputs, value = rollout_outputs(parts, state.params, obs, steps.carry)
     # Seen with the memory of its own episode, also where that ended.
     _, next_value, _ = policy_and_value(parts, state.params, next_obs, steps.carry)
     if parts.intrinsic is not None:
-        # The bonus's stream goes on with the next episode (see `streams_of`).
-        _, last, _ = policy_and_value(parts, state.params, seen(state, state.obs), state.carry)
+        # The bonus's stream goes on with the next episode (see `reward_streams`).
+        _, last, _ = policy_and_value(parts, state.params, normalize_obs(state, state.obs), state.carry)
         following = jnp.concatenate([value[1:], last[None]])
         next_value = jnp.concatenate([next_value[..., :-1], following[..., -1:]], axis=-1)
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
@@ -255,16 +255,16 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     Returns:
         The next state, and metrics `train/...`, means over the gradient steps taken.
     """
-    config, steps, heads = parts.config, rollout.steps, heads_of(parts.config)
+    config, steps, heads = parts.config, rollout.steps, head_settings(parts.config)
     key, shuffle_key = jax.random.split(state.key)
-    streams, moved, bonus_metrics = streams_of(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
+    streams, moved, bonus_metrics = reward_streams(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
     advantages = gae(
         streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
     )
     target = advantages + rollout.value
 
     batch = Minibatch(
-        obs=seen(state, steps.obs),
+        obs=normalize_obs(state, steps.obs),
         action=steps.action,
         mask=steps.mask,
         log_prob=rollout.log_prob,
@@ -274,12 +274,12 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     )
     has_memory = rollout.carry is not None
     if has_memory:
-        batch = environments_first(batch._replace(begins=begins_of(steps), carry=rollout.carry))
+        batch = batch_major(batch._replace(begins=episode_starts(steps), carry=rollout.carry))
     else:
         batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
 
     def loss(params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
-        return (loss_fn or ppo_loss)(parts, params, environments_first(minibatch) if has_memory else minibatch)
+        return (loss_fn or ppo_loss)(parts, params, batch_major(minibatch) if has_memory else minibatch)
 
     learning_rate, target_kl = annealed(config, state.iteration), config.target_kl
     params, opt_state, metrics = minibatch_steps(

@@ -25,16 +25,16 @@ from rljax.algos.common.budget import check_batch
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
     check_discrete,
-    chosen,
     epsilon_at,
     epsilon_greedy,
     legal_max,
     make_q_network,
     q_act,
+    q_of_action,
     q_values,
     value_losses,
 )
-from rljax.algos.common.state import after_update, initial_fields, scaled_rewards, seen
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import (
@@ -156,7 +156,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise
-        return epsilon_greedy(q_values(parts, state.params, seen(state, obs)), epsilon, bits, mask), None
+        return epsilon_greedy(q_values(parts, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
 
     bits = draw(jax.random.bits, action_key, (config.num_steps, config.num_envs, 2))
     env_state, obs, _, steps = rollout_scan(
@@ -169,7 +169,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
         (bits, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
         environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
     )
-    next_q_max = legal_max(q_values(parts, state.params, seen(state, steps.next_obs)), steps.next_mask)
+    next_q_max = legal_max(q_values(parts, state.params, normalize_obs(state, steps.next_obs)), steps.next_mask)
     chex.assert_equal_shape([next_q_max, steps.reward])
     return state.replace(key=key, env_state=env_state, obs=obs), PQNRollout(steps, next_q_max)
 
@@ -190,7 +190,7 @@ def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: L
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
     target = q_lambda_returns(reward, rollout.next_q_max, steps.terminated, steps.truncated, config.gamma, config.q_lambda)
 
-    batch = PQNMinibatch(seen(state, steps.obs), steps.action, target)
+    batch = PQNMinibatch(normalize_obs(state, steps.obs), steps.action, target)
     batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
@@ -222,7 +222,7 @@ def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Arr
     Returns:
         The loss f32 [], and metrics.
     """
-    q = chosen(q_values(parts, params, batch.obs), batch.action)
+    q = q_of_action(q_values(parts, params, batch.obs), batch.action)
     error = q - batch.target
     loss = jnp.mean(value_losses(q, batch.target, parts.config.huber_delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}

@@ -25,33 +25,33 @@ from flax.core import FrozenDict
 
 from rljax.algos.common.off_policy import (
     OffPolicyConfig,
+    can_learn,
     check_replay_memory,
     collect_to_replay,
-    learning,
-    moved_target,
+    normalized_n_step,
     run_turns,
-    seen_n_step,
     transition_example,
+    update_target,
     with_episode_sums,
 )
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.soft_policy import (
     Choice,
     SoftPolicy,
+    action_example,
     action_noise,
-    as_taken,
     check_soft_space,
     greedy_action,
     init_soft_policy,
     make_soft_policy,
     policy_outputs,
+    q_of_choice,
     sample_action,
     soft_value,
-    stored_action,
-    taken_values,
+    to_env_action,
     uniform_action,
 )
-from rljax.algos.common.state import initial_fields, seen
+from rljax.algos.common.state import initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
@@ -186,7 +186,7 @@ def sac_parts(config: SACConfig) -> SACParts:
 def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
     """The shapes of one step in the buffer."""
     example: Any = transition_example(env, env_params, None)
-    return example._replace(action=Choice(stored_action(policy), example.next_mask))
+    return example._replace(action=Choice(action_example(policy), example.next_mask))
 
 
 def sac_init(parts: SACParts, key: jax.Array) -> SACState:
@@ -229,14 +229,14 @@ def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACS
 
     The `action` of the steps is a `Choice`.
     """
-    started, params = learning(parts.config, state.replay), _tree(parts, state.params)
+    started, params = can_learn(parts.config, state.replay), _tree(parts, state.params)
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: jax.Array) -> tuple[Any, None]:
-        action = sample_action(parts.policy, policy_outputs(parts.policy, params, seen(state, obs)), noise_t, mask)
+        action = sample_action(parts.policy, policy_outputs(parts.policy, params, normalize_obs(state, obs)), noise_t, mask)
         return Choice(jnp.where(started, action, uniform_action(parts.policy, noise_t, mask)), mask), None
 
     def to_env(choice: Any) -> jax.Array:
-        return as_taken(parts.policy, choice.action)
+        return to_env_action(parts.policy, choice.action)
 
     return collect_to_replay(parts.config, parts.env, parts.env_params, act, to_env, state, noise.action, noise.env)
 
@@ -252,10 +252,10 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rates = learning_rates(parts, state.iteration)
-    count = jnp.where(learning(config, replay), config.updates_per_step, 0)
+    count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
     def sampled(bits: jax.Array) -> NStep:
-        return seen_n_step(config, state, sample_windows(replay, bits.reshape(-1), config.n_step), config.n_step)
+        return normalized_n_step(config, state, sample_windows(replay, bits.reshape(-1), config.n_step), config.n_step)
 
     # One gather for all gradient steps.
     samples = read_apart(sampled, noise.sample, count > 0)
@@ -271,7 +271,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
             return sac_loss(parts, params, batch, target, here)
 
         params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rates)
-        target_params = moved_target(config, target_params, params[parts.critics], state.updates + i + 1)
+        target_params = update_target(config, target_params, params[parts.critics], state.updates + i + 1)
         return params, target_params, opt_state, sums + stack_metrics(metrics)
 
     carry = (ravel(state.params), ravel(state.target_params), state.opt_state, jnp.zeros(len(METRICS)))
@@ -320,7 +320,7 @@ def sac_target(parts: SACParts, params: Any, target_params: Any, batch: NStep, n
 
 def sac_critic_loss(parts: SACParts, params: Any, batch: NStep, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Half the squared errors of both critics, added up (eq. 5), and the mean of their values: each f32 `[B]`."""
-    q = taken_values(parts.policy, params["critic"], batch.obs, batch.action)
+    q = q_of_choice(parts.policy, params["critic"], batch.obs, batch.action)
     return 0.5 * jnp.sum(jnp.square(q - target), axis=0), jnp.mean(q, axis=0)
 
 
@@ -381,12 +381,12 @@ def make_sac(config: SACConfig) -> Agent:
     def act(
         state: SACState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        outputs = policy_outputs(parts.policy, state.params, seen(state, obs))
+        outputs = policy_outputs(parts.policy, state.params, normalize_obs(state, obs))
         if deterministic:
             action = greedy_action(parts.policy, outputs, mask)
         else:
             action = sample_action(parts.policy, outputs, action_noise(parts.policy, key, outputs.shape[:-1]), mask)
-        return as_taken(parts.policy, action), carry
+        return to_env_action(parts.policy, action), carry
 
     return Agent(init, step, act, config)
 

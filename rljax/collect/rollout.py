@@ -151,13 +151,13 @@ def rollout_scan(
             extras=FrozenDict({name: info[name] for name in keep}),
             metrics=metrics_of(info),
         )
-        return (env_state, next_obs, forget(carry, terminated | truncated)), happened
+        return (env_state, next_obs, reset_carry(carry, terminated | truncated)), happened
 
     (env_state, obs, carry), steps = jax.lax.scan(step, (env_state, obs, carry), (noise, env_noise))
     return env_state, obs, carry, steps
 
 
-def forget(carry: Any, done: jax.Array) -> Any:
+def reset_carry(carry: Any, done: jax.Array) -> Any:
     """The carry, a tree of arrays `[N, ...]`, with zeros, which begin an episode, where `done` bool `[N]`."""
     return jax.tree.map(lambda x: jnp.where(done.reshape(done.shape + (1,) * (x.ndim - done.ndim)), 0, x).astype(x.dtype), carry)
 

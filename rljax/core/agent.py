@@ -42,7 +42,7 @@ class Act(Protocol):
     ) -> tuple[Any, Any]: ...
 
 
-Judge = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+PolicyAndValue = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
 """`(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`: what a search asks of positions in a game."""
 
 
@@ -50,7 +50,8 @@ class Agent(NamedTuple):
     """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy.
 
     `memory` says in a line what a run keeps on the device, where that is much. `report(state)` has metrics that every evaluation
-    says besides returns, `eval/...`, where an algorithm knows more of its agent. `judge` is that of agents that play games.
+    says besides returns, `eval/...`, where an algorithm knows more of its agent. `policy_and_value` belongs to agents that play
+    games: `(state, obs) -> (logits, value)`.
     `own` names what is not the algorithm's (a loss of yours, say): a run folder notes it, so that nobody trains on without it.
     `made` is the agent as `make_agent` returned it: functions that you replace since are your own, too (see `own_in`).
     """
@@ -61,12 +62,12 @@ class Agent(NamedTuple):
     config: Any
     memory: str = ""
     report: Callable[[Any], Metrics] | None = None
-    judge: Judge | None = None
+    policy_and_value: PolicyAndValue | None = None
     own: str = ""
     made: Any = None
 
 
-FUNCTIONS = ("step", "act", "report", "judge")
+FUNCTIONS = ("step", "act", "report", "policy_and_value")
 """Those of an agent that a run goes on with; what `init` does is in the run's state."""
 
 

@@ -179,6 +179,6 @@ class League(struct.PyTreeNode):
         return league.replace(opponent_generation=begun), jnp.stack(taken), jnp.stack(anew)
 
 
-def begin_anew(anew: jax.Array, current: Any, initial: Any) -> Any:
+def reset_where(anew: jax.Array, current: Any, initial: Any) -> Any:
     """Leaves `[L, ...]` with those of `initial` where `anew`, bool `[L]`."""
     return jax.vmap(tree_where)(anew, initial, current)

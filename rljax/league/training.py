@@ -22,10 +22,10 @@ from rljax.collect.games.rollout import (
     GameNoise,
     GameSteps,
     Playing,
+    acting_view,
     game_rollout,
-    looked_at,
     moves_without_action,
-    seen_advantages,
+    view_advantages,
 )
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
@@ -38,7 +38,7 @@ from rljax.core.spaces import action_heads
 from rljax.core.state import per_environment, random_key
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
-from rljax.league.league import LANES, League, begin_anew
+from rljax.league.league import LANES, League, reset_where
 from rljax.league.ratings import elo
 from rljax.league.rules import MAIN, ROLES, Rules
 
@@ -201,7 +201,7 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
     """PPO on the moves of each learner; the state's keys and iteration go on. Metrics are those of learner 0, the main agent."""
     config, game, learners = parts.config, parts.game, len(parts.rules.roles)
     key, *shuffle_keys = jax.random.split(state.key, learners + 1)
-    last_obs, _, _, last_moves = looked_at(game, state.env_state.game, state.obs, parts.game_params)
+    last_obs, _, _, last_moves = acting_view(game, state.env_state.game, state.obs, parts.game_params)
     rate = annealed(config, state.iteration)
 
     def by_learner(x: Any, axis: int) -> Any:
@@ -238,7 +238,7 @@ def _improved(
     log_prob = parts.ppo.head.distribution(outputs, steps.mask).log_prob(steps.action)
     last_obs, last_moves = last
     _, last_value, _ = policy_and_value(parts.ppo, params, last_obs)
-    advantages = seen_advantages(
+    advantages = view_advantages(
         steps.reward, value, steps.moves, steps.done, last_value, last_moves, config.gamma, config.gae_lambda, gap
     )
     batch = Minibatch(
@@ -290,9 +290,9 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
         return state, {}
     key, review_key = jax.random.split(state.key)
     league, taken, anew = league.review(parts.rules, review_key, state.params, state.iteration)
-    params = begin_anew(anew, state.params, league.initial)
+    params = reset_where(anew, state.params, league.initial)
     fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(league.initial)
-    opt_state = begin_anew(anew, state.opt_state, fresh)
+    opt_state = reset_where(anew, state.opt_state, fresh)
     metrics = league_metrics(parts, league, state.iteration) | {
         "league/snapshots": jnp.sum(taken, dtype=jnp.float32),
         "league/resets": jnp.sum(anew, dtype=jnp.float32),
@@ -382,11 +382,13 @@ def make_games(config: GameConfig) -> Agent:
     def main(state: GameState) -> Any:
         return jax.tree.map(lambda x: x[0], state.params)
 
-    def judge(state: GameState, obs: Any) -> tuple[jax.Array, jax.Array]:
+    def policy_and_value(state: GameState, obs: Any) -> tuple[jax.Array, jax.Array]:
         logits, value, _ = policy_and_value(parts.ppo, main(state), obs)
         return logits, value
 
-    return Agent(init, step, game_act(parts.ppo.policy, parts.ppo.head, main), config, report=report, judge=judge)
+    return Agent(
+        init, step, game_act(parts.ppo.policy, parts.ppo.head, main), config, report=report, policy_and_value=policy_and_value
+    )
 
 
 register_agent(SelfPlayConfig, make_games)

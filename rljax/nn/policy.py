@@ -66,7 +66,7 @@ class Policy(nn.Module):
     def __call__(self, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
         """One step; `carry` None begins an episode."""
         carry, embedded = self._look(obs, carry)
-        return (*self.judge(carry, embedded), carry)
+        return (*self.policy_and_value(carry, embedded), carry)
 
     def _look(self, obs: Any, carry: Any) -> tuple[Any, Embedded]:
         """The carry after one more step, and what it saw."""
@@ -91,7 +91,7 @@ class Policy(nn.Module):
         network: Any = self.network
         return network.advance(carry, x)
 
-    def judge(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
+    def policy_and_value(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
         """`(outputs, value)` of embedded observations, and of the carry after them where there is memory."""
         outputs, value = self.raw(carry, embedded)
         if self.num_log_std:

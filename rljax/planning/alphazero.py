@@ -21,7 +21,7 @@ from flax.core import FrozenDict
 from rljax.algos.common.budget import check_batch
 from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
 from rljax.algos.common.optimizer import adam, annealed
-from rljax.collect.games.rollout import looked_at, seen_advantages
+from rljax.collect.games.rollout import acting_view, view_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import (
@@ -41,7 +41,7 @@ from rljax.core.keys import as_key, draw
 from rljax.core.state import per_environment, random_key
 from rljax.nn.distributions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
-from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, judged_by, search_functions
+from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, evaluation_from, search_functions
 
 
 @algorithm("alphazero")
@@ -155,7 +155,7 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
     )
 
 
-def _judged(parts: AlphaZeroParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+def _policy_and_value(parts: AlphaZeroParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
     """`(logits [..., A], value [...])` of observations."""
     policy: Any = parts.policy
     logits, value, _ = policy.apply(params, obs)
@@ -166,18 +166,18 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     """Play `num_steps` moves in every game, each after a search."""
     config, game, game_params = parts.config, parts.game, parts.game_params
     key, search_key, env_key = jax.random.split(state.key, 3)
-    root, recurrent = search_functions(game, game_params, judged_by(partial(_judged, parts, state.params)))
+    root, recurrent = search_functions(game, game_params, evaluation_from(partial(_policy_and_value, parts, state.params)))
 
     def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
         env_state, obs, length, returns = loop
         key, chance, noise = inputs
         root_key, tree_key = jax.random.split(key)
-        seen, mask, _, moves = looked_at(game, env_state, obs, game_params)
+        seen, mask, _, moves = acting_view(game, env_state, obs, game_params)
         seen, mask = jax.tree.map(lambda x: x[:, 0], (seen, mask))
         found = mctx.gumbel_muzero_policy(
             params=None,
             rng_key=tree_key,
-            root=_explored(root(root_key, env_state), mask, config.root_exploration),
+            root=_with_root_exploration(root(root_key, env_state), mask, config.root_exploration),
             recurrent_fn=recurrent,
             num_simulations=config.num_simulations,
             invalid_actions=~mask,
@@ -203,7 +203,7 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     return state.replace(key=key, env_state=env_state, obs=obs, length=length, returns=returns), moves
 
 
-def _explored(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
+def _with_root_exploration(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
     """The root with a share of its prior spread over all legal moves: else a prior that is sure too early is never corrected,
     since nobody sees what the other moves are worth.
 
@@ -220,10 +220,10 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     """Fit the network to the searches and to the results."""
     config, game = parts.config, parts.game
     key, shuffle_key = jax.random.split(state.key)
-    _, value = _judged(parts, state.params, moves.obs)
-    last_obs, _, _, last_moves = looked_at(game, state.env_state, state.obs, parts.game_params)
-    _, last_value = _judged(parts, state.params, last_obs)
-    advantages = seen_advantages(
+    _, value = _policy_and_value(parts, state.params, moves.obs)
+    last_obs, _, _, last_moves = acting_view(game, state.env_state, state.obs, parts.game_params)
+    _, last_value = _policy_and_value(parts, state.params, last_obs)
+    advantages = view_advantages(
         moves.reward,
         value[..., None],
         moves.moves,
@@ -240,7 +240,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
     def loss(params: Any, minibatch: _Batch) -> tuple[jax.Array, Metrics]:
-        logits, value = _judged(parts, params, minibatch.obs)
+        logits, value = _policy_and_value(parts, params, minibatch.obs)
         cross_entropy = jnp.mean(optax.softmax_cross_entropy(mask_logits(logits, minibatch.mask), minibatch.weights))
         value_loss = 0.5 * jnp.mean(jnp.square(value - minibatch.target))
         target_entropy = -jnp.mean(jnp.sum(jax.scipy.special.xlogy(minibatch.weights, minibatch.weights), axis=-1))
@@ -284,10 +284,12 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics, without)
         return state, episode_means(totals) | metrics
 
-    def judge(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
-        return _judged(parts, state.params, obs)
+    def policy_and_value(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
+        return _policy_and_value(parts, state.params, obs)
 
-    return Agent(init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, judge=judge)
+    return Agent(
+        init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, policy_and_value=policy_and_value
+    )
 
 
 register_agent(AlphaZeroConfig, make_alphazero)

@@ -82,11 +82,11 @@ def random_evaluation(game: Game, params: Any) -> Evaluation:
     return evaluate
 
 
-def judged_by(judge: Callable[[Any], tuple[jax.Array, jax.Array]]) -> Evaluation:
+def evaluation_from(policy_and_value: Callable[[Any], tuple[jax.Array, jax.Array]]) -> Evaluation:
     """The evaluation of a network, `obs -> (logits, value)`."""
 
     def evaluate(_key: jax.Array, _state: Any, obs: Any, _mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return judge(obs)
+        return policy_and_value(obs)
 
     return evaluate
 
@@ -101,7 +101,7 @@ def search_functions(
     """
     teams = jnp.asarray(game.teams)
 
-    def judged(key: jax.Array, state: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def evaluate_state(key: jax.Array, state: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         moves = game.to_move(state)
         player = jnp.argmax(moves)
         mask = game.action_mask(state, params)[player]
@@ -111,18 +111,18 @@ def search_functions(
 
     def root(key: jax.Array, state: Any) -> mctx.RootFnOutput:
         batch = jax.tree.leaves(state)[0].shape[0]
-        logits, value, player = jax.vmap(judged)(jax.random.split(key, batch), state)
+        logits, value, player = jax.vmap(evaluate_state)(jax.random.split(key, batch), state)
         node = Node(state, jnp.zeros(batch, bool), player)
         return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=node)
 
     def follow(key: jax.Array, action: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        step_key, judge_key = jax.random.split(key)
+        step_key, evaluate_key = jax.random.split(key)
         joint = jnp.full(game.num_players, action)
         _, state, reward, ends, _ = game.step_env(step_key, node.state, joint, params)
         over = node.over | ends | game.is_truncated(state, params)
-        # At an end the state of before stands in, since some player must be to move to judge it; it counts for nothing.
+        # At an end the state before stands in, since an evaluation needs a player to move; its value counts for nothing.
         state = tree_where(over, node.state, state)
-        logits, value, player = judged(judge_key, state)
+        logits, value, player = evaluate_state(evaluate_key, state)
         same = teams[player] == teams[node.player]
         output = mctx.RecurrentFnOutput(
             reward=jnp.where(node.over, 0.0, reward[node.player]),
@@ -215,10 +215,10 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
     Raises:
         ConfigError: the agent plays no game, or one that cannot be searched.
     """
-    if agent.judge is None:
+    if agent.policy_and_value is None:
         raise ConfigError(f"{agent.config.algorithm} on {env_name(agent.config)}: is no agent of a game, so it cannot search")
     game, params = make_game(agent.config)
-    evaluate = judged_by(partial(agent.judge, state))
+    evaluate = evaluation_from(partial(agent.policy_and_value, state))
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
 
 

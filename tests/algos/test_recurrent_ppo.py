@@ -13,10 +13,10 @@ import pytest
 
 import rljax
 from rljax import ConfigError, ImpalaConfig, PPOConfig, make_agent
-from rljax.algos.common.policy import begins_of, policy_unroll
+from rljax.algos.common.policy import episode_starts, policy_unroll
 from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_parts
 from rljax.algos.ppo import Minibatch, PPOParts, PPOState, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
-from rljax.collect.rollout import forget
+from rljax.collect.rollout import reset_carry
 from rljax.envs.tmaze import TMaze
 
 CELLS = ("lstm", "gru", "block_gru")
@@ -138,7 +138,7 @@ def test_the_ratio_would_show_a_wrong_reset(wrong: str) -> None:
     """The test above can fail: each of these faults moves the ratio far from 1."""
     parts, collected = rollouts_of("gru")
     state, _, rollout = collected[-1]
-    begins = begins_of(rollout.steps)
+    begins = episode_starts(rollout.steps)
     carry = rollout.carry
     if wrong == "never resets":
         begins = jnp.zeros_like(begins)
@@ -155,7 +155,7 @@ def test_the_ratio_would_show_a_wrong_reset(wrong: str) -> None:
 def test_the_gradient_goes_through_time_but_not_over_the_start_of_an_episode() -> None:
     parts, collected = rollouts_of("lstm")
     state, _, rollout = collected[1]
-    begins = np.asarray(begins_of(rollout.steps))
+    begins = np.asarray(episode_starts(rollout.steps))
     obs = jnp.asarray(seen(state, rollout.steps.obs))
     last_start = [int(np.flatnonzero(begins[:, n])[-1]) for n in range(4) if begins[:, n].any()]
     environments = [n for n in range(4) if begins[:, n].any()]
@@ -215,7 +215,7 @@ def test_act_remembers_and_none_or_zeros_begin_an_episode() -> None:
 def test_forget_zeroes_only_what_ended() -> None:
     carry = (jnp.ones((3, 2)), jnp.full((3, 2, 4), 2, jnp.int32))
     done = jnp.array([False, True, False])
-    first, second = forget(carry, done)
+    first, second = reset_carry(carry, done)
     np.testing.assert_array_equal(first, [[1, 1], [0, 0], [1, 1]])
     np.testing.assert_array_equal(second.sum((1, 2)), [16, 0, 16])
     assert second.dtype == jnp.int32

@@ -35,7 +35,7 @@ from rljax import (
     sac_update,
     soft_value,
 )
-from rljax.algos.common.soft_policy import critic_values, policy_outputs, taken_values
+from rljax.algos.common.soft_policy import critic_values, policy_outputs, q_of_choice
 from rljax.collect.replay import NStep, Places, Replay, Transition, init_replay, take_n_step
 from rljax.core.memory import tree_bytes
 from rljax.nn.distributions import sample_squashed, scaled_to_box, squashed_gaussian
@@ -226,7 +226,7 @@ def test_targets_and_critic_losses_are_those_of_plain_python(case: Any) -> None:
     target = sac_target(parts, params, target_params, batch, there)
     np.testing.assert_allclose(target, expected, rtol=1e-3, atol=1e-3)
     losses, mean_value = sac_critic_loss(parts, params, batch, target)
-    q = np.asarray(taken_values(parts.policy, params["critic"], batch.obs, batch.action))
+    q = np.asarray(q_of_choice(parts.policy, params["critic"], batch.obs, batch.action))
     if isinstance(parts.policy.space, Box):
         by_hand = critic_values(parts.policy, params["critic"], batch.obs, batch.action.action)
     else:

@@ -14,7 +14,7 @@ import rljax
 from rljax.algos.dreamer.dreamer import DreamerParts, dreamer_parts, loss_noise
 from rljax.algos.dreamer.losses import imagine, world_model_loss
 from rljax.algos.dreamer.openloop import open_loop, shuffled_actions
-from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
+from rljax.algos.dreamer.replay import Replayed, replayed_normalized
 from rljax.collect.replay import sample_windows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -68,7 +68,7 @@ def rows_of(run: Trained, seed: int, count: int = 256, length: int = 24) -> tupl
     parts = run.parts
     bits = jax.random.bits(jax.random.key(7), (count,))
     places = sample_windows(state.replay, bits, length + 1)
-    return state, replayed_as_seen(parts.networks.rssm, state, places, length)
+    return state, replayed_normalized(parts.networks.rssm, state, places, length)
 
 
 def check_open_loop(cartpole: Trained, figure: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ import mctx
 import numpy as np
 import pytest
 
-from rljax.planning.alphazero import _explored
+from rljax.planning.alphazero import _with_root_exploration
 
 ACTIONS = 7
 
@@ -31,7 +31,7 @@ def weights(prior_logits: jax.Array, share: float) -> jax.Array:
     found = mctx.gumbel_muzero_policy(
         params=None,
         rng_key=jax.random.key(0),
-        root=_explored(root, mask, share),
+        root=_with_root_exploration(root, mask, share),
         recurrent_fn=recurrent,
         num_simulations=16,
     )

@@ -27,12 +27,12 @@ TINY: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.LeagueConfig(**TINY, num_slots=1)])
-def test_a_judge_says_what_the_policy_takes(config: Any) -> None:
+def test_policy_and_value_say_what_the_policy_takes(config: Any) -> None:
     agent = rljax.make_agent(config)
     state = agent.init(jax.random.key(0))
-    assert agent.judge is not None
+    assert agent.policy_and_value is not None
     obs = jnp.asarray(np.random.default_rng(0).integers(0, 2, (5, 18)), jnp.float32)
-    logits, value = agent.judge(state, obs)
+    logits, value = agent.policy_and_value(state, obs)
     assert (logits.shape, value.shape) == ((5, 9), (5,))
     np.testing.assert_array_equal(agent.act(state, obs, None, jax.random.key(1), True)[0], jnp.argmax(logits, -1))
 

@@ -210,13 +210,10 @@ def damage(path: Path, how: str) -> None:
         path.mkdir()
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "flipped bit",
-        *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncated", "missing file", "no meta", "broken meta", "empty")),
-    ],
-)
+SLOW_DAMAGE = ("truncated", "missing file", "no meta", "broken meta", "empty")
+
+
+@pytest.mark.parametrize("how", ["flipped bit", *(pytest.param(how, marks=pytest.mark.slow) for how in SLOW_DAMAGE)])
 def test_a_damaged_latest_checkpoint_falls_back_to_the_one_before(how: str, tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 700, checkpoint_every=320)
     newest, before, *_ = checkpoint_steps(tmp_path / "a" / "checkpoints")

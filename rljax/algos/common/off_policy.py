@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.budget import check_budget
-from rljax.algos.common.state import seen
+from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import ravel
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
@@ -147,15 +147,15 @@ def collect_to_replay(
     return state, steps
 
 
-def seen_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:
+def normalized_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:
     """n-step transitions with observations and rewards as the networks see them: the buffer holds them as they came."""
     statistics = state.reward_statistics
     scale = None if statistics is None else lambda reward: scale_rewards(statistics, reward)
     batch = take_n_step(state.replay, places, n, config.gamma, scale)
-    return batch._replace(obs=seen(state, batch.obs), next_obs=seen(state, batch.next_obs))
+    return batch._replace(obs=normalize_obs(state, batch.obs), next_obs=normalize_obs(state, batch.next_obs))
 
 
-def learning(config: OffPolicyConfig, replay: Replay) -> jax.Array:
+def can_learn(config: OffPolicyConfig, replay: Replay) -> jax.Array:
     """Whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 
@@ -166,7 +166,7 @@ def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
     return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
 
 
-def moved_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
+def update_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
     """The target network after gradient step number `updates`, i32 [] counted from 1, which led to `params`: every
     `target_update_every`-th step moves it."""
     moved = polyak_update(target, params, config.tau)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
-from rljax.algos.common.state import seen
-from rljax.collect.rollout import Steps, environment_noise, forget, rollout_scan
+from rljax.algos.common.state import normalize_obs
+from rljax.collect.rollout import Steps, environment_noise, reset_carry, rollout_scan
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
@@ -159,29 +159,29 @@ def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins:
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, begins_t = inputs
-        carry = parts.policy.apply(params, forget(carry, begins_t), x, method="advance")
+        carry = parts.policy.apply(params, reset_carry(carry, begins_t), x, method="advance")
         return carry, carry
 
     _, carries = jax.lax.scan(step, carry, (embedded.x, begins))
-    outputs, value = parts.policy.apply(params, carries, embedded, method="judge")
+    outputs, value = parts.policy.apply(params, carries, embedded, method="policy_and_value")
     return outputs, value, carries
 
 
-def judge_rollout(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tuple[Any, jax.Array]:
+def rollout_outputs(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tuple[Any, jax.Array]:
     """`(outputs [T, N, ...], value [T, N])` in one pass after the rollout, of normalised observations and the carry after each of
     them: no scan."""
     embedded = parts.policy.apply(params, obs, method="embed")
-    outputs, value = parts.policy.apply(params, carry, embedded, method="judge")
+    outputs, value = parts.policy.apply(params, carry, embedded, method="policy_and_value")
     return outputs, value
 
 
-def begins_of(steps: Steps) -> jax.Array:
+def episode_starts(steps: Steps) -> jax.Array:
     """Where an episode begins, bool `[T, N]`, given that the carry before the rollout knows it of the first step."""
     done = steps.terminated | steps.truncated
     return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
 
 
-def environments_first(batch: B) -> B:
+def batch_major(batch: B) -> B:
     """From time first to environments first, which minibatches of trajectories are drawn from, and back.
 
     Not of `carry`, which has environments only.
@@ -202,7 +202,7 @@ def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str,
     key, noise_key, env_key = jax.random.split(state.key, 3)
 
     def act(obs: Any, carry: Any, mask: jax.Array | None, noise: jax.Array) -> tuple[jax.Array, Any]:
-        outputs, _, carry = policy_and_value(parts, params, seen(state, obs), carry)
+        outputs, _, carry = policy_and_value(parts, params, normalize_obs(state, obs), carry)
         return head.sample(head.distribution(outputs, mask), noise), carry
 
     env_state, obs, carry, steps = rollout_scan(
@@ -238,7 +238,7 @@ def policy_act(parts: PolicyParts) -> Act:
         # Zeros in place of what only the critic sees: nothing that acts depends on it, so XLA drops it.
         zeros = jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)
         obs = join_privileged(public, zeros)
-        outputs, _, carry = policy_and_value(parts, state.params, seen(state, obs), carry)
+        outputs, _, carry = policy_and_value(parts, state.params, normalize_obs(state, obs), carry)
         distribution = parts.head.distribution(outputs, mask)
         action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, batch))
         return parts.head.to_env(action), carry

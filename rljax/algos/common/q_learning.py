@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax.errors import FlaxError
 
-from rljax.algos.common.state import seen
+from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import unraveler
 from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
@@ -93,7 +93,7 @@ def q_values(parts: QParts, params: Any, obs: Any) -> jax.Array:
     return jnp.asarray(parts.network.apply(params, obs)).reshape(*batch, parts.num_actions)
 
 
-def chosen(q: jax.Array, action: jax.Array) -> jax.Array:
+def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
     """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
     return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
 
@@ -105,7 +105,7 @@ def value_losses(q: jax.Array, target: jax.Array, huber_delta: float | jax.Array
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
     """The highest Q of a legal action, f32 `[...]`; of any where none is legal, and so finite at the end of a game."""
-    return jnp.max(q, axis=-1) if mask is None else chosen(q, jnp.argmax(mask_logits(q, mask), axis=-1))
+    return jnp.max(q, axis=-1) if mask is None else q_of_action(q, jnp.argmax(mask_logits(q, mask), axis=-1))
 
 
 def epsilon_at(config: EpsilonFields, iteration: jax.Array, step: jax.Array) -> jax.Array:
@@ -141,7 +141,7 @@ def q_act(parts: QParts, epsilon: float) -> Act:
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        q = q_values(parts, state.params, seen(state, obs))
+        q = q_values(parts, state.params, normalize_obs(state, obs))
         if deterministic:  # draws nothing: an exported greedy policy needs no random bits
             return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
         return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry

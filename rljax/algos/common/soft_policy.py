@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
-from rljax.algos.common.q_learning import chosen
+from rljax.algos.common.q_learning import q_of_action
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Discrete, as_space
@@ -102,7 +102,7 @@ def init_soft_policy(policy: SoftPolicy, key: jax.Array, obs: Any) -> dict[str, 
     return {"actor": policy.actor.init(actor_key, obs), "critic": critics}
 
 
-def stored_action(policy: SoftPolicy) -> Any:
+def action_example(policy: SoftPolicy) -> Any:
     """The shape of one action of a `Choice`."""
     if isinstance(policy.space, Box):
         return jax.ShapeDtypeStruct((policy.space.flat_dim,), jnp.float32)
@@ -121,11 +121,11 @@ def critic_values(policy: SoftPolicy, critics: Any, obs: Any, *action: jax.Array
     return q[..., 0] if action else q
 
 
-def taken_values(policy: SoftPolicy, critics: Any, obs: Any, choice: Choice) -> jax.Array:
+def q_of_choice(policy: SoftPolicy, critics: Any, obs: Any, choice: Choice) -> jax.Array:
     """Q of both critics of the actions taken, f32 `[2, B]`."""
     if isinstance(policy.space, Box):
         return critic_values(policy, critics, obs, choice.action)
-    return chosen(critic_values(policy, critics, obs), choice.action)
+    return q_of_action(critic_values(policy, critics, obs), choice.action)
 
 
 def soft_value(
@@ -186,6 +186,6 @@ def greedy_action(policy: SoftPolicy, outputs: jax.Array, mask: jax.Array | None
     return jnp.tanh(squashed_gaussian(outputs)[0])
 
 
-def as_taken(policy: SoftPolicy, action: jax.Array) -> jax.Array:
+def to_env_action(policy: SoftPolicy, action: jax.Array) -> jax.Array:
     """An action of a `Choice` as the environment takes it: scaled to the bounds of a Box."""
     return scaled_to_box(policy.space, action) if isinstance(policy.space, Box) else action

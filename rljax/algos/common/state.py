@@ -41,7 +41,7 @@ def initial_fields(config: Config, env: Any, env_params: Any, key: jax.Array) ->
     }
 
 
-def seen(state: Any, obs: Any) -> Any:
+def normalize_obs(state: Any, obs: Any) -> Any:
     """Observations as the networks see them: standardised where the config asks for it."""
     return obs if state.obs_statistics is None else normalize(state.obs_statistics, obs)
 

@@ -57,7 +57,7 @@ class HeadFields(Protocol):
 
 
 class HeadParts(Protocol):
-    """What the parts of an algorithm with value heads hold for `streams_of`."""
+    """What the parts of an algorithm with value heads hold for `reward_streams`."""
 
     @property
     def config(self) -> HeadFields: ...
@@ -93,7 +93,7 @@ def check_heads(config: HeadFields) -> None:
             raise ConfigError(f"{field} = {list(given)}: expected {wanted}")
 
 
-def kept_infos(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]:
+def info_keys(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]:
     """The entries of an environment's info that the heads need.
 
     Raises:
@@ -150,7 +150,7 @@ def num_values(config: HeadFields) -> int:
     return max(1, len(head_names(config)))
 
 
-def heads_of(config: HeadFields) -> Heads:
+def head_settings(config: HeadFields) -> Heads:
     """Discounts, trace decays and weights of the heads, those of the configuration where it has no lists."""
     count = max(1, len(config.value_heads))
     columns = [
@@ -172,7 +172,7 @@ class Streams(NamedTuple):
     truncated: jax.Array
 
 
-def streams_of(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
+def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
     """What each head is to predict the return of: the reward or its components as the losses see them, and the bonus.
 
     The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
@@ -181,7 +181,7 @@ def streams_of(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tu
     Args:
         parts: of the algorithm.
         state: with `reward_statistics`, and `intrinsic` where there is a bonus.
-        steps: `[T, N]`, with the infos that `kept_infos` names.
+        steps: `[T, N]`, with the infos that `info_keys` names.
         key: random key of the bonus.
 
     Returns:

@@ -20,7 +20,7 @@ import optax
 
 from rljax.algos.common.off_policy import polyak_update, run_turns
 from rljax.algos.common.optimizer import annealed
-from rljax.algos.common.state import initial_fields, seen
+from rljax.algos.common.state import initial_fields, normalize_obs
 from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.dreamer.losses import dreamer_loss, loss_noise
@@ -42,7 +42,7 @@ from rljax.algos.dreamer.parts import (
     UpdateNoise,
     target_of,
 )
-from rljax.algos.dreamer.replay import DreamerRow, replayed_as_seen, row_example, stored_classes, write_latents
+from rljax.algos.dreamer.replay import DreamerRow, replayed_normalized, row_example, stored_classes, write_latents
 from rljax.algos.dreamer.representation import normalized_prototypes
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import init_return_normalizer, update_statistics
@@ -158,7 +158,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
 
     def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, EpisodeSums]]:
         env_state, obs, arrival, carry = loop
-        latent = infer(parts, params, carry, seen(state, obs), arrival.is_first, noise.latent)
+        latent = infer(parts, params, carry, normalize_obs(state, obs), arrival.is_first, noise.latent)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
@@ -203,7 +203,7 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
         The next state, and metrics `train/...`: means over the updates, 0 where none was made.
     """
     config, optimizer = parts.config, _optimizer(parts.config)
-    count = jnp.where(_learning(config, state.replay), noise.key.shape[0], 0)
+    count = jnp.where(_can_learn(config, state.replay), noise.key.shape[0], 0)
     # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
     one = jax.jit(lambda state, bits, key: _one_update(parts, optimizer, state, bits, key))
 
@@ -218,7 +218,7 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
     return state, means | {"train/updates": count.astype(jnp.float32)}
 
 
-def _learning(config: DreamerConfig, replay: Replay) -> jax.Array:
+def _can_learn(config: DreamerConfig, replay: Replay) -> jax.Array:
     """Whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 
@@ -228,7 +228,7 @@ def _one_update(
 ) -> tuple[DreamerState, Metrics]:
     config = parts.config
     places, queue = sample_online(state.replay, state.queue, bits, config.batch_length)
-    batch = over_devices(replayed_as_seen(parts.networks.rssm, state, places, config.batch_length), 1)
+    batch = over_devices(replayed_normalized(parts.networks.rssm, state, places, config.batch_length), 1)
     noise = loss_noise(parts, key)
 
     def loss_fn(params: Any) -> Any:
@@ -270,7 +270,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
             lambda state, noise: dreamer_update(parts, state, noise.update),
             {},
         )
-        return after, metrics | openloop_metrics(parts, after, _learning(config, after.replay))
+        return after, metrics | openloop_metrics(parts, after, _can_learn(config, after.replay))
 
     def act(
         state: DreamerState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
@@ -282,7 +282,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
         latent_key, action_key = jax.random.split(key)
         # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
         uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
-        latent = infer(parts, state.params, carry, seen(state, obs), jnp.zeros(batch, bool), uniform)
+        latent = infer(parts, state.params, carry, normalize_obs(state, obs), jnp.zeros(batch, bool), uniform)
         outputs = parts.networks.apply("actor", state.params, latent.feature)
         if deterministic:
             action = parts.policy.mode(outputs, mask)

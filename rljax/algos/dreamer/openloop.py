@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rljax.algos.dreamer.networks import TWO_HOT, encode, observation_parts
 from rljax.algos.dreamer.parts import DreamerParts, DreamerState
-from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
+from rljax.algos.dreamer.replay import Replayed, replayed_normalized
 from rljax.collect.replay import read_apart, sample_windows
 from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError
@@ -152,7 +152,7 @@ def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Arr
 
     def errors(bits: jax.Array) -> jax.Array:
         places = sample_windows(state.replay, bits, length + 1)
-        result = open_loop(parts, state.params, replayed_as_seen(networks.rssm, state, places, length), context, key)
+        result = open_loop(parts, state.params, replayed_normalized(networks.rssm, state, places, length), context, key)
         rows = jnp.array(ahead) - 1
         both, valid = jnp.stack([result.error, result.copy_last_error])[:, rows], result.valid[rows]
         return jnp.sum(jnp.where(valid, both, 0.0), axis=-1) / jnp.maximum(jnp.sum(valid, axis=-1), 1)

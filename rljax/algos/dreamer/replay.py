@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.state import seen
+from rljax.algos.common.state import normalize_obs
 from rljax.collect.replay import Places, Replay
 from rljax.nn.rssm import RSSM, Latent
 
@@ -80,10 +80,10 @@ def replayed(rssm: RSSM, replay: Replay, places: Places, length: int) -> Replaye
     return Replayed(latent, jax.tree.map(lambda x: x[1:], obs), action[:-1], reward, is_first, is_last, is_terminal)
 
 
-def replayed_as_seen(rssm: RSSM, state: Any, places: Places, length: int) -> Replayed:
+def replayed_normalized(rssm: RSSM, state: Any, places: Places, length: int) -> Replayed:
     """`replayed` from the buffer of a state, with observations as its networks see them."""
     batch = replayed(rssm, state.replay, places, length)
-    return batch._replace(obs=seen(state, batch.obs))
+    return batch._replace(obs=normalize_obs(state, batch.obs))
 
 
 def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:

@@ -7,8 +7,8 @@ from rljax.collect.games.rollout import (
     Playing,
     TurnAdvantages,
     game_rollout,
-    seen_advantages,
     turn_advantages,
+    view_advantages,
 )
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "game_rollout",
     "play_match",
     "policy_player",
-    "seen_advantages",
+    "view_advantages",
     "turn_advantages",
 ]

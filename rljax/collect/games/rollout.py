@@ -76,7 +76,7 @@ class GameNoise(NamedTuple):
     env: EnvironmentNoise
 
 
-def looked_at(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
     """`(obs [E, Q, ...], mask [E, Q, A], player i32 [E, Q], moves bool [E, P])`: those whose actions the next step takes."""
     moves = jax.vmap(game.to_move)(state)
     mask = jax.vmap(lambda s: game.action_mask(s, params))(state)
@@ -125,7 +125,7 @@ def game_rollout(
 
     def step(loop: tuple[Playing, Any], noise_t: GameNoise) -> tuple[tuple[Playing, Any], GameSteps]:
         now, obs = loop
-        seen, mask, player, moves = looked_at(game, now.game, obs, params)
+        seen, mask, player, moves = acting_view(game, now.game, obs, params)
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
         action = act(seen, mask, mine, now.lane, noise_t.action)
         joint = action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1)
@@ -224,7 +224,7 @@ def turn_advantages(
     return jax.lax.scan(backward, first, (reward, value, moves, done, settled), reverse=True)[1]
 
 
-def seen_advantages(
+def view_advantages(
     reward: jax.Array,
     value: jax.Array,
     moves: jax.Array,

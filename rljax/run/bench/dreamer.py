@@ -23,7 +23,7 @@ from rljax.algos.dreamer.dreamer import (
     loss_noise,
 )
 from rljax.algos.dreamer.losses import actor_critic_loss, imagine, world_model_loss
-from rljax.algos.dreamer.replay import replayed_as_seen
+from rljax.algos.dreamer.replay import replayed_normalized
 from rljax.collect.replay import sample_online
 from rljax.core.agent import make_agent
 from rljax.run.chunks import vectorized_iteration
@@ -88,7 +88,7 @@ def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax
     def drawn(state: DreamerState, key: jax.Array) -> Any:
         bits = jax.random.bits(key, (config.batch_size,))
         places, _ = sample_online(state.replay, state.queue, bits, config.batch_length)
-        return replayed_as_seen(networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
+        return replayed_normalized(networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
 
     def rollout(state: DreamerState, key: jax.Array) -> Any:
         # All but the buffer: its sum, which keeps things alive here, would be most of the time.

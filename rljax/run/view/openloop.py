@@ -14,7 +14,7 @@ from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.dreamer import DreamerParts, dreamer_parts
 from rljax.algos.dreamer.networks import is_image
 from rljax.algos.dreamer.openloop import CONTEXT, OpenLoop, open_loop, shuffled_actions, squashed_parts
-from rljax.algos.dreamer.replay import Replayed, replayed_as_seen
+from rljax.algos.dreamer.replay import Replayed, replayed_normalized
 from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
 from rljax.nn.decoders import Parts
@@ -117,7 +117,7 @@ def _predictions(parts: DreamerParts, state: Any, context: int, horizon: int) ->
     def predict(state: Any, key: jax.Array) -> Any:
         sample_key, key, shuffle_key = jax.random.split(key, 3)
         places = sample_windows(state.replay, jax.random.bits(sample_key, (GROUP,)), context + horizon + 1)
-        batch = replayed_as_seen(parts.networks.rssm, state, places, context + horizon)
+        batch = replayed_normalized(parts.networks.rssm, state, places, context + horizon)
         foresee = partial(open_loop, parts, state.params, batch, context, key)
         rows = batch._replace(latent=jax.tree.map(lambda x: x[None], batch.latent))
         return rows, foresee(), foresee(shuffled_actions(batch, context, shuffle_key)).error

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import ConfigError, PPOConfig, gae, make_agent, make_train
-from rljax.algos.common.value_heads import combined, heads_of, streams_of
+from rljax.algos.common.value_heads import combined, head_settings, reward_streams
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.core.wrappers import Wrapper
 from rljax.envs import CartPole
@@ -93,7 +93,7 @@ def test_each_head_has_the_returns_of_its_own_stream_discounted_on_its_own() -> 
     state, rollout = jax.jit(lambda s: ppo_collect(parts, s))(ppo_init(parts, jax.random.key(1)))
     steps = rollout.steps
     assert steps.terminated.any()
-    heads, streams = heads_of(config), streams_of(parts, state, steps, jax.random.key(0))[0]
+    heads, streams = head_settings(config), reward_streams(parts, state, steps, jax.random.key(0))[0]
     ours = gae(
         streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
     )
@@ -279,7 +279,7 @@ def test_the_bonus_does_not_see_what_is_privileged() -> None:
     state, rollout = ppo_collect(parts, ppo_init(parts, jax.random.key(0)))
     next_obs = rollout.steps.next_obs
     flipped = rollout.steps._replace(next_obs={**next_obs, "privileged": -next_obs["privileged"]})
-    bonuses = [streams_of(parts, state, steps, jax.random.key(0))[0].reward[..., -1] for steps in (rollout.steps, flipped)]
+    bonuses = [reward_streams(parts, state, steps, jax.random.key(0))[0].reward[..., -1] for steps in (rollout.steps, flipped)]
     np.testing.assert_array_equal(*bonuses)
     parts_of = jax.tree.leaves(ppo_parts(parts.config.replace(intrinsic={"type": "rnd"})).intrinsic.init(
         jax.random.key(0), {"observation": jnp.zeros(5)}, 4).obs_statistics.mean)  # fmt: skip
