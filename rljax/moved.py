@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from types import ModuleType
 
 MOVED = {
-    "rljax.algos.budget": "rljax.algos.common.budget",
     "rljax.algos.game_policy": "rljax.algos.common.game_policy",
     "rljax.algos.off_policy": "rljax.algos.common.off_policy",
     "rljax.algos.optimizer": "rljax.algos.common.optimizer",

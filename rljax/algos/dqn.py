@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
+from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.off_policy import (
     OffPolicyConfig,
     can_learn,
@@ -76,14 +77,12 @@ METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss
 
 
 @algorithm("dqn")
-class DQNConfig(OffPolicyConfig):
+class DQNConfig(OffPolicyConfig, EpsilonConfig):
     """Deep Q-learning for discrete actions."""
 
     network: Any = static(
         default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module"
     )
-    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
-    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
     epsilon_steps: float = leaf(default=10_000.0, doc="environment steps over which that share falls linearly", gt=0)
     double: bool = static(default=False, doc="choose the next action by the online network, value it by the target's")
     dueling: bool = static(default=False, doc="split the last layer into value and advantages")

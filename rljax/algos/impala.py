@@ -16,14 +16,13 @@ One iteration is `impala_collect` then `impala_update`; both are public, so a us
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from flax.core import FrozenDict
 
-from rljax.algos.common.budget import check_batch
+from rljax.algos.common.config import PolicyConfig
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
     batch_major,
@@ -42,7 +41,7 @@ from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
@@ -52,31 +51,13 @@ from rljax.nn.policy import Policy
 
 
 @algorithm("impala")
-class ImpalaConfig(Config):
+class ImpalaConfig(PolicyConfig):
     """V-trace actor-critic. Weights of the losses are those of the paper; the optimiser is Adam."""
-
-    privileged_critic: ClassVar[bool] = True
 
     num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
     num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
-    network: Any = static(
-        default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
-    )
-    action_heads: str = static(
-        default="independent",
-        doc="of several: 'autoregressive' lets each see the actions of those before it",
-        choices=("independent", "autoregressive"),
-    )
-    log_std: str = static(
-        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
-    )
     learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
-    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
-    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
-    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
-    vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
-    ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
     rho_bar: float = leaf(default=1.0, doc="bound of the importance weights of errors and of the policy gradient", gt=0)
     c_bar: float = leaf(default=1.0, doc="bound of the importance weights of the traces", ge=0)
     vtrace_lambda: float = leaf(default=1.0, doc="trace decay of the V-trace targets", ge=0, le=1)
@@ -88,11 +69,6 @@ class ImpalaConfig(Config):
         super().__post_init__()
         if self.num_envs % self.num_minibatches:
             raise ConfigError(f"num_minibatches = {self.num_minibatches}: must divide num_envs = {self.num_envs}")
-        check_batch(self)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
 
 
 class ImpalaParts(NamedTuple):
@@ -146,7 +122,7 @@ def impala_parts(config: ImpalaConfig) -> ImpalaParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
-    policy, head = build_policy(config, env, env_params)
+    policy, head = build_policy(config.network, env, env_params, action_heads=config.action_heads, log_std=config.log_std)
     if config.policy_lag:
         obs = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))[0]
         per_policy = tree_bytes(jax.eval_shape(policy.init, jax.random.key(0), obs))

@@ -11,16 +11,14 @@ One iteration is `ppo_collect` then `ppo_update`; both are public, so a user can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
-from flax.core import FrozenDict
 
-from rljax.algos.common.budget import check_batch
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
     batch_major,
@@ -34,7 +32,7 @@ from rljax.algos.common.policy import (
 )
 from rljax.algos.common.state import after_update, initial_fields, normalize_obs
 from rljax.algos.common.value_heads import (
-    check_heads,
+    HeadConfig,
     combined,
     head_names,
     head_settings,
@@ -49,7 +47,7 @@ from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import explained_variance, gae
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
 from rljax.core.state import per_environment, random_key, statistics
@@ -59,64 +57,16 @@ from rljax.nn.policy import Policy
 
 
 @algorithm("ppo")
-class PPOConfig(Config):
+class PPOConfig(HeadConfig):
     """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
 
-    privileged_critic: ClassVar[bool] = True
-
-    num_steps: int = static(default=128, doc="steps per environment in one rollout", gt=0)
-    num_epochs: int = static(default=4, doc="passes over each rollout", gt=0)
-    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
-    network: Any = static(
-        default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
-    )
-    action_heads: str = static(
-        default="independent",
-        doc="of several: 'autoregressive' lets each see the actions of those before it",
-        choices=("independent", "autoregressive"),
-    )
-    log_std: str = static(
-        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
-    )
-    learning_rate: float = leaf(default=2.5e-4, doc="Adam step size", ge=0)
-    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
-    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
-    gae_lambda: float = leaf(default=0.95, doc="trace decay of the advantages", ge=0, le=1)
     clip_eps: float = leaf(default=0.2, doc="how far the probability ratio may move", gt=0)
     vf_clip_eps: float | None = leaf(default=0.2, doc="how far a value may move in one update; none: as far as it likes", gt=0)
     dual_clip: float | None = leaf(default=None, doc="lower bound c > 1 on the objective of bad actions, in advantages", gt=1)
-    vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
-    ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
-    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
     normalize_advantages: bool = static(default=True, doc="standardise the advantages of each minibatch")
     target_kl: float | None = leaf(
         default=None, doc="skip the rest of an iteration's updates once the policy has moved this far", gt=0
     )
-
-    value_heads: tuple[str, ...] = static(
-        default=(), doc="components of the environment's reward with a value head each; others are not learned from"
-    )
-    head_gammas: tuple[float, ...] | None = leaf(default=None, doc="discount of each value head; none: gamma", ge=0, le=1)
-    head_lambdas: tuple[float, ...] | None = leaf(default=None, doc="trace decay of each; none: gae_lambda", ge=0, le=1)
-    head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each one's advantages; none: 1")
-    intrinsic: Mapping[str, Any] | None = static(
-        default=None, doc="a bonus for what is new: { type = 'count' }, { type = 'rnd' } or { type = 'entropy_reduction' }"
-    )
-    intrinsic_coef: float = leaf(default=0.1, doc="weight of the bonus's advantages", ge=0)
-    intrinsic_gamma: float = leaf(default=0.99, doc="discount of the bonus", ge=0, le=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_batch(self)
-        check_heads(self)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def value_names(self) -> tuple[str, ...]:
-        return head_names(self)
 
 
 class PPOParts(NamedTuple):
@@ -194,7 +144,14 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
-    policy, head = build_policy(config, env, env_params, num_values(config))
+    policy, head = build_policy(
+        config.network,
+        env,
+        env_params,
+        action_heads=config.action_heads,
+        log_std=config.log_std,
+        num_values=num_values(config),
+    )
     if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: must divide num_envs = {config.num_envs} for a network with memory, "
@@ -278,29 +235,57 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     else:
         batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
 
-    def loss(params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
+    def loss(parts: PPOParts, params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
         return (loss_fn or ppo_loss)(parts, params, batch_major(minibatch) if has_memory else minibatch)
 
-    learning_rate, target_kl = annealed(config, state.iteration), config.target_kl
-    params, opt_state, metrics = minibatch_steps(
-        loss,
+    learning_rate = annealed(config, state.iteration)
+    params, opt_state, metrics = ppo_gradient_steps(parts, state.params, state.opt_state, batch, shuffle_key, learning_rate, loss)
+    total_target, total_value = combined(heads, target), combined(heads, rollout.value)
+    metrics |= bonus_metrics | value_metrics(total_target, total_value) | {"train/learning_rate": learning_rate}
+    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+
+
+def ppo_gradient_steps(
+    parts: PPOParts,
+    params: Any,
+    opt_state: Any,
+    batch: Minibatch,
+    key: jax.Array,
+    learning_rate: jax.Array,
+    loss_fn: LossFn | None = None,
+) -> tuple[Any, Any, Metrics]:
+    """Take `num_epochs` passes of `num_minibatches` gradient steps over a batch, fewer where `target_kl` stops them.
+
+    Args:
+        parts: from `ppo_parts`.
+        params: of the policy.
+        opt_state: the optimiser's state, from `init_optimizer`.
+        batch: steps `[B, ...]`, or whole trajectories `[N, T, ...]`.
+        key: random key of the orders.
+        learning_rate: f32 [].
+        loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
+
+    Returns:
+        `(params, opt_state, metrics)`, the metrics means over the gradient steps taken.
+    """
+    config, target_kl = parts.config, parts.config.target_kl
+    return minibatch_steps(
+        lambda params, minibatch: (loss_fn or ppo_loss)(parts, params, minibatch),
         adam(config),
-        state.params,
-        state.opt_state,
+        params,
+        opt_state,
         batch,
-        shuffle_key,
+        key,
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
         learning_rate=learning_rate,
         stop=None if target_kl is None else lambda metrics: _approx_kl(metrics) > target_kl,
     )
-    total_target, total_value = combined(heads, target), combined(heads, rollout.value)
-    metrics |= bonus_metrics | {
-        "train/value": jnp.mean(total_value),
-        "train/explained_variance": explained_variance(total_target, total_value),
-        "train/learning_rate": learning_rate,
-    }
-    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+
+
+def value_metrics(target: jax.Array, value: jax.Array) -> Metrics:
+    """Return the mean predicted value, and the share of the targets' variance that the predictions explain."""
+    return {"train/value": jnp.mean(value), "train/explained_variance": explained_variance(target, value)}
 
 
 def _approx_kl(metrics: Metrics) -> jax.Array:

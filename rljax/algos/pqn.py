@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.common.budget import check_batch
+from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
     check_discrete,
@@ -44,13 +44,13 @@ from rljax.collect.normalizers import (
 from rljax.collect.returns import q_lambda_returns
 from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import algorithm, leaf, static
 from rljax.core.keys import draw
 from rljax.core.state import per_environment, random_key, statistics
 
 
 @algorithm("pqn")
-class PQNConfig(Config):
+class PQNConfig(OnPolicyConfig, EpsilonConfig):
     """Parallelised Q-learning for discrete actions. Defaults are near the authors' for small problems."""
 
     num_envs: int = static(default=32, doc="environments stepped in parallel", gt=0)
@@ -61,24 +61,12 @@ class PQNConfig(Config):
         default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = true }, type = 'cnn', or a Module"
     )
     learning_rate: float = leaf(default=5e-4, doc="Adam step size", ge=0)
-    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=10.0, doc="clip the global gradient norm", gt=0)
     huber_delta: float | None = leaf(
         default=None, doc="errors beyond this count linearly, so that rare falls upset little; none: squared loss", gt=0
     )
     q_lambda: float = leaf(default=0.65, doc="trace decay of the returns; 0 is one-step Q-learning", ge=0, le=1)
-    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
-    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
-    epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which that share falls linearly", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_batch(self)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
 
 
 class PQNParts(NamedTuple):

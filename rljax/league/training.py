@@ -17,7 +17,7 @@ from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.training import evaluation_due
-from rljax.algos.ppo import Minibatch, PPOParts, ppo_loss
+from rljax.algos.ppo import Minibatch, PPOParts, ppo_gradient_steps, value_metrics
 from rljax.collect.games.rollout import (
     GameNoise,
     GameSteps,
@@ -27,8 +27,7 @@ from rljax.collect.games.rollout import (
     moves_without_action,
     view_advantages,
 )
-from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.returns import explained_variance
+from rljax.collect.minibatches import init_optimizer
 from rljax.collect.rollout import environment_noise, episode_means, episode_totals, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
@@ -85,7 +84,7 @@ def game_parts(config: GameConfig) -> GameParts:
     Raises:
         ConfigError: `env` is no game, or does not fit the rest.
     """
-    game, env_params, one, policy, head = build_game_policy(config)
+    game, env_params, one, policy, head = build_game_policy(config, config.log_std)
     if not _batch_size(config, game):
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; take more games or steps"
@@ -263,24 +262,8 @@ def _improved(
         batch = jax.tree.map(lambda x: x[chosen], batch)
     else:
         batch = jax.tree.map(lambda x: x[:size], batch)
-    target_kl = config.target_kl
-    params, opt_state, metrics = minibatch_steps(
-        lambda p, minibatch: ppo_loss(parts.ppo, p, minibatch),
-        adam(config),
-        params,
-        opt_state,
-        batch,
-        key,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        learning_rate=rate,
-        stop=None if target_kl is None else lambda metrics: metrics["train/approx_kl"] > target_kl,
-    )
-    metrics |= {
-        "train/value": jnp.mean(batch.value),
-        "train/explained_variance": explained_variance(batch.target, batch.value),
-    }
-    return params, opt_state, metrics
+    params, opt_state, metrics = ppo_gradient_steps(parts.ppo, params, opt_state, batch, key, rate)
+    return params, opt_state, metrics | value_metrics(batch.target, batch.value)
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:

@@ -18,7 +18,7 @@ import optax
 from flax import struct
 from flax.core import FrozenDict
 
-from rljax.algos.common.budget import check_batch
+from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.collect.games.rollout import acting_view, view_advantages
@@ -34,7 +34,7 @@ from rljax.collect.rollout import (
     steps_without_action,
 )
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
@@ -45,12 +45,10 @@ from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, eval
 
 
 @algorithm("alphazero")
-class AlphaZeroConfig(Config):
+class AlphaZeroConfig(OnPolicyConfig):
     """AlphaZero for games in which players take turns, everything is seen and steps do not draw."""
 
     of_games: ClassVar[bool] = True
-    log_std: ClassVar[str] = "parameter"
-    action_heads: ClassVar[str] = "independent"
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
     total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0, steps=True)
@@ -63,11 +61,7 @@ class AlphaZeroConfig(Config):
         default=0.2, doc="share of moves drawn at random, so that positions off the beaten track are learned too", ge=0, le=1
     )
     num_epochs: int = static(default=1, doc="passes over the moves of an iteration", gt=0)
-    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
-    network: Any = static(default=FrozenDict(), doc="as of PPO: { type = 'mlp', hidden = [64, 64], ... }, or a flax.linen Module")
     learning_rate: float = leaf(default=1e-3, doc="Adam step size", ge=0)
-    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
-    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=1.0, doc="clip the global gradient norm", gt=0)
     vf_coef: float = leaf(default=1.0, doc="weight of the value loss", ge=0)
     td_lambda: float = leaf(
@@ -76,12 +70,7 @@ class AlphaZeroConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_batch(self)
         check_game_fields(self)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
 
 
 class AlphaZeroParts(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.policy import build_policy
 from rljax.collect.environments import make_game
 from rljax.core.agent import Act
@@ -51,7 +52,7 @@ def check_game_fields(config: Any) -> None:
             raise ConfigError(f"{name} = {getattr(config, name)!r}: is not for games, expected {needed!r}")
 
 
-def build_game_policy(config: Any) -> GamePolicy:
+def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> GamePolicy:
     """The game of a configuration, and the policy.
 
     Raises:
@@ -59,7 +60,7 @@ def build_game_policy(config: Any) -> GamePolicy:
     """
     game, params = make_game(config)
     one = OnePlayer(game)
-    policy, head = build_policy(config, one, params)
+    policy, head = build_policy(config.network, one, params, log_std=log_std)
     if policy.initial_carry((1,)) is not None:
         raise ConfigError("network: policies with memory do not play games yet, expected one without")
     if config.num_steps <= game.turn_gap:

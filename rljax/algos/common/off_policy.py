@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.budget import check_budget
+from rljax.algos.common.config import AdamConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import ravel
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
 from rljax.collect.rollout import EnvironmentNoise, EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
-from rljax.core.config import MAX_COUNT, Config, leaf, static
+from rljax.core.config import MAX_COUNT, leaf, static
 from rljax.core.environment import action_mask_of, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(Config):
+class OffPolicyConfig(AdamConfig):
     """Fields of every learner from replay."""
 
     num_steps: int = static(default=32, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
@@ -52,7 +52,6 @@ class OffPolicyConfig(Config):
         super().__post_init__()
         if self.num_steps % self.train_every:
             raise ConfigError(f"train_every = {self.train_every}: must divide num_steps = {self.num_steps}")
-        check_budget(self)
         if self.target_update_every * self.updates_per_step > MAX_COUNT:
             raise ConfigError(
                 f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
@@ -75,10 +74,6 @@ class OffPolicyConfig(Config):
                 f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
                 f"{self.total_timesteps}"
             )
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
 
     @property
     def window(self) -> int:

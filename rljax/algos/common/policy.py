@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
+from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.rollout import Steps, environment_noise, reset_carry, rollout_scan
 from rljax.core.agent import Act
@@ -23,26 +24,11 @@ from rljax.nn.policy import Policy
 B = TypeVar("B")
 
 
-class PolicyFields(Protocol):
-    """Fields of a configuration that say what the policy is and how far a rollout goes."""
-
-    @property
-    def network(self) -> Any: ...
-    @property
-    def log_std(self) -> str: ...
-    @property
-    def action_heads(self) -> str: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_steps(self) -> int: ...
-
-
 class PolicyParts(Protocol):
     """What the parts of an algorithm with a policy have in common."""
 
     @property
-    def config(self) -> PolicyFields: ...
+    def config(self) -> OnPolicyConfig: ...
     @property
     def env(self) -> Any: ...
     @property
@@ -53,17 +39,33 @@ class PolicyParts(Protocol):
     def head(self) -> ActionHead: ...
 
 
-def build_policy(config: PolicyFields, env: Any, env_params: Any, num_values: int = 1) -> tuple[Policy, ActionHead]:
-    """The policy of a configuration for an environment, and its action head.
+def build_policy(
+    network: Any,
+    env: Any,
+    env_params: Any,
+    *,
+    action_heads: str = "independent",
+    log_std: str = "parameter",
+    num_values: int = 1,
+) -> tuple[Policy, ActionHead]:
+    """Build the policy of a `network` table or module for an environment, and its action head.
+
+    Args:
+        network: field of a configuration.
+        env: the environment.
+        env_params: its parameters.
+        action_heads: "independent" or "autoregressive", for actions of several heads.
+        log_std: where a Gaussian policy's log_std comes from, "parameter" or "network".
+        num_values: K, the number of value heads.
 
     Raises:
         ConfigError: the network does not fit the environment, or the action space has no policy.
     """
     space = as_space(env.action_space(env_params))
-    independent = config.action_heads == "independent"
+    independent = action_heads == "independent"
     if not independent and (isinstance(space, Discrete) or head_sizes(space) is None):
         raise ConfigError(f"action_heads = 'autoregressive': the actions of {env.name} do not have heads; use 'independent'")
-    head = action_head(space, config.log_std) if independent else composite_head(space)
+    head = action_head(space, log_std) if independent else composite_head(space)
     obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
     if mask is not None and mask.ndim > 1 and independent:
@@ -71,8 +73,8 @@ def build_policy(config: PolicyFields, env: Any, env_params: Any, num_values: in
             f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
             "; expected 'autoregressive'"
         )
-    network = make_network(config.network, head.num_outputs, num_values, head.policy_gain)
-    policy = Policy(network, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
+    module = make_network(network, head.num_outputs, num_values, head.policy_gain)
+    policy = Policy(module, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
     _check_policy(policy, head, obs, num_values)
     return policy, head
 

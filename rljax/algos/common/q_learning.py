@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax.errors import FlaxError
 
+from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import unraveler
 from rljax.core.agent import Act
@@ -32,21 +33,6 @@ class QParts(Protocol):
     def obs_ndims(self) -> tuple[int, ...]: ...
     @property
     def unravel(self) -> Callable[[jax.Array], Any]: ...
-
-
-class EpsilonFields(Protocol):
-    """Fields of a configuration that say how much it explores; properties, since configurations are frozen."""
-
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_steps(self) -> int: ...
-    @property
-    def epsilon_start(self) -> float: ...
-    @property
-    def epsilon_end(self) -> float: ...
-    @property
-    def epsilon_steps(self) -> float: ...
 
 
 def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
@@ -108,7 +94,7 @@ def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
     return jnp.max(q, axis=-1) if mask is None else q_of_action(q, jnp.argmax(mask_logits(q, mask), axis=-1))
 
 
-def epsilon_at(config: EpsilonFields, iteration: jax.Array, step: jax.Array) -> jax.Array:
+def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:
     """The share of random actions after `step` steps per environment of an iteration: linear, then constant."""
     steps = (jnp.asarray(iteration, jnp.float32) * config.num_steps + step) * config.num_envs
     done = jnp.minimum(steps / config.epsilon_steps, 1.0)

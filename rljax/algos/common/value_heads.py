@@ -7,17 +7,20 @@ stream.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.config import PolicyConfig
 from rljax.algos.common.state import scaled_rewards
 from rljax.collect.intrinsic import Intrinsic
 from rljax.collect.normalizers import scale_rewards
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Metrics
+from rljax.core.config import leaf, static
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.wrappers import split_privileged
 
@@ -31,36 +34,37 @@ INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""
 
 
-class HeadFields(Protocol):
-    """Fields of a configuration that say which value heads there are."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig(PolicyConfig):
+    """Fields that say which value heads there are."""
+
+    gae_lambda: float = leaf(default=0.95, doc="trace decay of the advantages", ge=0, le=1)
+    value_heads: tuple[str, ...] = static(
+        default=(), doc="components of the environment's reward with a value head each; others are not learned from"
+    )
+    head_gammas: tuple[float, ...] | None = leaf(default=None, doc="discount of each value head; none: gamma", ge=0, le=1)
+    head_lambdas: tuple[float, ...] | None = leaf(default=None, doc="trace decay of each; none: gae_lambda", ge=0, le=1)
+    head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each one's advantages; none: 1")
+    intrinsic: Mapping[str, Any] | None = static(
+        default=None, doc="a bonus for what is new: { type = 'count' }, { type = 'rnd' } or { type = 'entropy_reduction' }"
+    )
+    intrinsic_coef: float = leaf(default=0.1, doc="weight of the bonus's advantages", ge=0)
+    intrinsic_gamma: float = leaf(default=0.99, doc="discount of the bonus", ge=0, le=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads(self)
 
     @property
-    def clip_rewards(self) -> float | None: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def gae_lambda(self) -> float: ...
-    @property
-    def value_heads(self) -> tuple[str, ...]: ...
-    @property
-    def head_gammas(self) -> tuple[float, ...] | None: ...
-    @property
-    def head_lambdas(self) -> tuple[float, ...] | None: ...
-    @property
-    def head_weights(self) -> tuple[float, ...] | None: ...
-    @property
-    def intrinsic(self) -> Any: ...
-    @property
-    def intrinsic_gamma(self) -> float: ...
-    @property
-    def intrinsic_coef(self) -> float: ...
+    def value_names(self) -> tuple[str, ...]:
+        return head_names(self)
 
 
 class HeadParts(Protocol):
     """What the parts of an algorithm with value heads hold for `reward_streams`."""
 
     @property
-    def config(self) -> HeadFields: ...
+    def config(self) -> HeadConfig: ...
     @property
     def intrinsic(self) -> Intrinsic | None: ...
 
@@ -73,7 +77,7 @@ class Heads(NamedTuple):
     weight: Any
 
 
-def check_heads(config: HeadFields) -> None:
+def check_heads(config: HeadConfig) -> None:
     """Refuse lists that do not have one number for each head.
 
     Raises:
@@ -93,7 +97,7 @@ def check_heads(config: HeadFields) -> None:
             raise ConfigError(f"{field} = {list(given)}: expected {wanted}")
 
 
-def info_keys(config: HeadFields, env: Any, env_params: Any) -> tuple[str, ...]:
+def info_keys(config: HeadConfig, env: Any, env_params: Any) -> tuple[str, ...]:
     """The entries of an environment's info that the heads need.
 
     Raises:
@@ -138,19 +142,19 @@ def _info_of(env: Any, env_params: Any) -> Any:
     return jax.eval_shape(info)
 
 
-def head_names(config: HeadFields) -> tuple[str, ...]:
+def head_names(config: HeadConfig) -> tuple[str, ...]:
     """The names of all value heads; none where there is only that of the reward."""
     if config.intrinsic is None:
         return config.value_heads
     return (*(config.value_heads or ("extrinsic",)), INTRINSIC)
 
 
-def num_values(config: HeadFields) -> int:
+def num_values(config: HeadConfig) -> int:
     """K, the number of value heads."""
     return max(1, len(head_names(config)))
 
 
-def head_settings(config: HeadFields) -> Heads:
+def head_settings(config: HeadConfig) -> Heads:
     """Discounts, trace decays and weights of the heads, those of the configuration where it has no lists."""
     count = max(1, len(config.value_heads))
     columns = [

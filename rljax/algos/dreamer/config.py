@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 
-from rljax.algos.common.budget import check_budget
+from rljax.algos.common.config import LearnerConfig
 from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
-from rljax.core.config import Config, algorithm, leaf, static
+from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 
 
 @algorithm("dreamer")
-class DreamerConfig(Config):
+class DreamerConfig(LearnerConfig):
     """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions.
 
     An environment's action masks hold in play; imagination knows none, so illegal actions are imagined too.
@@ -55,7 +55,6 @@ class DreamerConfig(Config):
             raise ConfigError(f"size = {shown(self.size)}: {did_you_mean(self.size, SIZES)}")
         if self.normalize_rewards:
             raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
-        check_budget(self)
         if self.buffer_rows < self.window:
             raise ConfigError(
                 f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is "
@@ -88,10 +87,6 @@ class DreamerConfig(Config):
                 RljaxWarning,
                 stacklevel=4,
             )
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
 
     @property
     def window(self) -> int:

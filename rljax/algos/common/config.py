@@ -1,0 +1,91 @@
+"""Bases of the algorithms' configurations: the fields that several of them share, with the checks that belong to these."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from flax.core import FrozenDict
+
+from rljax.core.config import MAX_COUNT, Config, leaf, static
+from rljax.core.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerConfig(Config):
+    """Fields of every algorithm: an iteration is `num_steps` steps of each environment, and gradient steps."""
+
+    num_steps: int = static(default=128, doc="steps per environment in one rollout", gt=0)
+    learning_rate: float = leaf(default=2.5e-4, doc="Adam step size", ge=0)
+    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        batch = self.steps_per_iteration
+        if batch > MAX_COUNT:
+            raise ConfigError(f"num_steps = {self.num_steps}: expected at most 2**31 - 1 = num_envs * num_steps, got {batch}")
+        if self.total_timesteps < batch:
+            raise ConfigError(
+                f"total_timesteps = {self.total_timesteps}: expected at least num_envs * num_steps = {batch}, one iteration"
+            )
+        if self.num_iterations > MAX_COUNT:
+            raise ConfigError(f"total_timesteps = {self.total_timesteps}: expected fewer than 2**31 iterations of {batch} steps")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamConfig(LearnerConfig):
+    """Fields of the algorithms that are optimised by Adam."""
+
+    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
+    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(AdamConfig):
+    """Fields of the algorithms that learn from each rollout, in minibatches, and then drop it."""
+
+    num_epochs: int = static(default=4, doc="passes over each rollout", gt=0)
+    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
+    network: Any = static(
+        default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        batch = self.steps_per_iteration
+        if batch % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches = {self.num_minibatches}: must divide num_envs * num_steps = "
+                f"{self.num_envs} * {self.num_steps} = {batch}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyConfig(OnPolicyConfig):
+    """Fields of the policy gradient algorithms."""
+
+    privileged_critic: ClassVar[bool] = True
+
+    action_heads: str = static(
+        default="independent",
+        doc="of several: 'autoregressive' lets each see the actions of those before it",
+        choices=("independent", "autoregressive"),
+    )
+    log_std: str = static(
+        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
+    )
+    vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
+    ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpsilonConfig(LearnerConfig):
+    """Fields of the algorithms that explore by random actions."""
+
+    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
+    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
+    epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which that share falls linearly", gt=0)
