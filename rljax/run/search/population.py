@@ -217,7 +217,48 @@ class Population:
 
 
 Told = Callable[[str], None]
-"""Is told in lines how far something is."""
+"""A function that shows a line of progress."""
+
+
+def train_batches(
+    programs: Programs,
+    next_batch: Callable[[int], list[Any]],
+    train: Callable[[list[Any], int], None],
+    size: int,
+    *,
+    seeds: int = 1,
+    what: str = "runs",
+    progress: Told,
+) -> None:
+    """Train one batch after the other, smaller ones once memory has run out.
+
+    Args:
+        programs: of the runs.
+        next_batch: `size -> batch`, at most `size` things to train; an empty list ends the loop.
+        train: `(batch, size) -> None`; it fills a short batch up to `size` (see `fill`), as another size is another program.
+        size: things in a batch.
+        seeds: runs of each.
+        what: these things, for a line of progress.
+        progress: shows a line.
+
+    Raises:
+        ConfigError: memory is not enough for one of them.
+    """
+    while batch := next_batch(size):
+        try:
+            train(batch, size)
+        except jax.errors.JaxRuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            size = programs.smaller(size * seeds) // seeds
+            if size < 1:
+                raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
+            progress(f"out of memory: going on with {size} {what} at once")
+
+
+def fill(count: int, size: int) -> np.ndarray:
+    """Return `size` indices into a batch of `count`, which repeat where it is smaller."""
+    return np.arange(size) % count
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from rljax.core.agent import MakeAgent
@@ -32,7 +31,7 @@ from rljax.run.search.plan import (
     swept_inside,
     write_results,
 )
-from rljax.run.search.population import Population, Programs, Told, out_of_memory
+from rljax.run.search.population import Population, Programs, Told, fill, train_batches
 from rljax.run.search.space import changed, check_counts
 
 PARTS, TELL_SECONDS = 50, 10.0
@@ -132,37 +131,27 @@ def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: 
     for i, values_of_cell in enumerate(plan.cells):
         groups.setdefault(structure_of(plan.config, values_of_cell), []).append(i)
     started, before = time.monotonic(), int(done.sum())
-    for group in groups.values():
+
+    def train_group(group: list[int]) -> None:
+        """Train the runs of some cells that are not done: those of one program."""
         left = [(cell, seed) for cell in group for seed in range(plan.seeds) if not done[cell, seed]]
         if not left:
-            continue
+            return
         first = plan.cells[group[0]]
         names = tuple(name for name in first if swept_inside(plan.config, name, first[name]))
         programs = Programs(changed(plan.config, first), names, plan.make_agent)
-        size = programs.batch_size(len(left), batch_size)
-        population: Population | None = None
-        while left:
-            batch = left[:size]
-            # The last batch is filled up with runs that are there already: another size would be another program.
-            padded = [batch[i % len(batch)] for i in range(size)]
+
+        def next_batch(size: int) -> list[tuple[int, int]]:
+            return [run for run in left if not done[run]][:size]
+
+        def train(batch: list[tuple[int, int]], size: int) -> None:
+            padded = [batch[i] for i in fill(len(batch), size)]
             values = {name: np.array([plan.cells[cell][name] for cell, _ in padded], np.float32) for name in names}
-            seeds = np.array([plan.config.seed + seed for _, seed in padded])
-            try:
-                population = Population(programs, values, seeds)
-                _train(population, len(batch), int(done.sum()), plan.runs, progress)
-                played, trained = population.play(episodes), population.scores["episode/return"]
-                population = None  # its states go before the next ones come
-            except jax.errors.JaxRuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                population = None
-                size = programs.smaller(size)
-                progress(f"out of memory: going on with {size} runs at once")
-                continue
-            for k, (cell, seed) in enumerate(batch):
-                returns[cell, seed], train_returns[cell, seed] = played[k], trained[k]
-                done[cell, seed] = True
-            left = left[size:]
+            population = Population(programs, values, np.array([plan.config.seed + seed for _, seed in padded]))
+            _train(population, len(batch), int(done.sum()), plan.runs, progress)
+            played, trained = population.play(episodes), population.scores["episode/return"]
+            for k, run in enumerate(batch):
+                returns[run], train_returns[run], done[run] = played[k], trained[k], True
             if watched is not None:
                 watched.check()
                 write_results(watched.folder, plan, returns, train_returns, done)
@@ -171,6 +160,11 @@ def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: 
             known = returns[done & np.isfinite(returns)]
             best = f"{known.max():.1f}" if len(known) else "-"
             progress(f"{done.sum()}/{plan.runs} runs done, best return {best}, about {rest:.0f} s left")
+
+        train_batches(programs, next_batch, train, programs.batch_size(len(left), batch_size), progress=progress)
+
+    for group in groups.values():
+        train_group(group)
     result = SweepResult(plan.config, plan.cells, plan.config.seed + np.arange(plan.seeds), returns, train_returns)
     if not np.isfinite(result.means).any():
         kept = "" if folder is None else f"; {folder / RESULTS_FILE} has every run"

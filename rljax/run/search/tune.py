@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import tomli_w
 
@@ -23,7 +22,7 @@ from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_inst
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
 from rljax.run.files.places import Watched
-from rljax.run.search.population import Population, Programs, Told, out_of_memory
+from rljax.run.search.population import Population, Programs, Told, fill, train_batches
 from rljax.run.search.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
 from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
 
@@ -144,7 +143,11 @@ def tune(
         _check_same(study, config, chosen, same)
         study.set_user_attr(f"{PROCESS} {_process()}", True)
         _free_abandoned(study)
-        while (left := trials - len(_counted(study))) > 0:
+
+        def next_batch(size: int) -> list[Any]:
+            left = trials - len(_counted(study))
+            if left <= 0:
+                return []
             # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
             # are mixed, since a sum of numbers of trials and processes may be another's.
             here = zlib.crc32(_process().encode()) if joined else 0
@@ -152,22 +155,18 @@ def tune(
             batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
             for trial in batch:
                 trial.set_user_attr(PROCESS, _process())
-            try:
-                _run_batch(study, batch, programs, size, seeds, episodes, watched)
-            except jax.errors.JaxRuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                size = programs.smaller(size * seeds) // seeds
-                if size < 1:
-                    raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
-                progress(f"out of memory: going on with {size} trials at once")
-                continue
+            return batch
+
+        def train(batch: list[Any], size: int) -> None:
+            _run_batch(study, batch, programs, size, seeds, episodes, watched)
             done = [t for t in _counted(study) if t.state.is_finished()]
             best = f"{study.best_value:.1f}" if _complete(study) else "-"
             progress(f"{len(done)}/{trials} trials done, best return {best}")
             if watched is not None:
                 watched.check()
                 _write_trials(watched.folder, study, tuple(chosen))
+
+        train_batches(programs, next_batch, train, size, seeds=seeds, what="trials", progress=progress)
         under_way = [t for t in _counted(study) if not t.state.is_finished()]
         if under_way:
             progress(f"{len(under_way)} trials are under way in other processes")
@@ -348,7 +347,7 @@ def _run_batch(
     told: set[int] = set()
     try:
         # Filled up with trials that are there already: another size would be another program.
-        places = np.array([i % len(batch) for i in range(size)])
+        places = fill(len(batch), size)
         seed = programs.config.seed
         values = {name: np.repeat([batch[i].params[name] for i in places], seeds) for name in programs.names}
         population = Population(programs, values, np.tile(seed + np.arange(seeds), size))
