@@ -30,7 +30,8 @@ from rljax.core.agent import Metrics
 from rljax.core.environment import strong
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.wrappers import flatten_observation
-from rljax.nn.networks import MAX_SIZE, SIZES_ALLOWED, FeedForward, are_sizes, is_size
+from rljax.nn.networks import FeedForward
+from rljax.nn.spec import MAX_SIZE, SIZES_ALLOWED, are_sizes, is_size
 
 
 class IntrinsicUpdate(Protocol):

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.errors import ConfigError
 from rljax.nn.attention import PointerNetwork
-from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
-from rljax.nn.layers import ACTIVATIONS, FiLM, together
-from rljax.nn.networks import CONVOLUTIONS, check_convolutions, network_table, ravel_observation
+from rljax.nn.encoders import make_encoder
+from rljax.nn.layers import FiLM, layer_norm, perceptron, together
+from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
-
-GOAL = "goal"
-"""Key of an observation dictionary that holds what the agent is asked to do: z."""
-
-ENCODERS = ("mlp", "cnn", "dict", "entities")
+from rljax.nn.spec import read_network
 
 
 class ActorCritic(nn.Module):
@@ -42,6 +37,7 @@ class ActorCritic(nn.Module):
         shared: one torso for both heads instead of two.
         film: the observation's `goal` modulates the first hidden layer (see `FiLM`) instead of joining the input.
         policy_gain: gain of the policy's last layer.
+        layer_norm: normalise before each activation (Ba et al., 2016).
     """
 
     num_outputs: int
@@ -51,6 +47,7 @@ class ActorCritic(nn.Module):
     shared: bool = False
     film: bool = False
     policy_gain: float = 0.01
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
@@ -69,11 +66,9 @@ class ActorCritic(nn.Module):
         dense = dense_layers(self, layers)
 
         def torso(name: str, y: jax.Array) -> jax.Array:
-            for i, size in enumerate(self.hidden):
-                y = ACTIVATIONS[self.activation](dense[f"{name}_{i}"](y))
-                if i == 0 and goal is not None:
-                    y = FiLM(size, name=f"{name}_film")(y, goal)
-            return y
+            film = None if goal is None else lambda y: FiLM(self.hidden[0], name=f"{name}_film")(y, goal)
+            layers = [dense[f"{name}_{i}"] for i in range(len(self.hidden))]
+            return perceptron(y, layers, self.activation, layer_norm if self.layer_norm else None, film)
 
         actor = torso(torsos[0], inputs["actor"])
         critic = actor if self.shared else torso("critic", inputs["critic"])
@@ -100,6 +95,7 @@ class Stem(nn.Module):
     activation: str
     film: bool
     pointer: bool
+    layer_norm: bool
 
     @nn.compact
     def __call__(self, obs: Any) -> Features:
@@ -107,10 +103,8 @@ class Stem(nn.Module):
         x: Any = ravel_observation(obs) if self.encoder is None else self.encoder(obs)
         x, entities = x if isinstance(x, tuple) else (x, None)
         dense = dense_layers(self, hidden_layers("dense", (x.shape[-1], *self.hidden)))
-        for i, layer in enumerate(dense.values()):
-            x = ACTIVATIONS[self.activation](layer(x))
-            if i == 0 and goal is not None:
-                x = FiLM(self.hidden[0], name="film")(x, goal)
+        film = None if goal is None else lambda x: FiLM(self.hidden[0], name="film")(x, goal)
+        x = perceptron(x, dense.values(), self.activation, layer_norm if self.layer_norm else None, film)
         return Features(x, (entities, obs.get("entity_mask")) if self.pointer else None)
 
 
@@ -122,6 +116,7 @@ class ActorCriticHeads(nn.Module):
     hidden: tuple[int, ...]
     activation: str
     policy_gain: float
+    layer_norm: bool
 
     @nn.compact
     def __call__(self, y: jax.Array, entities: Any, privileged: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -135,8 +130,8 @@ class ActorCriticHeads(nn.Module):
                 layers[f"{name}_head"] = ((sizes[-1], outputs), gain)
         dense = dense_layers(self, layers)
         for name in inputs:
-            for i in range(len(self.hidden)):
-                inputs[name] = ACTIVATIONS[self.activation](dense[f"{name}_{i}"](inputs[name]))
+            hidden = [dense[f"{name}_{i}"] for i in range(len(self.hidden))]
+            inputs[name] = perceptron(inputs[name], hidden, self.activation, layer_norm if self.layer_norm else None)
         value = values(dense["value_head"](inputs["value"]))
         if pointer:
             return PointerNetwork(entities[0].shape[-1], name="pointer")(inputs["policy"], *entities), value
@@ -159,6 +154,7 @@ class TrunkActorCritic(nn.Module):
         film: the observation's `goal` modulates the first dense layer instead of joining the input.
         pointer: the actions are the entities: a pointer network in place of the policy's last layer.
         policy_gain: gain of the policy's last layer.
+        layer_norm: normalise before each activation (Ba et al., 2016).
     """
 
     num_outputs: int
@@ -171,10 +167,13 @@ class TrunkActorCritic(nn.Module):
     film: bool = False
     pointer: bool = False
     policy_gain: float = 0.01
+    layer_norm: bool = False
 
     def setup(self) -> None:
-        self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer)
-        self.both_heads = ActorCriticHeads(self.num_outputs, self.num_values, self.head_hidden, self.activation, self.policy_gain)
+        self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer, self.layer_norm)
+        self.both_heads = ActorCriticHeads(
+            self.num_outputs, self.num_values, self.head_hidden, self.activation, self.policy_gain, self.layer_norm
+        )
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
         return None if self.cell is None else self.cell.initial_carry(batch)
@@ -210,25 +209,12 @@ def values(outputs: jax.Array) -> jax.Array:
     return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
-def split_goal(obs: Any, film: bool) -> tuple[Any, jax.Array | None]:
-    """`(obs without the goal, goal [B, D])` for a network that is modulated by it; else the observation as it is, and None.
-
-    Raises:
-        ConfigError: the observations have no goal.
-    """
-    if not film:
-        return obs, None
-    if not isinstance(obs, Mapping) or GOAL not in obs or len(obs) < 2:
-        raise ConfigError(f"network.goal = 'film': expected observations that are dictionaries with a key '{GOAL}' among others")
-    return {name: x for name, x in obs.items() if name != GOAL}, ravel_observation(obs[GOAL])
-
-
 def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01) -> nn.Module:
     """The actor-critic that a config's `network` field describes, or a flax module as it is.
 
     Tables, with the defaults where there are any:
 
-    - `{ type = "mlp", hidden = [64, 64], activation = "tanh", shared = false, goal = "concat" }`
+    - `{ type = "mlp", hidden = [64, 64], activation = "tanh", layer_norm = false, shared = false, goal = "concat" }`
     - `{ type = "gru", size = 64, hidden = [64], head_hidden = [64], activation = "tanh", goal = "concat" }`: also "lstm", and
       "block_gru" with `blocks = 8`.
     - any type with an encoder, and `hidden` and `head_hidden` as for "gru": `encoder = "cnn"` (images; `channels = [16],
@@ -244,69 +230,19 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     """
     if isinstance(spec, nn.Module):
         return spec
-    both = ("hidden", "activation", "goal")
-    encoded = ("encoder", *CONVOLUTIONS, "depth", "layers", "heads", "width", "pointer", "head_hidden")
-    memory = (*both, *encoded, "size")
-    types = {"mlp": (*both, *encoded, "shared"), "lstm": memory, "gru": memory, "block_gru": (*memory, "blocks")}
-    table = network_table(spec, types)
-    kind = spec.get("type", "mlp")
-    film = _choice(table, "goal", ("concat", "film")) == "film"
-    encoder_name = _choice(table, "encoder", ENCODERS)
-    _check_belongs(table, kind, encoder_name)
-    if film and not table.get("hidden", (64,)):
-        raise ConfigError("network.goal = 'film': modulates the first hidden layer, but network.hidden is empty")
-    common: dict[str, Any] = {"num_outputs": num_outputs, "num_values": num_values, "film": film, "policy_gain": policy_gain}
-    if kind == "mlp" and encoder_name == "mlp":
-        return ActorCritic(**common, **table)
-    encoder: nn.Module | None = None
-    if encoder_name == "cnn":
-        convolutions = {key: table.pop(key) for key in CONVOLUTIONS if key in table}
-        if convolutions:
-            check_convolutions(convolutions)
-        encoder = ConvolutionEncoder(**convolutions)
-    elif encoder_name == "dict":
-        encoder = DictEncoder(depth=table.pop("depth", 16))
-    elif encoder_name == "entities":
-        width, heads = table.pop("width", 64), table.pop("heads", 4)
-        if width % heads:
-            raise ConfigError(f"network.heads = {heads}: must divide network.width = {width}")
-        encoder = EntityEncoder(width, table.pop("layers", 2), heads)
-    size = table.pop("size", 64)
-    cell: Any = None
-    if kind == "block_gru":
-        blocks = table.pop("blocks", 8)
-        if size % blocks:
-            raise ConfigError(f"network.blocks = {blocks}: must divide network.size = {size}")
-        cell = BlockGRUCell(size, blocks)
-    elif kind != "mlp":
-        cell = {"lstm": LSTMCell, "gru": GRUCell}[kind](size)
-    return TrunkActorCritic(encoder=encoder, cell=cell, **common, **table)
-
-
-def _choice(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
-    """Take a key of a table that is one of some names, the first unless given."""
-    value = table.pop(key, choices[0])
-    if value not in choices:
-        raise ConfigError(f"network.{key} = {shown(value)}: {did_you_mean(str(value), choices)}")
-    return str(value)
-
-
-def _check_belongs(table: dict[str, Any], kind: str, encoder: str) -> None:
-    """Refuse keys that this type and this encoder would ignore."""
-    owners = {
-        **dict.fromkeys(CONVOLUTIONS, ("cnn",)),
-        "depth": ("dict",),
-        "layers": ("entities",),
-        "heads": ("entities",),
-        "width": ("entities",),
-        "pointer": ("entities",),
+    table = read_network(spec, heads=True)
+    common: dict[str, Any] = {
+        "num_outputs": num_outputs,
+        "num_values": num_values,
+        "film": table.goal == "film",
+        "policy_gain": policy_gain,
+        **table.given("hidden", "activation", "layer_norm"),
     }
-    for key in table:
-        if key in owners and encoder not in owners[key]:
-            raise ConfigError(f"network.{key}: belongs to encoder = '{owners[key][0]}', and the encoder is '{encoder}'")
-        if key == "head_hidden" and kind == "mlp" and encoder == "mlp":
-            raise ConfigError(
-                "network.head_hidden: belongs to networks with memory or an encoder; give all layers as network.hidden"
-            )
-        if key == "shared" and encoder != "mlp":
-            raise ConfigError(f"network.shared: with encoder = '{encoder}' actor and critic always share it")
+    if table.type == "mlp" and table.encoder == "mlp":
+        return ActorCritic(**common, shared=table.shared)
+    cell: Any = None
+    if table.type == "block_gru":
+        cell = BlockGRUCell(table.size, table.blocks)
+    elif table.type != "mlp":
+        cell = {"lstm": LSTMCell, "gru": GRUCell}[table.type](table.size)
+    return TrunkActorCritic(encoder=make_encoder(table), cell=cell, pointer=table.pointer, **common, **table.given("head_hidden"))

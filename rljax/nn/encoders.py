@@ -15,9 +15,10 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
 from rljax.nn.attention import AttentionPooling, TransformerEncoder
-from rljax.nn.images import ImageEncoder
+from rljax.nn.images import Convolution, ImageEncoder
 from rljax.nn.layers import ACTIVATIONS, MLP, together
-from rljax.nn.networks import Convolution, ravel_observation
+from rljax.nn.observations import ravel_observation
+from rljax.nn.spec import CONVOLUTIONS, NetworkSpec
 from rljax.nn.transforms import symlog
 
 
@@ -155,6 +156,15 @@ class EntityEncoder(nn.Module):
             rest = activation(nn.Dense(self.size, kernel_init=inits["rest"], name="rest")(rest))
             x = jnp.concatenate([x, rest], axis=-1)
         return x, encoded
+
+
+def make_encoder(spec: NetworkSpec) -> nn.Module | None:
+    """The encoder that a `network` table asks for; None where observations are raveled."""
+    if spec.encoder == "cnn":
+        return ConvolutionEncoder(**spec.given(*CONVOLUTIONS))
+    if spec.encoder == "dict":
+        return DictEncoder(depth=spec.depth)
+    return EntityEncoder(spec.width, spec.layers, spec.heads) if spec.encoder == "entities" else None
 
 
 def split_entities(obs: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:

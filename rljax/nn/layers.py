@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -96,6 +96,36 @@ def normalized(x: jax.Array, norm: str, name: str | None = None) -> jax.Array:
     return nn.LayerNorm(dtype=x.dtype, name=name)(x) if norm == "layer" else x
 
 
+def perceptron(
+    x: jax.Array,
+    layers: Iterable[nn.Dense],
+    activation: str,
+    norm: Callable[[jax.Array, int], jax.Array] | None = None,
+    film: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+    """Apply hidden layers, each followed by its normalisation and activation.
+
+    Args:
+        x: f32 `[..., D]`.
+        layers: dense layers, or convolutions.
+        activation: a name in `ACTIVATIONS`.
+        norm: `(x, layer) -> x` before each activation.
+        film: modulates the first layer's activations.
+    """
+    for i, layer in enumerate(layers):
+        x = layer(x)
+        x = ACTIVATIONS[activation](x if norm is None else norm(x, i))
+        if i == 0 and film is not None:
+            x = film(x)
+    return x
+
+
+def layer_norm(x: jax.Array, layer: int) -> jax.Array:
+    """Normalise the outputs of a layer (Ba et al., 2016); for use inside a compact method."""
+    del layer
+    return nn.LayerNorm()(x)
+
+
 class MLP(nn.Module):
     """Dense layers, each normalised and activated: `x [..., D] -> [..., hidden[-1]]`, or `[..., num_outputs]` where a last linear
     layer is asked for.
@@ -127,9 +157,9 @@ class MLP(nn.Module):
         if self.num_outputs is not None:
             layers["head"] = ((sizes[-1], self.num_outputs), self.head_gain)
         inits = together(self, layers, self.kernel_init)
-        for i, size in enumerate(self.hidden):
-            x = nn.Dense(size, dtype=self.dtype, kernel_init=inits[f"dense_{i}"], name=f"dense_{i}")(x)
-            x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
+        named = zip((f"dense_{i}" for i in range(len(self.hidden))), self.hidden, strict=True)
+        dense = (nn.Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name) for name, size in named)
+        x = perceptron(x, dense, self.activation, lambda x, i: normalized(x, self.norm, f"norm_{i}"))
         if self.num_outputs is None:
             return x
         init = inits["head"] if self.head_gain else nn.initializers.zeros

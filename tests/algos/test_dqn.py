@@ -402,7 +402,7 @@ class Normed(nn.Module):
         ({"learning_starts": 700, "buffer_size": 1000}, "learning_starts = 700: expected fewer than the 640 steps of"),
         ({"learning_starts": 250, "total_timesteps": 255}, "learning_starts = 250: expected fewer than the 224 steps of"),
         ({"total_timesteps": 10**13}, "total_timesteps = 10000000000000: expected fewer than"),
-        ({"network": {"type": "cnn"}}, "expected channels, kernels and strides of one length, at least 1"),
+        ({"network": {"type": "cnn"}}, "network = FeedForward: cannot be applied to observations of this environment"),
         ({"network": nn.Dense(2), "dueling": True}, "dueling = True: only for a network given as a table"),
         ({"network": Normed()}, "expected parameters only, but it has variables of"),
         ({"learning_starts": 300}, "learning_starts = 300: expected at most the 256 transitions of the buffer"),

@@ -281,11 +281,53 @@ def test_a_duelling_head_is_a_value_and_advantages_of_mean_zero() -> None:
     np.testing.assert_allclose(q - value[:, None], advantage - advantage.mean(1, keepdims=True), rtol=1e-4, atol=1e-4)
 
 
+def test_cnn_is_an_encoder_whatever_the_table_calls_it() -> None:
+    """`type = "cnn"` was said of networks of action values before there were encoders: both mean one thing everywhere."""
+    lists = {"channels": [4], "kernels": [3], "strides": [2]}
+    as_type, as_encoder = {"type": "cnn", **lists}, {"encoder": "cnn", **lists}
+    assert make_feed_forward(as_type, 3) == make_feed_forward(as_encoder, 3)
+    assert make_network(as_type, 3) == make_network(as_encoder, 3)
+    assert make_feed_forward({"type": "cnn"}, 3).channels == (16,), "the defaults are those of the encoder"
+
+
+ENCODED: dict[str, tuple[dict[str, Any], Any]] = {
+    "dict": ({"encoder": "dict", "depth": 4}, {"image": jnp.ones((2, 8, 8, 1)), "speed": jnp.ones((2, 3))}),
+    "entities": (
+        {"encoder": "entities", "layers": 1, "heads": 2, "width": 8},
+        {"entities": jnp.ones((2, 5, 3)), "entity_mask": jnp.ones((2, 5), bool), "beacon": jnp.ones((2, 2))},
+    ),
+    "goal": ({"goal": "film"}, {"position": jnp.ones((2, 4)), "goal": jnp.ones((2, 2))}),
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_networks_of_action_values_take_the_encoders_of_policies(name: str) -> None:
+    """Each part of the observation changes what comes out: it gets a gradient."""
+    table, obs = ENCODED[name]
+    network = make_feed_forward({**table, "hidden": [6]}, 3, layer_norm=True)
+    variables = random_variables(network, obs)
+    assert network.apply(variables, obs).shape == (2, 3)
+    floats = {key: x for key, x in obs.items() if x.dtype != bool}
+    gradient = jax.grad(lambda some: jnp.sum(jnp.sin(network.apply(variables, obs | some))))(floats)
+    assert all(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(gradient))
+
+
+def test_policies_take_the_layer_norm_of_action_values() -> None:
+    obs = np.random.default_rng(4).normal(size=(5, 4)).astype(np.float32)
+    for table, norms in (({}, 2), ({"shared": True}, 1), ({"type": "gru", "size": 4, "head_hidden": [5]}, 3)):
+        policy = Policy(make_network({"hidden": [6], "layer_norm": True, **table}, 3), (1,))
+        params = jax.eval_shape(policy.init, jax.random.key(0), obs)["params"]
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        assert sum("LayerNorm" in path and "scale" in path for path in paths) == norms, table
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"shared": True}, "network.shared: unknown key"),
-        ({"channels": [16]}, "network.channels: unknown key"),
+        ({"channels": [16]}, "network.channels: belongs to encoder = 'cnn', and the encoder is 'mlp'"),
+        ({"type": "gru"}, "network.type = 'gru': expected 'mlp', networks of action values and of SAC have no memory"),
+        ({"size": 8}, "network.size: unknown key"),
         (
             {"type": "cnn", "channels": [16], "kernels": [3]},
             "network: expected channels, kernels and strides of one length, at least 1, got",

@@ -1,0 +1,43 @@
+"""Observations as networks take them: one batch axis, one vector, and the goal apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from rljax.core.errors import ConfigError
+from rljax.core.wrappers import flatten_observation
+
+GOAL = "goal"
+"""Key of an observation dictionary that holds what the agent is asked to do: z."""
+
+
+def one_batch_axis(obs: Any, obs_ndims: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+    """`(obs [B, *obs_shape], batch)` of `obs [*batch, *obs_shape]`: networks see one batch axis, whatever axes come first.
+
+    `obs_ndims` is the number of axes of one observation, per leaf in tree order.
+    """
+    leaves, structure = jax.tree.flatten(obs)
+    batch = leaves[0].shape[: leaves[0].ndim - obs_ndims[0]]
+    leaves = [x.reshape((-1, *x.shape[x.ndim - ndim :])) for x, ndim in zip(leaves, obs_ndims, strict=True)]
+    return jax.tree.unflatten(structure, leaves), batch
+
+
+def ravel_observation(obs: Any) -> jax.Array:
+    """One f32 vector per observation: leaves `[B, ...]` raveled and concatenated in order, `[B, D]`."""
+    return jax.vmap(flatten_observation)(obs)
+
+
+def split_goal(obs: Any, film: bool) -> tuple[Any, jax.Array | None]:
+    """`(obs without the goal, goal [B, D])` for a network that is modulated by it; else the observation as it is, and None.
+
+    Raises:
+        ConfigError: the observations have no goal.
+    """
+    if not film:
+        return obs, None
+    if not isinstance(obs, Mapping) or GOAL not in obs or len(obs) < 2:
+        raise ConfigError(f"network.goal = 'film': expected observations that are dictionaries with a key '{GOAL}' among others")
+    return {name: x for name, x in obs.items() if name != GOAL}, ravel_observation(obs[GOAL])

@@ -1,0 +1,192 @@
+"""The `network` table of a configuration: one dataclass describes any network, and one function reads it.
+
+`type` says how steps are joined in time ("mlp": not at all), `encoder` how one observation is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rljax.core.config import OBJECT_PREFIX, class_name
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.nn.layers import ACTIVATIONS
+
+MAX_LAYERS = 256
+"""Layers of a network: a program with thousands is never traced to its end."""
+
+MAX_SIZE = 2**20
+"""Units of a layer."""
+
+SIZES_ALLOWED = f"whole numbers > 0, such as [64, 64] (at most {MAX_LAYERS}, each at most {MAX_SIZE})"
+
+ENCODERS = ("mlp", "cnn", "dict", "entities")
+MEMORIES = ("lstm", "gru", "block_gru")
+GOALS = ("concat", "film")
+
+CONVOLUTIONS = ("channels", "kernels", "strides")
+"""Keys of convolutions: lists, one number for each."""
+
+OWNERS = {
+    **dict.fromkeys(CONVOLUTIONS, "cnn"),
+    "depth": "dict",
+    "layers": "entities",
+    "heads": "entities",
+    "width": "entities",
+    "pointer": "entities",
+}
+"""Keys of one encoder alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSpec:
+    """A network, as a table describes it. What a table leaves out is None, where networks have defaults of their own.
+
+    Attributes:
+        type: "mlp", or a cell that remembers: "lstm", "gru", "block_gru".
+        encoder: "mlp" (the raveled observation), "cnn" (images), "dict" (vectors and images), "entities" (sets).
+        hidden: sizes of the dense layers after the encoder.
+        head_hidden: sizes of the dense layers of each head, of networks with memory or an encoder.
+        activation: a name in `ACTIVATIONS`, of the dense layers.
+        layer_norm: normalise before each activation (Ba et al., 2016).
+        shared: one torso for policy and value, of networks without memory and encoder.
+        goal: "concat", or "film": the observation's `goal` modulates the first dense layer.
+        size: units of the cell.
+        blocks: of a block-diagonal GRU.
+        channels: of each convolution ("cnn").
+        kernels: their widths.
+        strides: their strides.
+        depth: channels of the first convolution ("dict").
+        layers: of the transformer ("entities").
+        heads: of its attention.
+        width: of its vectors.
+        pointer: the actions are the entities.
+    """
+
+    type: str = "mlp"
+    encoder: str = "mlp"
+    hidden: tuple[int, ...] | None = None
+    head_hidden: tuple[int, ...] | None = None
+    activation: str | None = None
+    layer_norm: bool | None = None
+    shared: bool = False
+    goal: str = "concat"
+    size: int = 64
+    blocks: int = 8
+    channels: tuple[int, ...] = (16,)
+    kernels: tuple[int, ...] = (3,)
+    strides: tuple[int, ...] = (1,)
+    depth: int = 16
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    pointer: bool = False
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """The fields of some names that the table gave, for a module with defaults of its own."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def read_network(table: Any, *, heads: bool) -> NetworkSpec:
+    """Read a `network` table.
+
+    Args:
+        table: the field of a configuration.
+        heads: whether the network has policy and value heads; without (networks of action values, SAC's) there is no memory.
+
+    Raises:
+        ConfigError: no table, an unknown key or name, a value that is not allowed, or keys that do not go together.
+    """
+    if isinstance(table, str) and table.startswith(OBJECT_PREFIX):
+        name = class_name(table)
+        again = "give it again, load_run(path, network=...) or fit(config, resume=...)"
+        raise ConfigError(f"the network was given as an object of class {name}: {again}")
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"network = {shown(table)}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
+    given = dict(table)
+    if given.get("type") == "cnn":  # said so before there were encoders
+        given |= {"type": "mlp", "encoder": "cnn"}
+    kind = given.get("type", "mlp")
+    types = ("mlp", *MEMORIES) if heads else ("mlp",)
+    if kind not in types:
+        if kind in MEMORIES:
+            raise ConfigError(f"network.type = '{kind}': expected 'mlp', networks of action values and of SAC have no memory")
+        raise ConfigError(f"network.type = {shown(kind)}: {did_you_mean(str(kind), types)}")
+    keys = _keys(kind, heads)
+    for key in given:
+        if key not in keys:
+            raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, keys)}")
+    encoder = given.get("encoder", "mlp")
+    for key, choices in (("encoder", ENCODERS), ("goal", GOALS)):
+        if given.get(key, choices[0]) not in choices:
+            raise ConfigError(f"network.{key} = {shown(given[key])}: {did_you_mean(str(given[key]), choices)}")
+    _check_values(given)
+    _check_belongs(given, kind, encoder)
+    spec = NetworkSpec(**given)
+    lengths = {key: len(given.get(key, ())) for key in CONVOLUTIONS}
+    if any(key in given for key in CONVOLUTIONS) and (len(set(lengths.values())) != 1 or not lengths["channels"]):
+        raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
+    if spec.goal == "film" and spec.hidden == ():
+        raise ConfigError("network.goal = 'film': modulates the first hidden layer, but network.hidden is empty")
+    if spec.width % spec.heads:
+        raise ConfigError(f"network.heads = {spec.heads}: must divide network.width = {spec.width}")
+    if kind == "block_gru" and spec.size % spec.blocks:
+        raise ConfigError(f"network.blocks = {spec.blocks}: must divide network.size = {spec.size}")
+    return spec
+
+
+def _keys(kind: str, heads: bool) -> tuple[str, ...]:
+    """The keys that a table of this type may have."""
+    keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *CONVOLUTIONS, "depth", "layers", "heads", "width")
+    if not heads:
+        return keys
+    of_type = {"mlp": ("shared",), "block_gru": ("size", "blocks")}.get(kind, ("size",))
+    return (*keys, "pointer", "head_hidden", *of_type)
+
+
+def _check_values(given: dict[str, Any]) -> None:
+    """Check each value by itself; lists become tuples."""
+    for key in ("hidden", "head_hidden", *CONVOLUTIONS):
+        if key not in given:
+            continue
+        sizes = tuple(given[key]) if isinstance(given[key], list) else given[key]
+        if not are_sizes(sizes):
+            what = "a list of layer sizes" if "hidden" in key else "a list, one for each convolution"
+            raise ConfigError(f"network.{key} = {shown(sizes)}: expected {what}, {SIZES_ALLOWED}")
+        given[key] = sizes
+    for key in ("size", "blocks", "depth", "layers", "heads", "width"):
+        most = MAX_SIZE if key in ("size", "width") else MAX_LAYERS
+        if not is_size(given.get(key, 1)):
+            raise ConfigError(f"network.{key} = {shown(given[key])}: expected a whole number > 0")
+        if given.get(key, 1) > most:
+            raise ConfigError(f"network.{key} = {shown(given[key])}: expected a whole number > 0 and <= {most}")
+    if given.get("activation", "tanh") not in ACTIVATIONS:
+        name = str(given["activation"])
+        raise ConfigError(f"network.activation = {shown(name)}: {did_you_mean(name, ACTIVATIONS)}")
+    for key in ("shared", "layer_norm", "pointer"):
+        if not isinstance(given.get(key, False), bool):
+            raise ConfigError(f"network.{key} = {shown(given[key])}: expected true or false")
+
+
+def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
+    """Refuse keys that this type and this encoder would ignore."""
+    for key in given:
+        if key in OWNERS and encoder != OWNERS[key]:
+            raise ConfigError(f"network.{key}: belongs to encoder = '{OWNERS[key]}', and the encoder is '{encoder}'")
+        if key == "head_hidden" and kind == "mlp" and encoder == "mlp":
+            raise ConfigError(
+                "network.head_hidden: belongs to networks with memory or an encoder; give all layers as network.hidden"
+            )
+        if key == "shared" and encoder != "mlp":
+            raise ConfigError(f"network.shared: with encoder = '{encoder}' actor and critic always share it")
+
+
+def are_sizes(sizes: Any) -> bool:
+    """Return whether this is a list of layers' sizes, as `SIZES_ALLOWED` says."""
+    return isinstance(sizes, (list, tuple)) and len(sizes) <= MAX_LAYERS and all(is_size(n) and n <= MAX_SIZE for n in sizes)
+
+
+def is_size(n: Any) -> bool:
+    """Return whether `n` is a whole number above 0."""
+    return isinstance(n, int) and not isinstance(n, bool) and n > 0
