@@ -449,5 +449,5 @@ def test_a_folder_without_permission_is_one_line(capsys: pytest.CaptureFixture[s
         assert "mine.toml: cannot read the configuration: Permission denied" in refused(capsys, "train", "mine.toml")
     with monkeypatch.context() as patched:
         # What no command expects is a line, too.
-        patched.setattr("rljax.cli.listing.list_names", denied)
+        patched.setattr("rljax.cli.listing.list_names", lambda options: denied(options.name))
         assert run(capsys, "list", "ppo") == (1, "", "rljax: ppo: Permission denied\n")

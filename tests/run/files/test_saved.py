@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.run.test_sealed import Keyed
+from tests.run.files.test_sealed import Keyed
 
 import rljax
 from rljax.cli.main import main
