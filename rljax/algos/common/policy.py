@@ -20,6 +20,7 @@ from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
 from rljax.nn.distributions import ActionHead, action_head
 from rljax.nn.policy import Policy
+from rljax.nn.shapes import network_shapes
 
 B = TypeVar("B")
 
@@ -93,14 +94,7 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
         # Not through the policy, which takes two results for granted.
         return policy.network.init_with_output(key, *arguments)
 
-    try:
-        result, variables = jax.eval_shape(first_step, jax.random.key(0))
-    except ConfigError:
-        raise
-    except (TypeError, ValueError, AttributeError, FlaxError) as error:
-        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
-    if set(variables) - {"params"}:
-        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
+    result, _ = network_shapes(policy.network, first_step)
     shapes = jax.tree.map(lambda x: x.shape, result)
     values = () if num_values == 1 else (num_values,)
     value = "B" if num_values == 1 else f"B, {num_values}"

@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from flax.errors import FlaxError
 
 from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
@@ -20,6 +19,7 @@ from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
 from rljax.nn.distributions import mask_logits
 from rljax.nn.networks import make_feed_forward, one_batch_axis
+from rljax.nn.shapes import network_shapes
 
 
 class QParts(Protocol):
@@ -60,15 +60,11 @@ def make_q_network(
     """
     network = make_feed_forward(spec, num_actions, **attributes)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    name = type(network).__name__
-    try:
-        q, variables = jax.eval_shape(lambda x: network.init_with_output(jax.random.key(0), x), one)
-    except (TypeError, ValueError, AttributeError, FlaxError) as error:
-        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
-    if set(variables) - {"params"}:
-        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
+    q, variables = network_shapes(network, network.init_with_output, one)
     if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):
-        raise ConfigError(f"network = {name}: expected values [B, {num_actions}], one for each action, got {q} for B = 1")
+        raise ConfigError(
+            f"network = {type(network).__name__}: expected values [B, {num_actions}], one for each action, got {q} for B = 1"
+        )
     return network, tuple(x.ndim for x in jax.tree.leaves(obs)), unraveler(variables)
 
 

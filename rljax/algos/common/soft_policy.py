@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.errors import FlaxError
 
 from rljax.algos.common.q_learning import q_of_action
 from rljax.core.errors import ConfigError
@@ -21,6 +20,7 @@ from rljax.core.keys import draw
 from rljax.core.spaces import Box, Discrete, as_space
 from rljax.nn.distributions import is_bounded, mask_logits, sample_squashed, scaled_to_box, squashed_gaussian
 from rljax.nn.networks import make_feed_forward, one_batch_axis
+from rljax.nn.shapes import network_shapes
 
 
 class SoftPolicy(NamedTuple):
@@ -82,14 +82,12 @@ def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> tuple[SoftPo
     critic = make_feed_forward(spec, space.flat_dim if discrete else 1)
     policy = SoftPolicy(space, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    name = type(actor).__name__
-    try:
-        shapes = jax.eval_shape(lambda obs: init_soft_policy(policy, jax.random.key(0), obs), one)
-        outputs = jax.eval_shape(actor.apply, shapes["actor"], one)
-    except (TypeError, ValueError, AttributeError, FlaxError) as error:
-        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    outputs, _ = network_shapes(actor, actor.init_with_output, one)
+    shapes = jax.eval_shape(lambda obs: init_soft_policy(policy, jax.random.key(0), obs), one)
     if jax.tree.map(lambda x: x.shape, outputs) != (1, num_outputs):
-        raise ConfigError(f"network = {name}: expected outputs [B, {num_outputs}], one for each action, got {outputs} for B = 1")
+        raise ConfigError(
+            f"network = {type(actor).__name__}: expected outputs [B, {num_outputs}], one for each action, got {outputs} for B = 1"
+        )
     return policy, shapes
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.run.files.test_sealed import Keyed
 
 import rljax
 from rljax.cli.main import main
 from rljax.run.view.curves import curves
+from tests.run.files.test_sealed import Keyed
 from tests.run.tiny_runs import TINY, assert_same_state
 
 CONFIG = TINY["ppo"].replace(eval_every=None, total_timesteps=64 * 8)

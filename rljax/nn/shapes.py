@@ -1,0 +1,35 @@
+"""The shapes that a network gives, found without computing anything, and one line where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax.errors import FlaxError
+
+from rljax.core.errors import ConfigError
+
+
+def network_shapes(network: nn.Module, init: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Any, Any]:
+    """Return the shapes of a network's outputs and variables.
+
+    Args:
+        network: a user's, perhaps; names the error.
+        init: `(key, *arguments) -> (outputs, variables)`, such as `network.init_with_output`.
+        arguments: trees of arrays or of their shapes.
+
+    Raises:
+        ConfigError: the network cannot be applied, or has variables beside its parameters.
+    """
+    name = type(network).__name__
+    try:
+        outputs, variables = jax.eval_shape(init, jax.random.key(0), *arguments)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError, FlaxError) as error:
+        raise ConfigError(f"network = {name}: cannot be applied to observations of this environment: {error}") from error
+    if set(variables) - {"params"}:
+        raise ConfigError(f"network = {name}: expected parameters only, but it has variables of {sorted(variables)}")
+    return outputs, variables
