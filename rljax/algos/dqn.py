@@ -30,6 +30,7 @@ from rljax.algos.common.off_policy import (
     normalized_n_step,
     run_turns,
     transition_example,
+    update_loop,
     update_target,
     with_episode_sums,
 )
@@ -64,16 +65,13 @@ from rljax.collect.replay import (
     update_priorities,
 )
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
-from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
 from rljax.nn.distributions import mask_logits
-
-METRICS = ("train/grad_norm", "train/td_error", "train/value", "train/value_loss")
-"""What `dqn_update` averages over its gradient steps, in the order of `stack_metrics`."""
 
 
 @algorithm("dqn")
@@ -231,8 +229,8 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     # One gather for all gradient steps; with priorities each sample waits for the errors of the step before.
     samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
 
-    def update(i: jax.Array, carry: Any) -> Any:
-        params, target_params, opt_state, priorities, sums = carry
+    def update(i: jax.Array, carry: Any) -> tuple[Any, Metrics]:
+        params, target_params, opt_state, priorities = carry
         if priorities is None:
             batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
             weight = None
@@ -253,12 +251,11 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
         if priorities is not None:
             priorities = update_priorities(priorities, places, (jnp.abs(error) + 1e-6) ** config.priority_alpha)
         target_params = update_target(config, target_params, params, state.updates + i + 1)
-        return params, target_params, opt_state, priorities, sums + stack_metrics(metrics)
+        return (params, target_params, opt_state, priorities), metrics
 
-    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, state.priorities, jnp.zeros(len(METRICS)))
-    params, target_params, opt_state, priorities, sums = jax.lax.fori_loop(0, count, update, carry)
+    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, state.priorities)
+    (params, target_params, opt_state, priorities), metrics = update_loop(count, update, carry)
     updates = state.updates + count
-    metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel(target_params)
     state = state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates, priorities=priorities)

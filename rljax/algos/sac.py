@@ -31,6 +31,7 @@ from rljax.algos.common.off_policy import (
     normalized_n_step,
     run_turns,
     transition_example,
+    update_loop,
     update_target,
     with_episode_sums,
 )
@@ -57,23 +58,12 @@ from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unra
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
-from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.keys import draw
 from rljax.core.spaces import Box
 from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
-
-METRICS = (
-    "train/entropy",
-    "train/grad_norm",
-    "train/policy_loss",
-    "train/temperature",
-    "train/temperature_loss",
-    "train/value",
-    "train/value_loss",
-)
-"""What `sac_update` averages over its gradient steps, in the order of `stack_metrics`."""
 
 
 @algorithm("sac")
@@ -260,8 +250,8 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     # One gather for all gradient steps.
     samples = read_apart(sampled, noise.sample, count > 0)
 
-    def update(i: jax.Array, carry: Any) -> Any:
-        params, target_params, opt_state, sums = carry
+    def update(i: jax.Array, carry: Any) -> tuple[Any, Metrics]:
+        params, target_params, opt_state = carry
         batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
         batch = over_devices(batch)
         here, there = (None, None) if noise.policy is None else noise.policy[i]
@@ -272,12 +262,11 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
 
         params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rates)
         target_params = update_target(config, target_params, params[parts.critics], state.updates + i + 1)
-        return params, target_params, opt_state, sums + stack_metrics(metrics)
+        return (params, target_params, opt_state), metrics
 
-    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, jnp.zeros(len(METRICS)))
-    params, target_params, opt_state, sums = jax.lax.fori_loop(0, count, update, carry)
+    carry = (ravel(state.params), ravel(state.target_params), state.opt_state)
+    (params, target_params, opt_state), metrics = update_loop(count, update, carry)
     updates = state.updates + count
-    metrics = dict(zip(METRICS, sums / jnp.maximum(count, 1), strict=True)) | {"train/updates": count.astype(jnp.float32)}
     if not isinstance(state.params, jax.Array):
         params, target_params = parts.unravel(params), parts.unravel_critics(target_params)
     return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics

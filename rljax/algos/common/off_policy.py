@@ -203,6 +203,26 @@ def run_turns(
     return state.replace(iteration=state.iteration + 1), metrics
 
 
+def update_loop(count: jax.Array, update: Callable[[jax.Array, Any], tuple[Any, Metrics]], carry: Any) -> tuple[Any, Metrics]:
+    """Take `count` updates, i32 []: `update(i, carry) -> (carry, metrics)`.
+
+    Returns:
+        The last carry, and the means of the metrics over the updates, 0 where none was taken, with their number, `train/updates`.
+    """
+    # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
+    one = jax.jit(update)
+    _, metrics = jax.eval_shape(one, jax.ShapeDtypeStruct((), jnp.int32), carry)
+
+    def body(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        carry, sums = loop
+        carry, metrics = one(i, carry)
+        return carry, sums + stack_metrics(metrics)
+
+    carry, sums = jax.lax.fori_loop(0, count, body, (carry, jnp.zeros(len(metrics))))
+    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
+    return carry, means | {"train/updates": count.astype(jnp.float32)}
+
+
 def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:
     """Metrics of turns f32 `[turns, metrics]` as one: `train/updates` added up, the others means over the gradient steps,
     NaN where there was none."""

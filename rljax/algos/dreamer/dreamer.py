@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rljax.algos.common.off_policy import polyak_update, run_turns
+from rljax.algos.common.off_policy import polyak_update, run_turns, update_loop
 from rljax.algos.common.optimizer import annealed
 from rljax.algos.common.state import initial_fields, normalize_obs
 from rljax.algos.dreamer.config import DreamerConfig
@@ -55,7 +55,7 @@ from rljax.collect.rollout import (
     metrics_of,
     steps_without_action,
 )
-from rljax.core.agent import Agent, Metrics, register_agent, stack_metrics
+from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
@@ -204,18 +204,11 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
     """
     config, optimizer = parts.config, _optimizer(parts.config)
     count = jnp.where(_can_learn(config, state.replay), noise.key.shape[0], 0)
-    # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
-    one = jax.jit(lambda state, bits, key: _one_update(parts, optimizer, state, bits, key))
 
-    def update(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-        state, sums = loop
-        state, metrics = one(state, noise.sample[i], noise.key[i])
-        return state, sums + stack_metrics(metrics)
+    def update(i: jax.Array, state: DreamerState) -> tuple[DreamerState, Metrics]:
+        return _one_update(parts, optimizer, state, noise.sample[i], noise.key[i])
 
-    _, metrics = jax.eval_shape(one, state, noise.sample[0], noise.key[0])
-    state, sums = jax.lax.fori_loop(0, count, update, (state, jnp.zeros(len(metrics))))
-    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
-    return state, means | {"train/updates": count.astype(jnp.float32)}
+    return update_loop(count, update, state)
 
 
 def _can_learn(config: DreamerConfig, replay: Replay) -> jax.Array:
