@@ -18,7 +18,7 @@ from rljax.run.view.layout import columns, say, wrapped
 
 
 def bench(options: Bench) -> None:
-    """`rljax bench`: measure and print tables in Markdown, and write them as JSON."""
+    """`rljax bench`: measure, print tables in Markdown, and write them as JSON."""
     from rljax.run.bench.suites import SUITES
     from rljax.run.bench.timing import printed_tables
     from rljax.run.files.outputs import output_path, written_aside
@@ -43,7 +43,7 @@ def reproduce(options: Reproduce) -> None:
     if options.name is None:
         width = max(map(len, figures.EXPERIMENTS))
         start = f"{'name':{width}}  seeds  minutes  "
-        print(wrapped("what is measured (minutes on one core, about)", columns(), start, " " * len(start)))
+        print(wrapped("what is measured (minutes: approximate, on one core)", columns(), start, " " * len(start)))
         for name, experiment in figures.EXPERIMENTS.items():
             start = f"{name:{width}}  {experiment.seeds:5}  {experiment.minutes:7g}  "
             print(wrapped(experiment.measures, columns(), start, " " * len(start)))
@@ -55,7 +55,7 @@ def reproduce(options: Reproduce) -> None:
 
 
 class _Tee(io.TextIOBase):
-    """Writes to several streams."""
+    """Stream that writes to several streams."""
 
     def __init__(self, *streams: Any):
         self.streams = streams

@@ -167,7 +167,7 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     ("arguments", "message"),
     [
         (["--kind", "openloop", "a", "b"], "--kind openloop draws one run: expected a single folder, got 2"),
-        (["--kind", "openloop", "a", "--metric", "x"], "--metric x: belongs to --kind curves"),
+        (["--kind", "openloop", "a", "--metric", "x"], "--metric x: only --kind curves takes a metric"),
         (["--kind", "pictures", "a"], "invalid choice 'pictures' for argument '--kind'"),
     ],
 )
