@@ -13,7 +13,7 @@ from rljax.algos.common.training import evaluation_metrics, train_iteration
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, Metrics, stack_metrics
 from rljax.core.config import Config
-from rljax.core.devices import everywhere
+from rljax.core.devices import replicated
 from rljax.run.files.records import UPDATES
 
 INT32 = jax.ShapeDtypeStruct((), jnp.int32)
@@ -134,7 +134,7 @@ def compile_chunk(
         return state, buffer, all_finite(state.params)
 
     # What comes out goes in again, so it must lie where it lay.
-    results = None if layout is None else (layout, *2 * [everywhere(layout)])
+    results = None if layout is None else (layout, *2 * [replicated(layout)])
     return jax.jit(chunk, donate_argnums=0, out_shardings=results).lower(example, INT32, INT32).compile()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
-from rljax.core.devices import everywhere, make_mesh, shardings
+from rljax.core.devices import make_mesh, replicated, shardings
 from rljax.core.errors import (
     RljaxError,
     RljaxWarning,
@@ -205,7 +205,7 @@ class Driver:
         layout = self.layout
         if self.start.info.seeds is not None:
             state = Seeds(state, jnp.asarray(self.alive))
-            layout = layout if layout is None else Seeds(layout, everywhere(layout))
+            layout = layout if layout is None else Seeds(layout, replicated(layout))
         state = state if layout is None else over_processes(state, layout)
         # Not of what is left: a run that goes on is the same program as before, which need not be compiled again.
         size = max(1, min(MAX_CHUNK, self.last, MAX_CHUNK_BYTES // self.row_bytes))

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from rljax.core.config import Config
-from rljax.core.devices import everywhere
+from rljax.core.devices import replicated
 from rljax.core.errors import ConfigError, RljaxError, first_line, shown
 
 HEARTBEAT_SECONDS = 20
@@ -91,7 +91,7 @@ def over_processes(state: Any, layout: Any) -> Any:
             return x
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             data = jax.random.key_data(x)
-            return jax.random.wrap_key_data(put(data, everywhere(layout)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(put(data, replicated(layout)), impl=jax.random.key_impl(x))
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
@@ -102,5 +102,5 @@ def on_this_process(state: Any, layout: Any) -> Any:
     """A state that lies on the devices of several processes, whole on each; others as they are. All must call it at once."""
     if jax.process_count() == 1:
         return state
-    gathered = jax.jit(lambda x: x, out_shardings=everywhere(layout))(state)
+    gathered = jax.jit(lambda x: x, out_shardings=replicated(layout))(state)
     return jax.tree.map(lambda x: x.addressable_data(0), gathered)

@@ -16,7 +16,7 @@ from rljax.collect.evaluation import evaluate
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.agent import MakeAgent, make_agent
 from rljax.core.config import Config, env_name
-from rljax.core.devices import AXIS, everywhere, make_mesh
+from rljax.core.devices import AXIS, make_mesh, replicated
 from rljax.core.errors import ConfigError, TrainingError
 from rljax.core.memory import device_memory, tree_bytes
 from rljax.run.chunks import over_runs, run_iterations
@@ -99,7 +99,7 @@ class Programs:
             shardings: dict[str, Any] = {}
             if layout is not None:
                 # Runs have nothing to tell each other, so what goes in and comes out stays where it is.
-                shardings = {"in_shardings": (layout, layout, None, None), "out_shardings": (layout, everywhere(layout))}
+                shardings = {"in_shardings": (layout, layout, None, None), "out_shardings": (layout, replicated(layout))}
             program = jax.jit(self._chunk(count, size), donate_argnums=1, **shardings)
             self._chunks[count] = program.lower(self._example(count)[0], states, _INT32, _INT32).compile(), size
         return self._chunks[count]
