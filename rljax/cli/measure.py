@@ -21,7 +21,7 @@ def bench(options: Bench) -> None:
     """`rljax bench`: measure, print tables in Markdown, and write them as JSON."""
     from rljax.run.bench.suites import SUITES
     from rljax.run.bench.timing import printed_tables
-    from rljax.run.files.outputs import output_path, written_aside
+    from rljax.run.files.outputs import atomic_file, output_path
 
     suite, repeats = options.suite, options.repeats
     if suite not in SUITES:
@@ -31,7 +31,7 @@ def bench(options: Bench) -> None:
     with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
         SUITES[suite](repeats)
     if path is not None:
-        with written_aside(path) as aside:
+        with atomic_file(path) as aside:
             aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
         print(path)
 

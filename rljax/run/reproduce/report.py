@@ -46,7 +46,7 @@ from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
 from rljax.run.bench.timing import cpu_model
-from rljax.run.files.outputs import written_aside
+from rljax.run.files.outputs import atomic_file
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
 from rljax.version import __version__
@@ -194,7 +194,7 @@ class Report:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """There whole or as it was."""
-    with written_aside(path) as aside:
+    with atomic_file(path) as aside:
         aside.write_text(json.dumps(_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 

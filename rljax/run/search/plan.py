@@ -18,7 +18,7 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.files.folder import CONFIG_FILE
-from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
+from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.search.space import Cell, Range, cells_of, changed, check_counts, check_space, is_leaf, space_from, space_table
 
 SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "best.toml", "sweep.png"
@@ -215,7 +215,7 @@ def write_parquet(result: SweepResult, path: Path) -> None:
     columns["seed"] = [int(result.seeds[seed]) for _, seed in pairs]
     columns["return"] = [float(result.returns[pair]) for pair in pairs]
     columns["train_return"] = [float(result.train_returns[pair]) for pair in pairs]
-    with written_aside(path) as aside:
+    with atomic_file(path) as aside:
         pyarrow.parquet.write_table(pyarrow.table(columns), aside)
 
 

@@ -19,9 +19,9 @@ from rljax.core.config import Config, env_name
 from rljax.core.devices import AXIS, make_mesh, replicated
 from rljax.core.errors import ConfigError, TrainingError
 from rljax.core.memory import device_memory, tree_bytes
-from rljax.run.chunks import over_runs, run_iterations
+from rljax.run.chunks import run_iterations, vmap_runs
 from rljax.run.divergence import bad_losses
-from rljax.run.files.records import last_known
+from rljax.run.files.records import last_finite
 from rljax.run.files.scores import SCORES
 
 MAX_CHUNK = 256
@@ -110,7 +110,7 @@ class Programs:
 
         def chunk(values: Any, states: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
             return run_iterations(
-                lambda states, i: over_runs(one, count, values, states, i),
+                lambda states, i: vmap_runs(one, count, values, states, i),
                 states, first, length, (size, count, len(self.metric_names)),
             )  # fmt: skip
 
@@ -193,7 +193,7 @@ class Population:
             rows = np.asarray(buffer)[:length]
             for name in SCORES:
                 if name in names:
-                    new = last_known(rows[:, :, names.index(name)])
+                    new = last_finite(rows[:, :, names.index(name)])
                     self.scores[name] = np.where(np.isfinite(new), new, self.scores[name])
             if NO_ACTION in names and (rows[:, :, names.index(NO_ACTION)] > 0).any():
                 name = env_name(self.programs.config)

@@ -15,8 +15,8 @@ from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config
 from rljax.core.errors import RljaxError
-from rljax.run.files.outputs import written_aside
-from rljax.run.files.places import Watched, locked
+from rljax.run.files.outputs import atomic_file
+from rljax.run.files.places import WatchedFolder, lock_folder
 from rljax.run.search.plan import (
     BEST_FILE,
     MAX_RUNS,
@@ -105,7 +105,7 @@ def run_sweep(plan: Plan, folder: Path | None, *, batch_size: int | None, episod
     check_numbers(batch_size, episodes)
     if folder is None:
         return _run(plan, None, batch_size, episodes, progress)
-    with locked(folder), Watched(folder) as watched:
+    with lock_folder(folder), WatchedFolder(folder) as watched:
         for left in folder.glob(".writing_*"):  # by a process that was killed: none other writes here
             left.unlink(missing_ok=True)
         return _run(plan, watched, batch_size, episodes, progress)
@@ -118,7 +118,7 @@ def check_numbers(batch_size: int | None, episodes: int) -> None:
         check_counts(batch_size=batch_size)
 
 
-def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
+def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
     folder = None if watched is None else watched.folder
     shape = (len(plan.cells), plan.seeds)
     returns, train_returns = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -179,7 +179,7 @@ def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: 
         from rljax.run.search.sweep_plot import draw_sweep
 
         watched.check()
-        with written_aside(folder / BEST_FILE) as aside:
+        with atomic_file(folder / BEST_FILE) as aside:
             aside.write_text(dump_config(result.best), encoding="utf-8")
         if plan.space:
             draw_sweep(result, folder / PICTURE, plan)

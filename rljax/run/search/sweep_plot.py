@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.files.outputs import written_aside
+from rljax.run.files.outputs import atomic_file
 from rljax.run.search.plan import Plan, SweepResult
 from rljax.run.search.space import Range
 from rljax.run.view.lines import shown
@@ -27,7 +27,7 @@ def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         varied = [name for name, values in plan.space.items() if isinstance(values, Range) or len(values) > 1]
         if plan.search == "grid" and len(varied) >= 2:
             figure = _heat_maps(result, plan, varied)

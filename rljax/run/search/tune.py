@@ -21,8 +21,8 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
 from rljax.run.files.folder import CONFIG_FILE
-from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
-from rljax.run.files.places import Watched
+from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
+from rljax.run.files.places import WatchedFolder
 from rljax.run.search.population import Population, Programs, Told, out_of_memory
 from rljax.run.search.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
 from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
@@ -139,7 +139,7 @@ def tune(
         _study(storage, pruner)  # before there is a folder: it may not be one
     if folder is not None and not (folder / TUNE_FILE).exists():
         _create(folder, config, chosen, storage, same)
-    with contextlib.nullcontext() if folder is None else Watched(folder) as watched:
+    with contextlib.nullcontext() if folder is None else WatchedFolder(folder) as watched:
         study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
         _check_same(study, config, chosen, same)
         study.set_user_attr(f"{PROCESS} {_process()}", True)
@@ -177,7 +177,7 @@ def tune(
         best_config = changed(config, study.best_params)
         if folder is not None:
             _write_trials(folder, study, tuple(chosen))
-            with written_aside(folder / BEST_FILE) as aside:
+            with atomic_file(folder / BEST_FILE) as aside:
                 aside.write_text(dump_config(best_config), encoding="utf-8")
             draw_study(study, folder / PICTURE)
         return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
@@ -336,7 +336,7 @@ def _counted(study: Any) -> list[Any]:
 
 
 def _run_batch(
-    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: Watched | None = None
+    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: WatchedFolder | None = None
 ) -> None:
     """Train trials and tell what came of them; those who ask are always told, also when something goes wrong.
 
@@ -453,7 +453,7 @@ def draw_study(study: Any, path: Path) -> None:
     from rljax.run.view.plot import COLORS, METADATA, STYLE
 
     complete, weights = _complete(study), importances(study)
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         figure = Figure(figsize=(8.0, 3.2), layout="constrained")
         history, bars = figure.subplots(1, 2, width_ratios=(3, 2))
         numbers, values = [t.number for t in complete], [t.value for t in complete]

@@ -19,7 +19,7 @@ from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
 from rljax.nn.decoders import Parts
 from rljax.run.files.folder import load_run, read_config, split_path
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.lines import shown
 from rljax.run.view.plot import COLORS, METADATA, STYLE, SUFFIXES
 
@@ -197,7 +197,7 @@ def _draw(
             color="0.35",
         )
         suffix = path.suffix.lower()
-        with written_aside(path) as aside:
+        with atomic_file(path) as aside:
             figure.savefig(aside, format=suffix[1:], dpi=300, metadata=METADATA[suffix])
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.errors import ConfigError
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
 from rljax.run.view.lines import Group, Source, grouped, sources_of
 
@@ -245,7 +245,7 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
             texts = [_legend_label(label, lines) for label in labels]
             figure.legend([handles[text] for text in texts], texts, loc="outside right center", frameon=False, ncols=columns)
         figure.supxlabel(_caption(lines), fontsize=7, color="0.35")
-        with written_aside(path) as aside:
+        with atomic_file(path) as aside:
             figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=METADATA[path.suffix.lower()])
 
 

@@ -20,7 +20,7 @@ from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
 from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 
 SUFFIXES = (".gif", ".mp4")
 MAX_STEPS = 1000
@@ -166,7 +166,7 @@ def record(
     played = [_play(start, advance, state, k, max_steps) for k in keys]
     pictures = _renderer(env, env_params, played[0]) if rendered else _painter(played)
     num_frames = sum(e.length + 1 for e in played)
-    with written_aside(path) as aside:
+    with atomic_file(path) as aside:
         if gif:
             _write_gif(aside, _sample(played, pictures), _frames(played, pictures), num_frames, fps)
         else:

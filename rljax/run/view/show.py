@@ -14,7 +14,7 @@ import numpy as np
 from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.core.config import class_name
 from rljax.core.errors import printable
-from rljax.run.divergence import diverged_in
+from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
 from rljax.run.files.places import LOCK_FILE
@@ -80,7 +80,7 @@ def show(
     _print_config(console, config)
     console.print()
     meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
-    diverged = diverged_in(meta, info.seeds or 1)
+    diverged = diverged_steps(meta, info.seeds or 1)
     _print_figures(console, folder, info, history, diverged)
     for i, step in enumerate(diverged):
         if step is not None:

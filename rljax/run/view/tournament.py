@@ -26,7 +26,7 @@ from rljax.league.ratings import Ratings, elo
 from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
 UNTRAINED = ("random", "mcts")
@@ -300,7 +300,7 @@ def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
     names = [standings.names[i] for i in order]
     many = len(names) > MANY
     side = max(3.2, (0.2 if many else 0.6) * len(names) + 1.6)
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         figure = Figure(figsize=(side + 0.8, side), layout="constrained")
         ax = figure.subplots()
         ax.set_facecolor("0.8")  # where two never met; white is even

@@ -339,10 +339,10 @@ def test_what_is_no_run_is_left_out_with_a_line(tmp_path: Path) -> None:
         drawn = plot([tmp_path / "b.txt", run, empty, tmp_path / "sweep", tmp_path / "gone"], tmp_path / "a.png")
     assert len(drawn.curves) == 1
     assert [str(x.message).split("/")[-1] for x in told] == [
-        "b.txt: no run there (no config.toml); a run folder is what `rljax train` makes",
+        "b.txt: no run there (no config.toml); expected a folder made by `rljax train`",
         "empty: nothing recorded yet",
         "sweep: no run there (no run.json)",
-        "gone: no run there (no config.toml); a run folder is what `rljax train` makes",
+        "gone: no run there (no config.toml); expected a folder made by `rljax train`",
     ]
     assert all(str(x.message).startswith("left out: ") for x in told)
     with pytest.raises(rljax.ConfigError, match=r"b\.txt: no run there"):
