@@ -22,7 +22,7 @@ from rljax.run.files.folder import check_free
 from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
-from rljax.run.search.space import changed
+from rljax.run.search.space import apply_cell
 from rljax.run.view.layout import make_console, make_table, print_table, say
 from rljax.run.view.lines import shown
 
@@ -130,7 +130,7 @@ def _split_axes(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]
     A field with one value is fixed in all runs, as in `rljax train`; a field with several values or a range is searched.
     """
     single = {name: values[0] for name, values in axes.items() if isinstance(values, list) and len(values) == 1}
-    return changed(config, single), {name: values for name, values in axes.items() if name not in single}
+    return apply_cell(config, single), {name: values for name, values in axes.items() if name not in single}
 
 
 def _print_cells(result: plans.SweepResult) -> None:

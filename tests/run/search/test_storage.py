@@ -118,7 +118,7 @@ def test_nothing_but_a_study_is_written_to(kind: str, tmp_path: Path) -> None:
         path.write_text({"json": '{"a": 1}\n', "half": '{"a": 1}', "list": "[1, 2]\n"}.get(kind, "dear diary\n"))
     before = None if kind == "folder" else path.read_bytes()
     storage = f"sqlite:///{path}" if "database" in kind else str(path)
-    with pytest.raises(rljax.ConfigError, match="there is something else than a study; nothing was written to it"):
+    with pytest.raises(rljax.ConfigError, match="there is something other than a study; nothing was written to it"):
         rljax.tune(CONFIG, SPACE, trials=1, storage=storage, run_dir=tmp_path / "a")
     assert not (tmp_path / "a").exists()
     if before is not None:
@@ -142,7 +142,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
     same = {"seeds": 1, "episodes": 2, "pruner": "none"}
     elsewhere = str(tmp_path / "elsewhere")
     tuning._create(tmp_path / "a", CONFIG, SPACE, elsewhere, same)
-    message = "is not in this folder: give the same storage again to go on"
+    message = "is not in this folder: give the same storage again to continue"
     with pytest.raises(rljax.ConfigError, match=message):
         rljax.resume_tune(tmp_path / "a", trials=1)
     with pytest.raises(rljax.ConfigError, match=message):
@@ -175,7 +175,7 @@ def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None
     for path in paths:
         table = {**tomllib.loads(usual), "storage": path}
         (study / "tune.toml").write_text(tomli_w.dumps(table))
-        with pytest.raises(rljax.ConfigError, match="is not in this folder: give the same storage again to go on") as error:
+        with pytest.raises(rljax.ConfigError, match="is not in this folder: give the same storage again to continue") as error:
             rljax.resume_tune(study, trials=1)
         assert "\n" not in str(error.value)
     assert victim.read_bytes() == before
@@ -191,7 +191,7 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
     tuning._study(str(victim), "none")
     before = victim.read_bytes()
     (study / "study.journal").symlink_to(tmp_path / target)
-    message = "there is something else than a study" if target.startswith("study") else "study.journal: leads out of this folder"
+    message = "there is something other than a study" if target.startswith("study") else "study.journal: leads out of this folder"
     assert_refused(["tune", "--resume", str(study), "--trials", "1"], message, capsys)
     assert victim.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study", "victim.journal"]
