@@ -18,7 +18,7 @@ from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
-from rljax.run.view.layout import columns, say, wrapped
+from rljax.run.view.layout import columns, say, wrap_text
 
 
 def list_names(options: List) -> None:
@@ -50,7 +50,7 @@ def _print_fields(config_class: type[Config]) -> None:
     texts = ["none" if default is None else str(default) for default in defaults]
     first, second = (max(map(len, column)) + 2 for column in (flags, texts))
     for flag, text, field in zip(flags, texts, fields, strict=True):
-        print(wrapped(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
+        print(wrap_text(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
 
 
 def print_all() -> None:
@@ -182,4 +182,4 @@ def _describe_preset(name: str) -> str:
 
 def _wrap_beside(start: str, text: str) -> str:
     """Return `start` with a text beside it, wrapped to the terminal's width."""
-    return wrapped(text, columns(), f"{start}  ", " " * (len(start) + 2)) if text else start.rstrip()
+    return wrap_text(text, columns(), f"{start}  ", " " * (len(start) + 2)) if text else start.rstrip()

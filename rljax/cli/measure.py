@@ -14,7 +14,7 @@ from rljax.cli.options import (
     Reproduce,
 )
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.view.layout import columns, say, wrapped
+from rljax.run.view.layout import columns, say, wrap_text
 
 
 def bench(options: Bench) -> None:
@@ -43,10 +43,10 @@ def reproduce(options: Reproduce) -> None:
     if options.name is None:
         width = max(map(len, figures.EXPERIMENTS))
         start = f"{'name':{width}}  seeds  minutes  "
-        print(wrapped("what is measured (minutes: approximate, on one core)", columns(), start, " " * len(start)))
+        print(wrap_text("what is measured (minutes: approximate, on one core)", columns(), start, " " * len(start)))
         for name, experiment in figures.EXPERIMENTS.items():
             start = f"{name:{width}}  {experiment.seeds:5}  {experiment.minutes:7g}  "
-            print(wrapped(experiment.measures, columns(), start, " " * len(start)))
+            print(wrap_text(experiment.measures, columns(), start, " " * len(start)))
         return
     folder = Path(options.out)
     record = figures.reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)

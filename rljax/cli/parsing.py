@@ -17,7 +17,7 @@ import tyro
 
 from rljax.cli.overrides import axes_of, overrides_of
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
-from rljax.run.view.layout import WIDTH, columns, wrapped
+from rljax.run.view.layout import WIDTH, columns, wrap_text
 
 OF_FIELDS = ("train", "sweep", "tune")
 """Commands that take the fields of the configuration as flags."""
@@ -115,7 +115,7 @@ def _format_examples(examples: Iterable[tuple[str, str]], width: int) -> str:
     start = 2 + max(len(command) for command, _ in examples) + 2
     if width >= start + 56:
         return "\n".join(f"  {command}".ljust(start) + what for command, what in examples)
-    return "\n".join(f"  {command}\n{wrapped(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
+    return "\n".join(f"  {command}\n{wrap_text(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
 
 
 def _help_line(line: str, width: int) -> str:
@@ -123,7 +123,7 @@ def _help_line(line: str, width: int) -> str:
     if line.startswith("usage: "):
         line = re.sub(r"\{[^}]*,[^}]*\}", "COMMAND ...", line)
     indent = line[: len(line) - len(line.lstrip())]
-    return wrapped(line.strip(), width, indent, indent) if len(line) > width else line.rstrip()
+    return wrap_text(line.strip(), width, indent, indent) if len(line) > width else line.rstrip()
 
 
 def _check_bounds(command: Any) -> None:

@@ -24,7 +24,7 @@ from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.space import apply_cell
 from rljax.run.view.layout import make_console, make_table, print_table, say
-from rljax.run.view.lines import shown
+from rljax.run.view.lines import format_value
 
 TABLE_ROWS = 20
 """Number of cells of a sweep to print, best first."""
@@ -141,7 +141,7 @@ def _print_cells(result: plans.SweepResult) -> None:
         known = returns[np.isfinite(returns)]
         figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
         failed = int(np.isneginf(returns).sum())
-        table.add_row(str(rank + 1), *map(shown, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
+        table.add_row(str(rank + 1), *map(format_value, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
     print_table(make_console(), table)
     if len(order) > TABLE_ROWS:
         print(f"... and {len(order) - TABLE_ROWS} more in results.csv")

@@ -173,7 +173,7 @@ def test_a_seed_that_diverges_is_frozen_and_the_others_go_on_bit_for_bit(
     assert meta["scores"][victim] is None
     assert best_seed(meta) != victim
     show(tmp_path / "a")
-    assert f"seed_index {victim} diverged at step 640: it trains no more\n" in capsys.readouterr().out
+    assert f"seed_index {victim} diverged at step 640: its training stopped\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

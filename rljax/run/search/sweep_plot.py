@@ -12,7 +12,7 @@ import numpy as np
 from rljax.run.files.outputs import atomic_file
 from rljax.run.search.plan import Plan, SweepResult
 from rljax.run.search.space import Range
-from rljax.run.view.lines import shown
+from rljax.run.view.lines import format_value
 from rljax.run.view.plot import COLORS, METADATA, STYLE
 
 NUMBERS = 100
@@ -64,7 +64,7 @@ def _heat_maps(result: SweepResult, plan: Plan, varied: list[str]) -> Any:
     for ax, table, value in zip(axes, tables, plan.space[third[0]] if third else [None], strict=False):
         _heat_map(ax, table, scale, plan, first, second)
         if third:
-            ax.set_title(f"{third[0]} = {shown(value)}")
+            ax.set_title(f"{third[0]} = {format_value(value)}")
     for ax in axes[len(tables) :]:
         ax.set_axis_off()
     others = [name for name in varied if name not in drawn]
@@ -110,10 +110,10 @@ def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, se
                 j, i, f"{value:.4g}" if finite else "-", ha="center", va="center", fontsize=8, color="white" if dark else "black"
             )
     rows, columns = plan.space[first], plan.space[second]
-    labels = [shown(x) for x in columns]
+    labels = [format_value(x) for x in columns]
     crowded = len(columns) > 6 or max(map(len, labels)) * len(columns) > 40
     ax.set_xticks(range(len(columns)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center")
-    ax.set_yticks(range(len(rows)), [shown(x) for x in rows])
+    ax.set_yticks(range(len(rows)), [format_value(x) for x in rows])
     ax.set_xlabel(second)
     ax.set_ylabel(first)
     ax.spines[:].set_visible(False)
@@ -125,8 +125,8 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
 
     values = [cell[name] for cell in result.cells]
     numeric = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
-    labels = list(dict.fromkeys(shown(x) for x in values))
-    places = np.array(values, float) if numeric else np.array([labels.index(shown(x)) for x in values], float)
+    labels = list(dict.fromkeys(format_value(x) for x in values))
+    places = np.array(values, float) if numeric else np.array([labels.index(format_value(x)) for x in values], float)
     returns = np.where(np.isfinite(result.returns), result.returns, np.nan)
     if returns.shape[1] > 1:
         ax.plot(np.repeat(places, returns.shape[1]), returns.ravel(), ".", color="0.6", markersize=4, label="runs")

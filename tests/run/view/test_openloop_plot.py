@@ -151,9 +151,9 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     young, out = write_run(tmp_path / "young", rows=12), tmp_path / "x.png"
     cases: list[tuple[Path, Path, str]] = [
         (tmp_path / "nowhere", out, "no run there"),
-        (other, out, "a run of ppo; only those of dreamer have a world model"),
+        (other, out, "a run of ppo; only runs of dreamer have a world model"),
         (tmp_path / "r2", out, "representation = 'r2dreamer': only 'decoder' predicts observations"),
-        (young, out, r"its buffer holds 12 rows after 0 steps, and a sequence is batch_length \+ 1 = 13 of them"),
+        (young, out, r"its buffer has 12 rows after 0 steps, but a sequence needs batch_length \+ 1 = 13 rows"),
         (young, tmp_path / "x.jpg", r"ends in \.png or \.svg or \.pdf"),
     ]
     for run, path, message in cases:

@@ -16,7 +16,7 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.run.view.curves import Curves, common_grid, curves, on_grid, read_metrics
-from rljax.run.view.plot import COLORS, bootstrap_interval, interquartile_mean, look, plot
+from rljax.run.view.plot import COLORS, bootstrap_interval, interquartile_mean, line_style, plot
 
 CONFIG = rljax.PPOConfig(total_timesteps=100_000)
 
@@ -305,7 +305,7 @@ def test_a_field_that_differs_names_the_lines_of_all_panels(tmp_path: Path) -> N
 
 def test_many_lines_are_told_apart() -> None:
     """In Lab, where 2 can just be told apart side by side; also to those who lack a kind of cones (Machado et al., 2009)."""
-    looks = [tuple(look(i).values()) for i in range(320)]
+    looks = [tuple(line_style(i).values()) for i in range(320)]
     assert len(set(map(repr, looks))) == 320
     assert len({color for color, *_ in looks[:10]}) == len(COLORS) == 10
     assert len({dashes for _, dashes, _ in looks[:40:10]}) == 4
