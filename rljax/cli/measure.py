@@ -20,7 +20,7 @@ from rljax.run.view.layout import columns, say, wrap_text
 def bench(options: Bench) -> None:
     """`rljax bench`: measure, print tables in Markdown, and write them as JSON."""
     from rljax.run.bench.suites import SUITES
-    from rljax.run.bench.timing import printed_tables
+    from rljax.run.bench.timing import parse_tables
     from rljax.run.files.outputs import atomic_file, output_path
 
     suite, repeats = options.suite, options.repeats
@@ -32,7 +32,7 @@ def bench(options: Bench) -> None:
         SUITES[suite](repeats)
     if path is not None:
         with atomic_file(path) as aside:
-            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
+            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **parse_tables(said.getvalue())}, indent=1) + "\n")
         print(path)
 
 
