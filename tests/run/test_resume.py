@@ -255,7 +255,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_last_good_checkpoint(
 
     with monkeypatch.context() as patch:
         if where == "checkpoint":
-            patch.setattr(checkpoint_module, "_sums", fails_the_fifth_time(checkpoint_module._sums))
+            patch.setattr(checkpoint_module, "_checksums", fails_the_fifth_time(checkpoint_module._checksums))
         else:
             patch.setattr(records_module.JsonLines, "write", fails_the_fifth_time(records_module.JsonLines.write))
         with pytest.raises(rljax.RljaxError, match="cannot be written: No space left on device") as error:

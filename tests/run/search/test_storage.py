@@ -141,7 +141,7 @@ def test_studies_are_known_as_such(tmp_path: Path) -> None:
 def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = {"seeds": 1, "episodes": 2, "pruner": "none"}
     elsewhere = str(tmp_path / "elsewhere")
-    tuning._create(tmp_path / "a", CONFIG, SPACE, elsewhere, same)
+    tuning._create_study_dir(tmp_path / "a", CONFIG, SPACE, elsewhere, same)
     message = "is not in this folder: give the same storage again to continue"
     with pytest.raises(rljax.ConfigError, match=message):
         rljax.resume_tune(tmp_path / "a", trials=1)
@@ -163,7 +163,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
 
 def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
-    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
     tuning._study(str(victim), "none")
     before = victim.read_bytes()
     (study / "link").symlink_to(victim)
@@ -187,7 +187,7 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
-    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
     tuning._study(str(victim), "none")
     before = victim.read_bytes()
     (study / "study.journal").symlink_to(tmp_path / target)
@@ -199,7 +199,7 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
 
 def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path: Path) -> None:
     study = tmp_path / "study"
-    tuning._create(study, CONFIG, SPACE, str(study / "mine.journal"), {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, str(study / "mine.journal"), {"seeds": 1, "episodes": 2, "pruner": "none"})
     (tmp_path / "link").symlink_to("study")
     assert tuning._storage_of(tmp_path / "link", None) == str(study / "mine.journal")
     (study / "mine.journal").symlink_to("real.journal")

@@ -139,7 +139,7 @@ def test_strips_have_truth_prediction_and_their_difference() -> None:
 def test_names_are_those_of_the_observation_in_the_order_of_the_decoder() -> None:
     shape: Any = jax.ShapeDtypeStruct
     obs = {"b": shape((2,), jnp.float32), "a": shape((8, 8, 3), jnp.uint8), "c": {"d": shape((), jnp.int32)}}
-    assert openloop._names(obs) == (["b[0]", "b[1]", "c.d"], ["a"])
+    assert openloop._part_names(obs) == (["b[0]", "b[1]", "c.d"], ["a"])
 
 
 def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
