@@ -292,7 +292,7 @@ def _check_bounds(subject: Subject, label: str, space: Box) -> None:
 
 
 def describe(leaf: Any) -> str:
-    """ "float32[3]", or what else it is."""
+    """Describe an array as text, such as "float32[3]", or any other value by its kind."""
     if is_array(leaf):
         return f"{_dtype_name(leaf.dtype)}[{','.join(map(str, leaf.shape))}]"
     if isinstance(leaf, Mapping):
