@@ -31,7 +31,7 @@ class GridWorldParams:
 
 
 class GridWorld(Environment):
-    """A `size` x `size` grid. Every episode starts in a random cell that is not the goal; the goal is the bottom right corner.
+    """Walk to the goal in the bottom right corner of a `size` x `size` grid. Every episode starts in a random other cell.
 
     Observation f32 `[2 * size]`: the row and the column, one-hot each, in which the best policy and its values are almost linear.
     Actions 0, 1, 2, 3: up, right, down, left; a move off the grid stays in place. The reward is `goal_reward` for the step that
@@ -96,9 +96,10 @@ class GridWorld(Environment):
 
 
 class GridWorldPixels(GridWorld):
-    """`GridWorld` with its picture as the observation, uint8 `[pixels, pixels, 3]`; all else is the same.
+    """`GridWorld` with its picture as the observation.
 
-    The picture is drawn at this size, in a tenth of the time of `PixelObservation(GridWorld())`, which shrinks one of 256 x 256.
+    The observation is uint8 `[pixels, pixels, 3]`; all else is the same. The picture is drawn at this size, in a tenth of the
+    time of `PixelObservation(GridWorld())`, which shrinks one of 256 x 256.
     """
 
     def __init__(self, size: int = 7, pixels: int = 64):
