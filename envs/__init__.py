@@ -1,4 +1,4 @@
-"""The environments, pure JAX, one file each, and the registry that makes them by id."""
+"""The environments in pure JAX, one file each, and the registry that makes them by id."""
 
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole

@@ -13,10 +13,10 @@ from rljax.envs.registry import factory_of, make_env, named_arguments
 
 
 def describe_env(env_id: str) -> str:
-    """Describe an environment in a sentence: its module's where that begins with its id, else its class's.
+    """Describe an environment in one sentence: from its module's docstring if that begins with its id, else from its class's.
 
     Raises:
-        ConfigError: no such environment.
+        ConfigError: there is no such environment.
     """
     factory = factory_of(env_id)
     if not isinstance(factory, type):
@@ -33,10 +33,10 @@ def is_probe(env_id: str) -> bool:
 
 
 def constructor_arguments(env_id: str) -> dict[str, Any]:
-    """Arguments of an environment's constructor that `make_env` takes like parameters, and their defaults."""
+    """Return the arguments of an environment's constructor that `make_env` takes like parameters, and their defaults."""
     return named_arguments(factory_of(env_id))
 
 
 def sentence(text: str) -> str:
-    """The first sentence of the first paragraph."""
+    """Return the first sentence of the first paragraph."""
     return re.split(r"(?<=[.?!])\s", " ".join(text.partition("\n\n")[0].split()), maxsplit=1)[0]

@@ -1,7 +1,7 @@
-"""Acrobot-v1: swing the free end of a two-link chain above a line by a torque at the joint between the links.
+"""Acrobot-v1: swing the free end of a two-link chain above a line with a torque at the joint between the links.
 
-Sutton, "Generalization in reinforcement learning: successful examples using sparse coarse coding" (1996), with the dynamics of
-Sutton and Barto's book; the numbers and the Runge-Kutta step are those of Gymnasium's Acrobot-v1.
+Source: Sutton, "Generalization in reinforcement learning: successful examples using sparse coarse coding" (1996), with the
+dynamics of Sutton and Barto's book; the numbers and the Runge-Kutta step are those of Gymnasium's Acrobot-v1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class AcrobotState:
-    """Angles in rad, in [-pi, pi): `theta1` of the first link is 0 hanging down, `theta2` is relative to the first link."""
+    """Angles in rad, in [-pi, pi): `theta1` of the first link is 0 when it hangs down, `theta2` is relative to the first link."""
 
     theta1: jax.Array
     theta2: jax.Array
@@ -50,7 +50,7 @@ class AcrobotParams:
 class Acrobot(Environment):
     """Observation f32 `[6]`: cos and sin of both angles, both angular velocities. Actions 0, 1, 2: torque -1, 0, 1.
 
-    Reward -1 per step and 0 for the one that reaches the line, which terminates.
+    The reward is -1 per step, and 0 for the step that reaches the line, which ends the episode.
     """
 
     reward_threshold = -100.0
@@ -109,14 +109,14 @@ class Acrobot(Environment):
 
 
 def _derivatives(position: tuple[jax.Array, ...], torque: jax.Array, params: AcrobotParams) -> tuple[jax.Array, ...]:
-    """Time derivatives of (theta1, theta2, theta1_dot, theta2_dot)."""
+    """Return the time derivatives of (theta1, theta2, theta1_dot, theta2_dot)."""
     theta1, theta2, theta1_dot, theta2_dot = position
     cos2, sin2 = jnp.cos(theta2), jnp.sin(theta2)
     coupling = params.mass2 * params.length1 * params.com2
     inertia2 = params.mass2 * params.com2**2 + params.moment
     d1 = params.mass1 * params.com1**2 + params.mass2 * params.length1**2 + params.moment + inertia2 + 2 * coupling * cos2
     d2 = inertia2 + coupling * cos2
-    # Gymnasium writes cos(angle - pi / 2) for the sines here.
+    # Gymnasium writes these sines as cos(angle - pi / 2).
     phi2 = params.mass2 * params.com2 * params.gravity * jnp.sin(theta1 + theta2)
     phi1 = (
         -coupling * sin2 * theta2_dot * (theta2_dot + 2 * theta1_dot)

@@ -1,6 +1,6 @@
 """CartPole-v1: balance a pole on a cart by pushing left or right.
 
-Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems" (1983);
+Source: Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems" (1983);
 the numbers and the explicit Euler step are those of Gymnasium's CartPole-v1.
 """
 
@@ -43,7 +43,7 @@ class CartPoleParams:
 
 
 class CartPole(Environment):
-    """Observation f32 `[4]`: cart position and velocity, pole angle and angular velocity. Reward 1 per step; 500 at most."""
+    """Observation f32 `[4]`: cart position and velocity, pole angle and angular velocity. Reward 1 per step, so at most 500."""
 
     reward_threshold = 475.0
 

@@ -1,4 +1,4 @@
-"""Command-v0: build the numbers of units that a command asks for."""
+"""Command-v0: build the numbers of units that a command requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class CommandState:
-    """`commanded` and `built` are numbers of units of each type, i32 `[num_units]`."""
+    """State: `commanded` and `built` are the numbers of units of each type, i32 `[num_units]`."""
 
     commanded: jax.Array
     built: jax.Array
@@ -29,15 +29,15 @@ class CommandState:
 class Command(Environment):
     """A command z says how many units of each of K = `num_units` types to build; each of T = `num_builds` steps builds one.
 
-    Observation, a dictionary: "observation" f32 `[K]`, the units built so far, and "goal" f32 `[K]`, z, both divided by T.
-    Actions 0 .. K - 1: build one of that type. The command is uniform over all ways to divide T units among K types.
-    Reward: the decrease of the distance `sum_k |built_k - z_k| / T`, so 1 / T for a unit that is still wanted and -1 / T for one
-    too many; over an episode it adds up to 1 minus the last distance. `info["achieved"]` f32 `[K]` has the units built after the
-    step and `info["commanded"]` z, divided by T: at the end of episodes, achieved against commanded.
+    Observation, a dictionary: "observation" f32 `[K]`, the units built so far, and "goal" f32 `[K]`, the command z, both divided
+    by T. Actions 0 .. K - 1: build one unit of that type. The command is uniform over all ways to divide T units among K types.
+    The reward is the decrease of the distance `sum_k |built_k - z_k| / T`: 1 / T for a unit that is still needed, and -1 / T for
+    one too many. Over an episode it adds up to 1 minus the final distance. `info["achieved"]` f32 `[K]` has the units built after
+    the step, and `info["commanded"]` the command z, both divided by T, to compare them at the end of episodes.
 
-    Best return 1, for every command. Without the goal the best is to build T / K of each type: `blind_return(K, T)`
-    (0.296); what is built then does not depend on z, and its R2 is at most 0. The uniform policy: `uniform_return(K, T)` (0.226).
-    Building orders as statistics z: Vinyals et al., "Grandmaster level in StarCraft II" (2019).
+    The best return is 1, for every command. Without the goal it is best to build T / K units of each type: `blind_return(K, T)`
+    (0.296). The units built then do not depend on z, so their R2 is at most 0. The uniform policy has `uniform_return(K, T)`
+    (0.226). Build orders as statistics z: Vinyals et al., "Grandmaster level in StarCraft II" (2019).
     """
 
     reward_threshold = 0.95
@@ -100,7 +100,7 @@ class Command(Environment):
 
 
 def all_commands(num_units: int, num_builds: int) -> np.ndarray:
-    """Every way to divide T units among K types, i32 `[C(T + K - 1, K - 1), K]`: the gaps between K - 1 bars (Feller, 1950)."""
+    """Return all ways to divide T units among K types, i32 `[C(T + K - 1, K - 1), K]`: gaps between K - 1 bars (Feller, 1950)."""
     places = num_builds + num_units - 1
     bars = np.array(list(itertools.combinations(range(places), num_units - 1)), np.int32)
     ends = np.full((len(bars), 1), places, np.int32)
@@ -108,9 +108,10 @@ def all_commands(num_units: int, num_builds: int) -> np.ndarray:
 
 
 def blind_return(num_units: int, num_builds: int) -> float:
-    """The best mean return of a policy that does not see the command: as equal numbers of each type as T allows.
+    """Return the best mean return of a policy that does not see the command and builds the types as equally as T allows.
 
-    A type is commanded j units with probability `C(T - j + K - 2, K - 2) / C(T + K - 1, K - 1)`, the same for all types.
+    The command requests j units of a type with probability `C(T - j + K - 2, K - 2) / C(T + K - 1, K - 1)`, the same for all
+    types.
     """
     more, least = num_builds % num_units, num_builds // num_units
     distance = _distance(least, num_units, num_builds), _distance(least + 1, num_units, num_builds)
@@ -118,7 +119,7 @@ def blind_return(num_units: int, num_builds: int) -> float:
 
 
 def uniform_return(num_units: int, num_builds: int) -> float:
-    """The mean return of the uniform policy, which builds binomial numbers of each type."""
+    """Return the mean return of the uniform policy, whose numbers of units of each type are binomial."""
     chance = 1.0 / num_units
     distance = sum(
         math.comb(num_builds, n) * chance**n * (1.0 - chance) ** (num_builds - n) * _distance(n, num_units, num_builds)
@@ -128,6 +129,6 @@ def uniform_return(num_units: int, num_builds: int) -> float:
 
 
 def _distance(built: int, num_units: int, num_builds: int) -> float:
-    """The mean of `|built - commanded|` for one type."""
+    """Return the mean of `|built - commanded|` for one type."""
     ways = [math.comb(num_builds - j + num_units - 2, num_units - 2) for j in range(num_builds + 1)]
     return sum(abs(built - j) * w for j, w in enumerate(ways)) / sum(ways)

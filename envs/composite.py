@@ -1,4 +1,4 @@
-"""Composite-v0: an action of three named heads that have to agree."""
+"""Composite-v0: an action of three named heads that must agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_AMOUNTS = 2
 
 @struct.dataclass
 class CompositeState:
-    """`shift` i32 [] says which actions agree; `paid` bool [4] which verbs have been rewarded in this episode."""
+    """State: `shift` i32 [] says which actions agree; `paid` bool `[4]` says which verbs were rewarded in this episode."""
 
     shift: jax.Array
     paid: jax.Array
@@ -31,25 +31,25 @@ class CompositeParams:
 
 
 class Composite(Environment):
-    """Each of four joint actions pays once an episode; nothing shows which have paid, so the best policy draws them at random.
+    """Each of four joint actions pays once per episode; nothing shows which ones have paid, so the best policy is random.
 
-    Observation f32 `[4]`: the shift s, one-hot, drawn at the start of the episode and the same for all of it.
+    Observation f32 `[4]`: the shift s, one-hot, drawn at the start of the episode and constant during it.
     Action: a dictionary of the heads "verb" (4), "target" (4) and "amount" (2), in this order. A joint action agrees if
-    `target = (verb + s) mod 4` and `amount = (verb + s) mod 2`: four of 32 do, one for each verb. Reward 1 for one that agrees
-    and has not paid in this episode, else 0. An episode is `num_steps` (T) steps.
-    `masked=True` gives an action mask bool `[10, 10]` that allows only the joint actions that agree.
+    `target = (verb + s) mod 4` and `amount = (verb + s) mod 2`: four of 32 do, one for each verb. The reward is 1 for an action
+    that agrees and has not paid in this episode, else 0. An episode has `num_steps` (T) steps.
+    With `masked=True`, an action mask bool `[10, 10]` allows only the joint actions that agree.
 
     A policy without memory that plays the k-th agreeing action with probability p_k has a mean return of
     `sum_k 1 - (1 - p_k)^T`. It is concave in p, so the best joint policy is uniform over the four: `4 (1 - (3/4)^T)`
-    (175/64 = 2.734). For independent heads p_k is at most the product q_k r_k of the chances of its verb and its target,
-    and `sum_k sqrt(q_k r_k) <= 1` by Cauchy and Schwarz. The most that this allows is `factorised_optimum(T)`, half of the joint
-    optimum for T = 3 to 7 (175/128 = 1.367): two verbs of one amount, half of the time each, whose targets are right half of
-    the time. A deterministic policy gets 1, the uniform one `4 (1 - (31/32)^T)` (0.477), one that remembers what it has
-    played `min(T, 4)` (4). So judge sampled actions, not greedy ones.
-    Heads that see the ones before: Vinyals et al., "Grandmaster level in StarCraft II" (2019).
+    (175/64 = 2.734). For independent heads, p_k is at most the product q_k r_k of the probabilities of its verb and its target,
+    and `sum_k sqrt(q_k r_k) <= 1` by Cauchy and Schwarz. The largest return that this allows is `factorised_optimum(T)`, half of
+    the joint optimum for T = 3 to 7 (175/128 = 1.367): two verbs of one amount, each half of the time, whose targets are right
+    half of the time. A deterministic policy gets 1, the uniform one `4 (1 - (31/32)^T)` (0.477), and one that remembers its
+    actions `min(T, 4)` (4). So evaluate sampled actions, not greedy ones.
+    Heads that see the choices of earlier heads: Vinyals et al., "Grandmaster level in StarCraft II" (2019).
     """
 
-    # Between the best of independent heads and that of joint ones.
+    # Between the optimum of independent heads and that of joint ones.
     reward_threshold = 2.6
     best_is_random = True
 
@@ -87,7 +87,7 @@ class Composite(Environment):
     def action_mask(self, state: CompositeState, params: CompositeParams) -> jax.Array | None:
         if not self.masked:
             return None
-        # By columns: what a verb, a target or an amount stands for is a place, known modulo 4, 4 and 2.
+        # Each verb, target or amount stands for a place, known modulo 4, 4 and 2; two of them agree if their places do.
         place = jnp.concatenate(
             [(jnp.arange(NUM_VERBS) + state.shift) % NUM_VERBS, jnp.arange(NUM_VERBS), jnp.arange(NUM_AMOUNTS)]
         )
@@ -107,7 +107,7 @@ class Composite(Environment):
             y = 3.3 - 2.2 * verb
             color = jnp.where(state.paid[verb], jnp.asarray(drawing.GREEN), jnp.asarray(drawing.GOLD))
             lines = drawing.circle(drawing.circle(lines, -3.0, y, 0.8, drawing.INK), -3.0, y, 0.72, color)
-            # A target takes an amount of one or of two, shown as dots.
+            # The dots show the amount, one or two, that a target takes.
             lines = drawing.rectangle(lines, 3.0, y, 1.6, 1.6, drawing.INK)
             lines = drawing.rectangle(lines, 3.0, y, 1.44, 1.44, drawing.BLUE)
             for x in (3.0,) if verb % NUM_AMOUNTS == 0 else (2.7, 3.3):
@@ -120,13 +120,13 @@ class Composite(Environment):
 
 
 def joint_optimum(num_steps: int) -> float:
-    """The best mean return of a policy without memory, over joint actions."""
+    """Return the best mean return of a policy without memory over joint actions."""
     return NUM_VERBS * (1.0 - (1.0 - 1.0 / NUM_VERBS) ** num_steps)
 
 
 def factorised_optimum(num_steps: int) -> float:
-    """No policy without memory whose heads are independent has a higher mean return; those for 3 to 7 steps reach it.
+    """Return an upper bound on the mean return of policies without memory and with independent heads; reached for 3 to 7 steps.
 
-    The greatest `sum_k 1 - (1 - x_k^2)^T` of x >= 0 with `sum_k x_k = 1`: the same x for each of m verbs.
+    It is the maximum of `sum_k 1 - (1 - x_k^2)^T` over x >= 0 with `sum_k x_k = 1`, where m verbs have the same x.
     """
     return max(m * (1.0 - (1.0 - 1.0 / m**2) ** num_steps) for m in range(1, NUM_VERBS + 1))

@@ -1,4 +1,4 @@
-"""ConnectFour-v0: four in a row on 6 x 7 cells, discs fall."""
+"""ConnectFour-v0: four in a row on 6 x 7 cells, where discs fall."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, COLUMNS = 6, 7
 
 @struct.dataclass
 class ConnectFourState:
-    """`board` i32 `[6, 7]`, row 0 at the bottom: 0 for an empty cell, else 1 + the player; `time` counts the moves."""
+    """State: `board` i32 `[6, 7]`, row 0 at the bottom, 0 for an empty cell, else 1 + the player; `time` counts the moves."""
 
     board: jax.Array
     time: jax.Array
@@ -31,11 +31,11 @@ class ConnectFourParams:
 class ConnectFour(Game):
     """Four in a row on 6 x 7 cells; discs fall to the lowest empty cell of a column, player 0 begins.
 
-    Action: a column. Observation of each player, f32 `[6, 7, 2]`, the lowest row first: where the own discs are, and the
-    other's. Reward at the end: 1 for the winner, -1 for the loser, 0 for a full board.
+    Action: a column. Observation of each player, f32 `[6, 7, 2]`, the lowest row first: the player's own discs, and the other
+    player's. Reward at the end: 1 for the winner, -1 for the loser, 0 for a full board.
 
-    The first player wins by the middle column; the best results of the seven openings are loss, loss, draw, win, draw, loss,
-    loss (Allis, 1988).
+    The first player wins with the middle column; with best play, the results of the seven openings are loss, loss, draw, win,
+    draw, loss, loss (Allis, 1988).
     """
 
     opening_moves = 4
@@ -75,7 +75,7 @@ class ConnectFour(Game):
         self, key: jax.Array, state: ConnectFourState, action: jax.Array, params: ConnectFourParams
     ) -> tuple[jax.Array, ConnectFourState, jax.Array, jax.Array, dict[str, Any]]:
         mover = state.time % 2
-        # Compared and not indexed, so that vmap makes no scatter of it.
+        # Compare instead of indexing, so that vmap does not turn it into a scatter.
         column = jnp.arange(COLUMNS) == action[mover]
         row = jnp.sum((state.board > 0) & column)
         board = jnp.where(column & (jnp.arange(ROWS)[:, None] == row), mover + 1, state.board)
@@ -106,7 +106,7 @@ class ConnectFour(Game):
 
 
 def four_in_a_row(discs: jax.Array) -> jax.Array:
-    """Whether there are four next to each other in a row, a column or a diagonal of bool `[H, W]`, bool []."""
+    """Return whether there are four discs next to each other in a row, column or diagonal of bool `[H, W]`, bool []."""
     found = jnp.zeros((), bool)
     for places in _fours(*discs.shape):
         found |= jnp.any(discs[places[0]] & discs[places[1]] & discs[places[2]] & discs[places[3]])
@@ -114,7 +114,7 @@ def four_in_a_row(discs: jax.Array) -> jax.Array:
 
 
 def cells_of_four(discs: jax.Array) -> jax.Array:
-    """The cells of all that `four_in_a_row` finds, bool `[H, W]`."""
+    """Return the cells of all fours that `four_in_a_row` finds, bool `[H, W]`."""
     cells = jnp.zeros(discs.shape, bool)
     for places in _fours(*discs.shape):
         four = discs[places[0]] & discs[places[1]] & discs[places[2]] & discs[places[3]]

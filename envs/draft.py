@@ -1,4 +1,4 @@
-"""Draft-v0: two sides pick heroes in turns A, B, B, A."""
+"""Draft-v0: two sides pick heroes in the order A, B, B, A."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rljax.core.spaces import Box, Discrete
 
 HEROES = 8
 ORDER = np.array([0, 1, 1, 0])
-"""Who picks; the turns do not alternate."""
+"""Player to pick at each step; the turns do not alternate."""
 
 
 @struct.dataclass
 class DraftState:
-    """`owner` i32 `[8]`: of each hero 0 for nobody, else 1 + the player; `time` counts the picks."""
+    """State: `owner` i32 `[8]` of each hero, 0 for nobody, else 1 + the player; `time` counts the picks."""
 
     owner: jax.Array
     time: jax.Array
@@ -28,14 +28,14 @@ class DraftState:
 
 @struct.dataclass
 class DraftParams:
-    """`synergy[i, j]`: what i and j bring together, symmetric; `counter[i, j]`: i's gain on j, antisymmetric; f32 `[8, 8]`."""
+    """Matrices f32 `[8, 8]`: `synergy[i, j]`, joint gain of i and j, symmetric; `counter[i, j]`, i's gain on j, antisymmetric."""
 
     synergy: jax.Array
     counter: jax.Array
 
 
 def random_draft(key: jax.Array) -> DraftParams:
-    """Matrices with entries of standard deviation 1/4."""
+    """Draw matrices whose entries have standard deviation 1/4; `synergy` is symmetric and `counter` antisymmetric."""
     first, second = 0.25 * jax.random.normal(key, (2, HEROES, HEROES))
     return DraftParams(jnp.triu(first, 1) + jnp.triu(first, 1).T, jnp.triu(second, 1) - jnp.triu(second, 1).T)
 
@@ -43,12 +43,12 @@ def random_draft(key: jax.Array) -> DraftParams:
 class Draft(Game):
     """Each side picks two of eight heroes, in the order A, B, B, A.
 
-    Action: a hero. Observation of each player, f32 `[20]`: which heroes are its own, which the other's, and how many were picked
-    (one-hot 4). Reward at the end, to player 0: the synergy of its two heroes, less that of the other's, and what each of its
-    heroes gains on each of the other's; player 1 gets the negative.
+    Action: a hero. Observation of each player, f32 `[20]`: its own heroes, the other's heroes, and the number of picks (one-hot
+    4). The reward of player 0, at the end, is the synergy of its two heroes, minus that of the other's, plus the gain of each of
+    its heroes on each of the other's. Player 1 gets the negative.
 
     Args:
-        seed: of the matrices in `default_params`.
+        seed: seed of the matrices in `default_params`.
     """
 
     opening_moves = 1
@@ -108,14 +108,14 @@ class Draft(Game):
 
 
 def draft_score(owner: jax.Array, params: DraftParams) -> jax.Array:
-    """What player 0 gets of a finished draft, f32 []; `owner` i32 `[8]`."""
+    """Return the reward of player 0 for a finished draft, f32 []; `owner` is i32 `[8]`."""
     first, second = ((owner == side).astype(jnp.float32) for side in (1, 2))
     together = first @ params.synergy @ first - second @ params.synergy @ second
     return 0.5 * together + first @ params.counter @ second
 
 
 def greedy_completion(params: DraftParams) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """An evaluation for searches: what comes of the draft if the rest is picked greedily, each hero by what it adds at once."""
+    """Return an evaluation for searches: the result if the rest is picked greedily, each hero by its immediate gain."""
     order = jnp.asarray(ORDER)
 
     def pick(_: int, draft: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

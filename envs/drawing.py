@@ -1,7 +1,7 @@
 """Anti-aliased drawing in pure JAX: each shape is a signed distance to its edge, blended over the picture within one pixel.
 
-Coordinates are in the units of the caller, x to the right and y up; colours are RGB in 0..255.
-Shapes: Quilez, "2D distance functions", https://iquilezles.org/articles/distfunctions2d.
+Coordinates are in the caller's units, x to the right and y up; colours are RGB in 0..255.
+The shapes are from Quilez, "2D distance functions", https://iquilezles.org/articles/distfunctions2d.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GOLD: Color = (232, 176, 66)
 
 
 class Canvas(NamedTuple):
-    """A picture being drawn: `rgb` f32 [H, W, 3], the pixel centres `x` f32 [1, W] and `y` f32 [H, 1], `pixel` their spacing."""
+    """Picture being drawn: `rgb` f32 `[H, W, 3]`, pixel centres `x` f32 `[1, W]` and `y` f32 `[H, 1]`, their spacing `pixel`."""
 
     rgb: jax.Array
     x: jax.Array
@@ -32,7 +32,7 @@ class Canvas(NamedTuple):
 
 
 def canvas(height: int, width: int, center: tuple[float, float], view_width: float, background: Color = PAPER) -> Canvas:
-    """An empty picture of `height` x `width` pixels that shows `view_width` units around `center`."""
+    """Return an empty picture of `height` x `width` pixels that shows `view_width` units around `center`."""
     pixel = view_width / width
     x = center[0] + (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) * pixel
     y = center[1] - (jnp.arange(height, dtype=jnp.float32) + 0.5 - height / 2) * pixel
@@ -40,18 +40,18 @@ def canvas(height: int, width: int, center: tuple[float, float], view_width: flo
 
 
 def paint(picture: Canvas, distance: jax.Array, color: Any) -> Canvas:
-    """Fill where `distance` (f32 [H, W], in units, to the edge of a shape) is negative."""
+    """Fill the pixels whose `distance` to the edge of a shape (f32 `[H, W]`, in units) is negative."""
     coverage = jnp.clip(0.5 - distance / picture.pixel, 0.0, 1.0)[:, :, None]
     return picture._replace(rgb=picture.rgb + coverage * (jnp.asarray(color, jnp.float32) - picture.rgb))
 
 
 def circle(picture: Canvas, x: Any, y: Any, radius: Any, color: Any) -> Canvas:
-    """A disc."""
+    """Draw a disc."""
     return paint(picture, jnp.hypot(picture.x - x, picture.y - y) - radius, color)
 
 
 def capsule(picture: Canvas, x0: Any, y0: Any, x1: Any, y1: Any, radius: Any, color: Any) -> Canvas:
-    """A thick line from `(x0, y0)` to `(x1, y1)` with round ends."""
+    """Draw a thick line from `(x0, y0)` to `(x1, y1)` with round ends."""
     from_x, from_y, along_x, along_y = picture.x - x0, picture.y - y0, x1 - x0, y1 - y0
     length_squared = jnp.maximum(along_x**2 + along_y**2, 1e-12)
     nearest = jnp.clip((from_x * along_x + from_y * along_y) / length_squared, 0.0, 1.0)
@@ -61,7 +61,7 @@ def capsule(picture: Canvas, x0: Any, y0: Any, x1: Any, y1: Any, radius: Any, co
 def rectangle(
     picture: Canvas, x: Any, y: Any, width: Any, height: Any, color: Any, *, angle: Any = 0.0, rounding: float = 0.0
 ) -> Canvas:
-    """A rectangle around `(x, y)`, turned counter-clockwise by `angle` (rad), its corners rounded with radius `rounding`."""
+    """Draw a rectangle around `(x, y)`, turned counter-clockwise by `angle` (rad), with corners of radius `rounding`."""
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     local_x = (picture.x - x) * cos + (picture.y - y) * sin
     local_y = (picture.y - y) * cos - (picture.x - x) * sin
@@ -72,11 +72,11 @@ def rectangle(
 
 
 def bars(values: jax.Array) -> jax.Array:
-    """A bar chart of `values` (f32 [N], drawn within -1..1) as a finished picture, uint8 [256, 256, 3]."""
+    """Return a bar chart of `values` (f32 `[N]`, drawn within -1..1), uint8 `[256, 256, 3]`."""
     picture = canvas(256, 256, (0.0, 0.0), 2.4)
     step = 2.2 / values.shape[0]
     width = min(0.8 * step, 0.5)
-    # Bars do not overlap, so every column of pixels has one nearest bar, and all are drawn at once.
+    # Bars do not overlap, so every column of pixels has one nearest bar, and all bars are drawn at once.
     nearest = jnp.clip(jnp.floor((picture.x + 1.1) / step), 0, values.shape[0] - 1)
     value = jnp.clip(values, -1.0, 1.0)[nearest.astype(jnp.int32)]
     center = -1.1 + (nearest + 0.5) * step
@@ -87,5 +87,5 @@ def bars(values: jax.Array) -> jax.Array:
 
 
 def finish(picture: Canvas) -> jax.Array:
-    """The picture as uint8 [H, W, 3]."""
+    """Return the picture as uint8 `[H, W, 3]`."""
     return jnp.round(jnp.clip(picture.rgb, 0.0, 255.0)).astype(jnp.uint8)

@@ -16,7 +16,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class GridWorldState:
-    """`row` counts from the top and `column` from the left, i32 []."""
+    """State: `row` counts from the top and `column` from the left, i32 []."""
 
     row: jax.Array
     column: jax.Array
@@ -31,14 +31,14 @@ class GridWorldParams:
 
 
 class GridWorld(Environment):
-    """A `size` x `size` grid. Every episode starts in a random cell that is not the goal; the goal is the bottom right corner.
+    """Walk to the goal in the bottom right corner of a `size` x `size` grid. Every episode starts in a random other cell.
 
     Observation f32 `[2 * size]`: the row and the column, one-hot each, in which the best policy and its values are almost linear.
-    Actions 0, 1, 2, 3: up, right, down, left; a move off the grid stays in place. Reward `goal_reward` for the step that
-    reaches the goal, which terminates, and `step_reward` for every other; `optimal_return` has the best return.
+    Actions 0, 1, 2, 3: up, right, down, left; a move off the grid stays in place. The reward is `goal_reward` for the step that
+    reaches the goal, which ends the episode, and `step_reward` for every other; `optimal_return` gives the best return.
     """
 
-    # The optimum is a mean of 0.949 over the start cells; one missed start in a hundred costs 0.02.
+    # The optimum is a mean of 0.949 over the start cells; failing from one start in a hundred costs 0.02.
     reward_threshold = 0.94
 
     def __init__(self, size: int = 7):
@@ -60,7 +60,7 @@ class GridWorld(Environment):
         return Discrete(4)
 
     def reset_env(self, key: jax.Array, params: GridWorldParams) -> tuple[jax.Array, GridWorldState]:
-        # One hash of the key, where randint takes three: a reset is computed at every step.
+        # This takes one hash of the key, and randint takes three; with auto-reset, it is computed at every step.
         cell = (jax.random.uniform(key) * (self.size**2 - 1)).astype(jnp.int32)
         state = GridWorldState(cell // self.size, cell % self.size, jnp.zeros((), jnp.int32))
         return self._observe(state), state
@@ -96,9 +96,10 @@ class GridWorld(Environment):
 
 
 class GridWorldPixels(GridWorld):
-    """`GridWorld` seen as its picture: observation uint8 `[pixels, pixels, 3]`; all else is the same.
+    """`GridWorld` with its picture as the observation.
 
-    Drawn at this size, which takes a tenth of the time of `PixelObservation(GridWorld())`, that shrinks one of 256 x 256.
+    The observation is uint8 `[pixels, pixels, 3]`; all else is the same. The picture is drawn at this size, in a tenth of the
+    time of `PixelObservation(GridWorld())`, which shrinks one of 256 x 256.
     """
 
     def __init__(self, size: int = 7, pixels: int = 64):
@@ -118,10 +119,10 @@ class GridWorldPixels(GridWorld):
 
 
 def optimal_return(row: Any, column: Any, size: int, params: GridWorldParams, discount: Any = 1.0) -> jax.Array:
-    """The best return from a cell that is not the goal, at the start of an episode, f32 of the broadcast shape of the cells.
+    """Return the best return from cells other than the goal, at the start of an episode, f32 in the cells' broadcast shape.
 
-    With d moves to the goal and discount g it is `step_reward * (1 + g + ... + g^(d - 2)) + goal_reward * g^(d - 1)`; where the
-    time limit is shorter than d, `step_reward` for each step until then.
+    With d moves to the goal and discount g it is `step_reward * (1 + g + ... + g^(d - 2)) + goal_reward * g^(d - 1)`. If the
+    time limit is shorter than d, it is the discounted sum of `step_reward` until the limit.
     """
     distance = (size - 1 - jnp.asarray(row)) + (size - 1 - jnp.asarray(column))
     reached = distance <= params.max_steps_in_episode

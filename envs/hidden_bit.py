@@ -1,4 +1,4 @@
-"""HiddenBit-v0: rewards that a bit, seen by the critic only, moves up and down."""
+"""HiddenBit-v0: a hidden bit, which only the critic may see, shifts the rewards up and down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_CUES = 4
 
 @struct.dataclass
 class HiddenBitState:
-    """`cue` is the right action, i32 []; `bit` is -1 or 1, f32 []."""
+    """State: `cue` is the right action, i32 []; `bit` is -1 or 1, f32 []."""
 
     cue: jax.Array
     bit: jax.Array
@@ -26,26 +26,27 @@ class HiddenBitState:
 
 @struct.dataclass
 class HiddenBitParams:
-    """`bit_reward` is how far the hidden bit moves each reward: the returns' noise for a critic that does not see it."""
+    """Parameters: `bit_reward` is the shift of each reward by the hidden bit, noise for a critic that does not see the bit."""
 
     num_steps: int = 8
     bit_reward: float = 4.0
 
 
 class HiddenBit(Environment):
-    """A cue names the right action of four; a hidden bit, drawn once an episode, moves the rewards whatever the action.
+    """A cue names the right action of four; a hidden bit, drawn once per episode, shifts the rewards whatever the action.
 
     Observation, a dictionary: "observation" f32 `[5]`, the cue (one-hot, drawn anew at each step) and the fraction of the episode
     that is left; "privileged" f32 `[1]`, the bit as -1 or 1, which the critic sees and the policy never does.
-    Reward: 1 for the right action, else 0; plus `bit_reward` times the bit in the first half of the episode, minus it in the
-    second half (in the middle of an odd number of steps: 0). `info["reward_components"]` has the two apart, as "cue" and
-    "bit", for value heads. An episode is `num_steps` (T) steps.
+    The reward is 1 for the right action, else 0; plus `bit_reward` times the bit in the first half of the episode, and minus that
+    in the second half (0 in the middle of an odd number of steps). `info["reward_components"]` has the two parts, as "cue" and
+    "bit", for value heads. An episode has `num_steps` (T) steps.
 
     The bit's part sums to zero over an episode, so the return counts the right actions: T at best (8), T / 4 for the uniform
-    policy (2). From the t-th step on the rest of it is `-bit_reward min(t, T - t)` times the bit, with a standard deviation of
-    up to 16: the critic that sees the bit can take it off every advantage, the one that does not leaves it all in as noise. Under
-    the best policy and without discount it explains all of the variance of the returns to go, the other at most the share
-    `(T^2 - 1) / 12` to that plus `bit_reward^2 sum_t min(t, T - t)^2 / T` (0.056): what the time that is left says.
+    policy (2). From the t-th step on, the bit's part of the return to go is `-bit_reward min(t, T - t)` times the bit, with a
+    standard deviation of up to 16. A critic that sees the bit can remove it from every advantage; for one that does not, it
+    remains as noise. Under the best policy and without discount, the first explains all of the variance of the returns to go. The
+    other knows only the time that is left and explains at most `v / (v + bit_reward^2 sum_t min(t, T - t)^2 / T)` of it (0.056),
+    with `v = (T^2 - 1) / 12`.
     The asymmetric critic: Pinto et al., "Asymmetric actor critic for image-based robot learning" (2018).
     """
 
@@ -89,7 +90,7 @@ class HiddenBit(Environment):
             lit = jnp.where(state.cue == place, jnp.asarray(drawing.GOLD), jnp.asarray(drawing.GREY))
             picture = drawing.circle(picture, x, 1.0, 0.64, drawing.INK)
             picture = drawing.circle(picture, x, 1.0, 0.58, lit)
-        # Behind a screen, for the critic's eyes only.
+        # The bit is drawn on a screen, which only the critic sees.
         color = jnp.where(state.bit > 0, jnp.asarray(drawing.BLUE), jnp.asarray(drawing.RED))
         picture = drawing.rectangle(picture, 0.0, -1.3, 2.0, 1.6, drawing.INK, rounding=0.2)
         picture = drawing.rectangle(picture, 0.0, -1.3, 1.2, 0.3, color)

@@ -1,4 +1,4 @@
-"""KuhnPoker-v0: a deck of three cards, one bet."""
+"""KuhnPoker-v0: poker with a deck of three cards and one bet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEALS = np.array([(a, b) for a in range(3) for b in range(3) if a != b], np.int3
 
 @struct.dataclass
 class KuhnPokerState:
-    """`cards` i32 `[2]`, 2 is the king; `history` i32 `[3]`, the moves so far, -1 for those to come; `time` counts them."""
+    """State: `cards` i32 `[2]`, where 2 is the king; `history` i32 `[3]`, past moves, -1 for future ones; `time` counts moves."""
 
     cards: jax.Array
     history: jax.Array
@@ -31,13 +31,13 @@ class KuhnPokerParams:
 
 
 class KuhnPoker(Game):
-    """Kuhn's poker (1950). Each antes 1 and gets one of three cards; player 0 moves first. Actions: 0 passes (checks or
-    folds), 1 bets 1 (or calls).
+    """Kuhn's poker (1950). Each player antes 1 and gets one of three cards; player 0 moves first.
 
-    Observation of each player, f32 `[11]`: the seat (one-hot 2), the card (one-hot 3), and of each of the three moves whether it
-    was a pass or a bet (2 each, zeros for those to come). Reward at the end: the chips won, 1 or 2.
+    Actions: 0 passes (checks or folds), 1 bets 1 (or calls). Observation of each player, f32 `[11]`: the seat (one-hot 2), the
+    card (one-hot 3), and for each of three moves whether it was a pass or a bet (one-hot 2, zeros for future moves). Reward at
+    the end: the chips won, 1 or 2.
 
-    With best play the first player loses 1/18 a game on average. NashConv of the uniform policies is 11/12.
+    With best play the first player loses 1/18 per game on average. NashConv of the uniform policies is 11/12.
     """
 
     best_is_random = True
@@ -72,10 +72,10 @@ class KuhnPoker(Game):
         return ("pass", "bet")
 
     def initial_states(self, params: KuhnPokerParams) -> tuple[KuhnPokerState, jax.Array]:
-        return jax.vmap(_dealt)(jnp.asarray(DEALS)), jnp.full(len(DEALS), 1.0 / len(DEALS))
+        return jax.vmap(_deal_cards)(jnp.asarray(DEALS)), jnp.full(len(DEALS), 1.0 / len(DEALS))
 
     def reset_env(self, key: jax.Array, params: KuhnPokerParams) -> tuple[jax.Array, KuhnPokerState]:
-        state = _dealt(jnp.asarray(DEALS)[(jax.random.uniform(key) * len(DEALS)).astype(jnp.int32)])
+        state = _deal_cards(jnp.asarray(DEALS)[(jax.random.uniform(key) * len(DEALS)).astype(jnp.int32)])
         return self.observe(state, params), state
 
     def step_env(
@@ -87,7 +87,7 @@ class KuhnPoker(Game):
         answered = (state.time > 0) & (before == BET)
         over = answered | ((state.time == 1) & (move == PASS))
         history = state.history.at[state.time].set(move)
-        # Chips of each in the pot: a bet adds one. Who passes after a bet folds, else the better card wins what the other put in.
+        # Chips of each player in the pot: a bet adds one. A pass after a bet folds, else the better card wins the other's chips.
         chips = 1 + jnp.array([jnp.sum(history[0::2] == BET), jnp.sum(history[1::2] == BET)])
         folds = answered & (move == PASS)
         winner = jnp.where(folds, 1 - mover, jnp.argmax(state.cards))
@@ -96,5 +96,5 @@ class KuhnPoker(Game):
         return self.observe(state, params), state, jnp.where(over, won, 0).astype(jnp.float32), over, {}
 
 
-def _dealt(cards: jax.Array) -> KuhnPokerState:
+def _deal_cards(cards: jax.Array) -> KuhnPokerState:
     return KuhnPokerState(cards, jnp.full(3, -1), jnp.zeros((), jnp.int32))

@@ -1,4 +1,4 @@
-"""LeducPoker-v0: two rounds of betting, a card turned over in between."""
+"""LeducPoker-v0: two rounds of betting, with a card turned over between them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rljax.core.spaces import Box, Discrete
 
 FOLD, CALL, RAISE = 0, 1, 2
 MAX_RAISES, MAX_MOVES = 2, 4
-"""In a round: raises, and moves (check, raise, raise, call)."""
+"""Largest number of raises in a round, and of moves (check, raise, raise, call)."""
 
 _COUNTS = {(a, b, c): 1.0 for a in range(6) for b in range(6) for c in range(6) if len({a, b, c}) == 3}
 DEALS = np.unique(np.array([[card // 2 for card in deal] for deal in _COUNTS], np.int32), axis=0)
-"""Ranks of both players' cards and of the one on the table, `[24, 3]`."""
+"""Ranks of both players' cards and of the card on the table, `[24, 3]`."""
 CHANCES = np.array([sum(tuple(c // 2 for c in deal) == tuple(row) for deal in _COUNTS) for row in DEALS]) / len(_COUNTS)
 
 
 @struct.dataclass
 class LeducPokerState:
-    """A game under way.
+    """State of a game.
 
     Attributes:
-        cards: ranks of player 0, player 1 and the table, i32 `[3]`, 2 is the king.
-        history: the moves of both rounds i32 `[2, 4]`, -1 for none.
-        round: 0 or 1, i32 [].
-        moves: made in this round, i32 [].
-        raises: of this round, i32 [].
-        chips: of each player in the pot, i32 `[2]`.
-        time: moves made, i32 [].
+        cards: ranks of player 0, player 1 and the table, i32 `[3]`, where 2 is the king.
+        history: moves of both rounds, i32 `[2, 4]`, -1 for none.
+        round: index of the round, 0 or 1, i32 [].
+        moves: number of moves in this round, i32 [].
+        raises: number of raises in this round, i32 [].
+        chips: chips of each player in the pot, i32 `[2]`.
+        time: number of moves in the game, i32 [].
     """
 
     cards: jax.Array
@@ -51,13 +51,15 @@ class LeducPokerParams:
 
 
 class LeducPoker(Game):
-    """Leduc hold'em (Southey et al., 2005), as OpenSpiel plays it: six cards of three ranks, an ante of 1, two rounds that player
-    0 begins, raises of 2 and then 4, at most two in a round. Actions: 0 folds, 1 checks or calls, 2 raises. Folding is legal
-    only against a raise. A pair with the card on the table wins, else the higher rank; equal ranks share.
+    """Leduc hold'em (Southey et al., 2005), with the rules of OpenSpiel.
 
-    Observation of each player, f32 `[32]`: the seat (one-hot 2), the own card's rank (one-hot 3), the table's (zeros in the
-    first round), and of the four moves of each round which it was (3 each, zeros for those to come). Reward at the end: the
-    chips won.
+    There are six cards of three ranks and an ante of 1. Player 0 begins both rounds; raises are 2 in the first and 4 in the
+    second, at most two in a round. Actions: 0 folds, 1 checks or calls, 2 raises. Folding is legal only against a raise. A pair
+    with the card on the table wins, else the higher rank; equal ranks share the pot.
+
+    Observation of each player, f32 `[32]`: the seat (one-hot 2), the ranks of the player's card (one-hot 3) and of the table's
+    card (zeros in the first round), and each of the four moves of each round (one-hot 3, zeros for future moves). Reward at the
+    end: the chips won.
     """
 
     best_is_random = True
@@ -108,11 +110,11 @@ class LeducPoker(Game):
         return ("fold", "call", "raise")
 
     def initial_states(self, params: LeducPokerParams) -> tuple[LeducPokerState, jax.Array]:
-        return jax.vmap(_dealt)(jnp.asarray(DEALS)), jnp.asarray(CHANCES, jnp.float32)
+        return jax.vmap(_deal_cards)(jnp.asarray(DEALS)), jnp.asarray(CHANCES, jnp.float32)
 
     def reset_env(self, key: jax.Array, params: LeducPokerParams) -> tuple[jax.Array, LeducPokerState]:
         below = jnp.sum(jax.random.uniform(key) >= jnp.asarray(np.cumsum(CHANCES)[:-1], jnp.float32))
-        state = _dealt(jnp.asarray(DEALS)[below])
+        state = _deal_cards(jnp.asarray(DEALS)[below])
         return self.observe(state, params), state
 
     def step_env(
@@ -126,7 +128,7 @@ class LeducPoker(Game):
         chips = state.chips.at[mover].set(stake)
         history = state.history.at[state.round, state.moves].set(move)
         folds = move == FOLD
-        # A call ends the round, but for the check that begins it.
+        # A call ends the round, unless it is the check that begins it.
         round_over = (move == CALL) & (state.moves > 0)
         over = folds | (round_over & (state.round == 1))
         strength = state.cards[:2] + 3 * (state.cards[:2] == state.cards[2])
@@ -145,6 +147,6 @@ class LeducPoker(Game):
         return self.observe(state, params), state, jnp.where(over, won, 0).astype(jnp.float32), over, {}
 
 
-def _dealt(cards: jax.Array) -> LeducPokerState:
+def _deal_cards(cards: jax.Array) -> LeducPokerState:
     zero = jnp.zeros((), jnp.int32)
     return LeducPokerState(cards, jnp.full((2, MAX_MOVES), -1), zero, zero, zero, jnp.ones(2, jnp.int32), zero)

@@ -16,7 +16,7 @@ from rljax.core.spaces import Box, Discrete
 
 @struct.dataclass
 class MatrixGameState:
-    """`time` is 1 once the players have chosen, i32 []."""
+    """State: `time` is 1 once the players have chosen, i32 []."""
 
     time: jax.Array
 
@@ -27,16 +27,16 @@ class MatrixGameParams:
 
 
 class MatrixGame(Game):
-    """Two players choose a row and a column of a payoff matrix, at the same time.
+    """Two players choose a row and a column of a payoff matrix at the same time.
 
-    Observation: f32 `[2]`, the player's seat (one-hot). An episode is one step.
+    Observation f32 `[2]`: the player's seat (one-hot). An episode has one step.
 
     Args:
-        payoff: the row player's rewards `[rows, columns]`; the column player gets their negatives. Or `[2, rows, columns]`, the
-            rewards of both.
+        payoff: rewards of the row player, `[rows, columns]`, whose negatives the column player gets; or rewards of both,
+            `[2, rows, columns]`.
 
     Raises:
-        ConfigError: another shape, or numbers that are not finite.
+        ConfigError: the payoff has another shape, or numbers that are not finite.
     """
 
     best_is_random = True
@@ -74,7 +74,7 @@ class MatrixGame(Game):
 
     def text(self, state: MatrixGameState, params: MatrixGameParams, player: int) -> str:
         table = self.payoff[0] if player == 0 else self.payoff[1].T
-        return "what you get, your choices down, the other's across:\n" + str(table)
+        return "your reward, by your choice (rows) and the other's (columns):\n" + str(table)
 
     def initial_states(self, params: MatrixGameParams) -> tuple[MatrixGameState, jax.Array]:
         return MatrixGameState(jnp.zeros(1, jnp.int32)), jnp.ones(1)
@@ -92,6 +92,6 @@ class MatrixGame(Game):
 
 
 BIASED_RPS = ((0.0, -0.5, 1.0), (0.5, 0.0, -0.1), (-1.0, 0.1, 0.0))
-"""Rock, paper, scissors with unequal stakes, over 50: the equilibrium is (1, 10, 5) / 16, which uniform play is far from."""
+"""Rock, paper, scissors with unequal stakes, divided by 50: the equilibrium is (1, 10, 5) / 16, far from uniform play."""
 
 RPS = ((0.0, -1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 1.0, 0.0))

@@ -1,6 +1,6 @@
 """MountainCar-v0: drive an underpowered car out of a valley by rocking back and forth.
 
-Moore, "Efficient memory-based learning for robot control" (1990); the numbers are those of Gymnasium's MountainCar-v0.
+Source: Moore, "Efficient memory-based learning for robot control" (1990); the numbers are those of Gymnasium's MountainCar-v0.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class MountainCar(Environment):
 
 
 def start(key: jax.Array) -> tuple[jax.Array, MountainCarState]:
-    """The car at rest at a random place in the valley: `(obs f32 [2], state)`."""
+    """Put the car at rest at a random place in the valley; return `(obs f32 [2], state)`."""
     position = jax.random.uniform(key, (), minval=-0.6, maxval=-0.4)
     velocity = jnp.zeros((), jnp.float32)
     return jnp.stack([position, velocity]), MountainCarState(position, velocity, jnp.zeros((), jnp.int32))
 
 
 def drive(state: MountainCarState, push: jax.Array, params: Any) -> tuple[MountainCarState, jax.Array]:
-    """One step under the acceleration `push` (f32 []): `(state, at the goal bool [])`. The left wall stops the car."""
+    """Take a step with the acceleration `push` (f32 []); return `(state, at the goal bool [])`. The left wall stops the car."""
     velocity = state.velocity + push - params.gravity * jnp.cos(3 * state.position)
     velocity = jnp.clip(velocity, -params.max_speed, params.max_speed)
     position = jnp.clip(state.position + velocity, params.min_position, params.max_position)
@@ -89,9 +89,9 @@ def drive(state: MountainCarState, push: jax.Array, params: Any) -> tuple[Mounta
 
 
 def draw(state: MountainCarState, params: Any) -> jax.Array:
-    """The car on its hill, uint8 [256, 384, 3]."""
+    """Draw the car on its hill, uint8 `[256, 384, 3]`."""
     picture = drawing.canvas(256, 384, (-0.3, 0.62), 1.86, (232, 240, 247))
-    # The vertical distance over the slope's length is the distance to the curve to first order, which the edge needs.
+    # The edge needs the distance to the curve: to first order, it is the vertical distance over the slope's length.
     slope = 1.35 * jnp.cos(3 * picture.x)
     distance = (picture.y - _height(picture.x)) / jnp.sqrt(1 + slope**2)
     picture = drawing.paint(picture, distance, drawing.GREEN)

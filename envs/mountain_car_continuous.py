@@ -1,4 +1,4 @@
-"""MountainCarContinuous-v0: the car in the valley with a continuous engine, paid for the goal and charged for the fuel.
+"""MountainCarContinuous-v0: the car in the valley with a continuous engine, rewarded for the goal and charged for fuel.
 
 The numbers are those of Gymnasium's MountainCarContinuous-v0.
 """
@@ -33,7 +33,7 @@ class MountainCarContinuousParams:
 class MountainCarContinuous(Environment):
     """Observation f32 `[2]`: position and velocity. Action f32 `[1]`: throttle, clipped to [-1, 1] in the dynamics.
 
-    Reward -0.1 times the squared action (as given, not clipped, as Gymnasium has it), plus 100 at the goal, which terminates.
+    The reward is -0.1 times the squared action (before clipping, as in Gymnasium), plus 100 at the goal, which ends the episode.
     """
 
     reward_threshold = 90.0

@@ -1,4 +1,4 @@
-"""NumberDuel-v0: two players name a number at the same time, round after round."""
+"""NumberDuel-v0: two players each name a number at the same time, in several rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMBERS, ROUNDS = 5, 5
 
 @struct.dataclass
 class NumberDuelState:
-    """`history` i32 `[2, 5]`: the numbers of both players in each round, -1 for those to come; `time` counts the rounds."""
+    """State: `history` i32 `[2, 5]`, the numbers of both players by round, -1 for future rounds; `time` counts the rounds."""
 
     history: jax.Array
     time: jax.Array
@@ -28,14 +28,16 @@ class NumberDuelParams:
 
 
 class NumberDuel(Game):
-    """Both name a number from 0 to 4 at once, five times. A number beats the one and the two below it, counted in a ring (0 beats
-    4 and 3), and wins `(number + 1) / 5` from the other player; equal numbers win nothing.
+    """Both players name a number from 0 to 4 at the same time, five times.
 
-    Observation of each player, f32 `[55]`: the own numbers of all rounds (one-hot 5 each, zeros for those to come), the
-    other's, and the round (one-hot 5). Reward: what is won or lost in a round.
+    In a ring, a number beats the first and the second number below it (0 beats 4 and 3), and wins `(number + 1) / 5` from the
+    other player; equal numbers win nothing.
 
-    Rock, paper, scissors with five signs and unequal stakes: no number is safe, and uniform play is not an equilibrium. What
-    was named before is seen, so a predictable player can be read. The value of the game is 0.
+    Observation of each player, f32 `[55]`: the player's numbers of all rounds (one-hot 5 each, zeros for future rounds), the
+    other's, and the round (one-hot 5). The reward is the amount won or lost in a round.
+
+    This is rock, paper, scissors with five signs and unequal stakes: no number is safe, and uniform play is not an equilibrium.
+    Players see all earlier numbers, so a predictable player can be exploited. The value of the game is 0.
     """
 
     best_is_random = True

@@ -1,4 +1,4 @@
-"""Environments of a user's own, by "package.module:Class"; and how commands find one that was not named so."""
+"""A user's own environments by "package.module:Class", and advice for those that commands cannot find by such a name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def is_path(env_id: str) -> bool:
 
 
 def import_env(env_id: str) -> Callable[..., Any]:
-    """Import the module of "package.module:Class" and return what builds the environment.
+    """Import the module of "package.module:Class" and return a function that builds the environment.
 
-    Only a class of environments or of games, or one that is made already, is accepted, and nothing else is ever called: a
-    configuration may come from somebody else.
+    Only a class of environments or games, or an existing environment, is accepted. Nothing else is called, since a configuration
+    may come from somebody else.
 
     Raises:
-        ConfigError: no such module or name, the module cannot be imported, or what it has is no environment.
+        ConfigError: there is no such module or name, the module cannot be imported, or the object is not an environment.
     """
     module_name, _, path = env_id.partition(":")
     try:
@@ -53,7 +53,7 @@ def _is_environment(x: Any) -> bool:
 
 
 def path_of(factory: Any) -> str | None:
-    """ "package.module:Class" of a class that other processes can import; None for anything else."""
+    """Return "package.module:Class" of a class that other processes can import, and None for anything else."""
     if isinstance(factory, functools.partial) or not isinstance(factory, type):
         return None
     if factory.__module__ == "__main__" or "<locals>" in factory.__qualname__:
@@ -62,14 +62,14 @@ def path_of(factory: Any) -> str | None:
 
 
 def how_to_name(path: str | None) -> str:
-    """How an environment is named so that commands find it, where its class is `path`, if that can be imported."""
+    """Return advice on how to name an environment so that commands find it; `path` is that of its class, None if unknown."""
     if path is not None:
         return f'name it by its class for commands to find it: env = "{path}"'
     return 'put its class in a module of its own for commands to find it: env = "module:Class"'
 
 
-def given_as_object(text: str) -> ConfigError:
-    """The error for an environment that a run folder knows by the class of the object only, `text` "object:module:Class"."""
+def object_error(text: str) -> ConfigError:
+    """Return the error for an environment of which a run folder has only the object's class, `text` "object:module:Class"."""
     module, _, name = text.removeprefix(OBJECT_PREFIX).rpartition(":")
     importable = module not in ("", "__main__") and "<locals>" not in name
     again = "in Python give it again, load_run(path, env=...) or fit(config, resume=...)"

@@ -19,7 +19,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class PendulumState:
-    """`theta` is 0 upright and grows counter-clockwise without wrapping (rad); `theta_dot` in rad/s."""
+    """State: `theta` is 0 upright and grows counter-clockwise without wrapping (rad); `theta_dot` is in rad/s."""
 
     theta: jax.Array
     theta_dot: jax.Array
@@ -42,10 +42,11 @@ class PendulumParams:
 class Pendulum(Environment):
     """Observation f32 `[3]`: cos and sin of the angle, angular velocity. Action f32 `[1]`: torque, clipped to its bounds.
 
-    Reward `-(theta^2 + 0.1 theta_dot^2 + 0.001 torque^2)` of the state before the step, theta in [-pi, pi]; never terminates.
+    The reward is `-(theta^2 + 0.1 theta_dot^2 + 0.001 torque^2)` of the state before the step, with theta in [-pi, pi]. Episodes
+    never terminate.
     """
 
-    # Gymnasium names none; an optimal controller averages about -145.
+    # Gymnasium has no threshold; an optimal controller averages about -145.
     reward_threshold = -200.0
 
     @property

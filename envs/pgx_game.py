@@ -1,4 +1,4 @@
-"""The two-player games of pgx (Koyamada et al., 2023), by id: `pgx:connect_four`, `pgx:go_9x9`, `pgx:chess` and so on."""
+"""Two-player games of pgx (Koyamada et al., 2023), by id: `pgx:connect_four`, `pgx:go_9x9`, `pgx:chess` and so on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 
 TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
-"""Games of pgx in which one side may move several times in a row: how often."""
+"""Largest number of moves in a row, for games of pgx in which one side may make several."""
 
 HIDDEN = ("kuhn_poker", "leduc_holdem")
-"""Those of two players in which a player does not see all, and plays best at random."""
+"""Two-player games in which a part of the state is hidden from a player, and the best policy is random."""
 
 RANDOM = ("backgammon",)
-"""Those of two players whose steps draw: dice."""
+"""Two-player games whose steps are random, because of dice."""
 
 
 @struct.dataclass
@@ -29,15 +29,16 @@ class PgxParams:
 
 
 class PgxGame(Game):
-    """A game of pgx as a `Game`: both players' observations, rewards and legal actions at every step.
+    """A game of pgx as a `Game`, with both players' observations, rewards and legal actions at every step.
 
-    Seats are those of pgx, which draws at the reset who begins. Observation: that of pgx, as f32. An illegal action loses.
+    The seats are those of pgx, which draws the first player at the reset. The observation is that of pgx, as f32. An illegal
+    action loses the game.
 
     Args:
-        game_id: pgx's, such as "connect_four".
+        game_id: id of the game in pgx, such as "connect_four".
 
     Raises:
-        ConfigError: pgx is not installed, has no such game, or one that is not of two players.
+        ConfigError: pgx is not installed or has no such game, or the game is not for two players.
     """
 
     def __init__(self, game_id: str) -> None:
@@ -82,7 +83,7 @@ class PgxGame(Game):
 
     def observe(self, state: Any, params: PgxParams) -> jax.Array:
         with warnings.catch_warnings():
-            # Of one player only is what a later pgx will give; where it is, it is that of the player to move.
+            # A later pgx will return the observation of one player only, the player to move.
             warnings.simplefilter("ignore", DeprecationWarning)
             views = [self.game.observe(state, jnp.int32(player)) for player in range(2)]
         return jnp.stack(views).astype(jnp.float32)

@@ -1,6 +1,6 @@
 """Probe environments: each isolates one thing that a learner must get right, and has a value known in closed form.
 
-The idea is Andy Jones', "Debugging RL, without the agonizing pain" (2021), https://andyljones.com/posts/rl-debugging.html.
+The idea is from Andy Jones, "Debugging RL, without the agonizing pain" (2021), https://andyljones.com/posts/rl-debugging.html.
 In the docstrings g is the discount.
 """
 
@@ -21,14 +21,14 @@ _Step = tuple[jax.Array, "ProbeState", jax.Array, jax.Array, dict[str, Any]]
 
 @struct.dataclass
 class ProbeState:
-    """All that a probe remembers is what it shows: `obs` f32 [n]."""
+    """State of a probe: only its observation `obs`, f32 `[n]`, and the time."""
 
     obs: jax.Array
     time: jax.Array
 
 
 class Probe(Environment):
-    """A probe's state is its observation, f32 `[n]` within [-1, 1]; subclasses draw the first one and write the step."""
+    """Base class of probes, whose state is the observation, f32 `[n]` in [-1, 1]; subclasses write `draw_obs` and `step_env`."""
 
     obs_dim = 1
 
@@ -43,7 +43,7 @@ class Probe(Environment):
         return Discrete(2)
 
     def draw_obs(self, key: jax.Array, params: Any) -> jax.Array:
-        """An observation f32 `[n]` as an episode begins."""
+        """Draw the first observation of an episode, f32 `[n]`."""
         raise NotImplementedError
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, ProbeState]:
@@ -60,7 +60,7 @@ def _next(state: ProbeState, obs: jax.Array, reward: Any, terminated: Any) -> _S
 
 
 class ConstantReward(Probe):
-    """One step, reward 1, observation 0. Value 1: is the value function fitted at all?"""
+    """One step with reward 1 and observation 0. The value is 1: is the value function fitted at all?"""
 
     def draw_obs(self, key: jax.Array, params: EnvParams) -> jax.Array:
         return jnp.zeros((1,), jnp.float32)
@@ -70,7 +70,7 @@ class ConstantReward(Probe):
 
 
 class ObservationReward(Probe):
-    """One step; the observation is -1 or 1, and is the reward. Value: the observation. Does the value read the observation?"""
+    """One step; the observation is -1 or 1 and is also the reward, so the value is the observation: is the observation used?"""
 
     def draw_obs(self, key: jax.Array, params: EnvParams) -> jax.Array:
         return jax.random.rademacher(key, (1,), jnp.float32)
@@ -80,7 +80,7 @@ class ObservationReward(Probe):
 
 
 class DelayedReward(Probe):
-    """Two steps, reward 0 then 1; the observation is 0, then 1. Value g at 0 and 1 at 1: is the future discounted, once?"""
+    """Two steps with reward 0, then 1, and observation 0, then 1. Values g at 0 and 1 at 1: is the future discounted once?"""
 
     def draw_obs(self, key: jax.Array, params: EnvParams) -> jax.Array:
         return jnp.zeros((1,), jnp.float32)
@@ -90,9 +90,9 @@ class DelayedReward(Probe):
 
 
 class ActionReward(Probe):
-    """One step; observation -1 wants action 0 and 1 wants action 1: reward 1 if right, else -1.
+    """One step; the right action is 0 for observation -1 and 1 for observation 1: reward 1 if right, else -1.
 
-    Best return 1, uniform policy 0: does the policy read the observation, and is the sign of the advantage right?
+    The best return is 1, that of the uniform policy 0: does the policy use the observation, and is the advantage's sign right?
     """
 
     def draw_obs(self, key: jax.Array, params: EnvParams) -> jax.Array:
@@ -105,19 +105,19 @@ class ActionReward(Probe):
 
 @struct.dataclass
 class TruncationProbeParams:
-    """`first_reward` tells the value of a reset observation apart from that of a final one."""
+    """Parameters: `first_reward` makes the value of a reset observation differ from that of a final one."""
 
     first_reward: float = -10.0
     max_steps_in_episode: int = 4
 
 
 class TruncationProbe(Probe):
-    """Reward 1 for ever, but `first_reward` for the first step of an episode; never terminates, truncated after K steps.
+    """Reward 1 per step, but `first_reward` for the first step of an episode; never terminates, and is truncated after K steps.
 
-    The observation is [1, 0] after a reset and [0, 1] from then on, so no observation tells the time. With the limit treated as
-    what it is, the values are `1 / (1 - g)` at [0, 1] and `first_reward + g / (1 - g)` at [1, 0]: with g = 0.9, 10 and -1.
-    A bootstrap from the next episode's reset observation, or none at all (truncated read as terminated), gives less at [0, 1]:
-    the values it would give are `truncation_probe_values(..., bootstrap="reset")` and `"none"`.
+    The observation is [1, 0] after a reset and [0, 1] from then on, so no observation shows the time. If the limit is treated as
+    a truncation, the values are `1 / (1 - g)` at [0, 1] and `first_reward + g / (1 - g)` at [1, 0]: with g = 0.9, 10 and -1.
+    With a bootstrap from the next episode's reset observation, or with none (truncated treated as terminated), the value at
+    [0, 1] is lower: `truncation_probe_values(..., bootstrap="reset")` and `"none"`.
     """
 
     obs_dim = 2
@@ -134,10 +134,10 @@ class TruncationProbe(Probe):
 
 
 def truncation_probe_values(discount: float, params: TruncationProbeParams, bootstrap: str = "final") -> tuple[float, float]:
-    """Values of TruncationProbe's observations [1, 0] and [0, 1], as one-step TD learning finds them.
+    """Return the values of TruncationProbe's observations [1, 0] and [0, 1] under one-step TD learning.
 
-    Of the K - 1 steps of an episode that start at [0, 1], the last is truncated. There TD(0) bootstraps from `v`, the value of
-    the final observation ("final": right), from `s`, that of the next reset ("reset"), or from nothing ("none"): both wrong.
+    The last of the K - 1 steps of an episode that start at [0, 1] is truncated. There TD(0) bootstraps from `v`, the value of the
+    final observation ("final", which is right), from `s`, that of the next reset ("reset"), or from nothing ("none").
     """
     first, cut = params.first_reward, 1.0 / (params.max_steps_in_episode - 1)
     if bootstrap == "final":
@@ -160,8 +160,9 @@ class MaskedBanditParams:
 class MaskedBandit(Probe):
     """Five arms over `num_steps` steps; the observation f32 `[9]` shows the right arm of 0..3 (one-hot), then the legal arms.
 
-    Arm 4 is never legal, and of the others one wrong arm, drawn anew at every step, is illegal too. Reward 1 for the right arm,
-    0 for another legal one, -1 for an illegal one. Best return `num_steps`; the uniform policy over the legal arms gets a third.
+    Arm 4 is never legal, and one wrong arm of the others, drawn anew at every step, is illegal, too. The reward is 1 for the
+    right arm, 0 for another legal arm, -1 for an illegal one. The best return is `num_steps`; the uniform policy over the legal
+    arms gets a third of it.
     """
 
     obs_dim = 9
@@ -189,10 +190,10 @@ class MaskedBandit(Probe):
 
 
 class MultiDiscreteMatch(Probe):
-    """One step, three heads of 3, 4 and 2 actions; the observation f32 `[9]` is the right action of each head, one-hot.
+    """One step with three heads of 3, 4 and 2 actions; the observation f32 `[9]` is the right action of each head, one-hot.
 
     The last action of each head is masked and never right, so the third head has one legal action. The reward is the fraction of
-    heads that are right: 1 at best, (1/2 + 1/3 + 1) / 3 = 11/18 for the uniform policy over legal actions.
+    right heads: 1 at best, (1/2 + 1/3 + 1) / 3 = 11/18 for the uniform policy over legal actions.
     """
 
     obs_dim = 9

@@ -1,4 +1,4 @@
-"""Environments by id: those of rljax, those that a user registers, and every one of gymnax."""
+"""Environments by id: those of rljax, those that a user registers, and all of gymnax."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
-from rljax.envs.own import given_as_object, how_to_name, import_env, is_path, path_of
+from rljax.envs.own import how_to_name, import_env, is_path, object_error, path_of
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.pgx_game import PgxGame
 from rljax.envs.probes import (
@@ -97,32 +97,32 @@ _SHIPPED = frozenset((*_factories, *_games))
 
 
 def env_ids() -> list[str]:
-    """The ids of rljax's environments and of those registered with `register_env`, in the order they were added."""
+    """Return the ids of rljax's environments and of those added with `register_env`, in the order they were added."""
     return list(_factories)
 
 
 def game_ids() -> list[str]:
-    """The ids of rljax's games of several players; every one of two players of pgx is made by "pgx:ID"."""
+    """Return the ids of rljax's games of several players; pgx's games of two players are made by "pgx:ID"."""
     return list(_games)
 
 
 def gymnax_env_ids() -> list[str]:
-    """The ids of gymnax's environments. Imports gymnax, which takes over a second the first time."""
+    """Return the ids of gymnax's environments. This imports gymnax, which takes over a second the first time."""
     import gymnax
 
     return list(gymnax.registered_envs)
 
 
 def register_env(env_id: str, factory: EnvFactory) -> None:
-    """Make `make_env(env_id)` and `env = "env_id"` in a configuration build `factory(**constructor_arguments)`.
+    """Register an id, so that `make_env(env_id)` and `env = "env_id"` in a configuration build `factory(**arguments)`.
 
     Args:
-        env_id: a new id; one of gymnax's may be taken over, which stays available as "gymnax:ID".
+        env_id: a new id. It may be one of gymnax's, whose environment then remains available as "gymnax:ID".
         factory: an Environment class, or any callable that returns an environment. Its named arguments can be given
             like parameters: `make_env(env_id, size=5)`.
 
     Raises:
-        ConfigError: the id is taken or not an id, or the factory cannot be called.
+        ConfigError: the id is taken or not allowed, or the factory cannot be called.
     """
     if not isinstance(env_id, str) or not env_id or env_id.startswith(GYMNAX_PREFIX):
         raise ConfigError(f"register_env: the id {shown(env_id)} is not a non-empty string that does not start with 'gymnax:'")
@@ -135,32 +135,32 @@ def register_env(env_id: str, factory: EnvFactory) -> None:
 
 
 def unknown_to_commands(env: Any) -> str | None:
-    """How to name an environment for commands to find it, where it is an object or was registered in this process; else None."""
+    """Return advice on how to name an environment that commands cannot find (an object, or one registered here), else None."""
     if not isinstance(env, str):
         return how_to_name(path_of(type(env)))
     return None if env in _SHIPPED or env not in _factories else how_to_name(path_of(_factories[env]))
 
 
 def make_env(env_id: str, /, **params: Any) -> tuple[Any, Any]:
-    """Build an environment by id: `(env, env_params)`, like `gymnax.make`.
+    """Build an environment by id; return `(env, env_params)`, like `gymnax.make`.
 
     Args:
         env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", or "package.module:Class", a class of your own.
-            Where both have it rljax's is built; "gymnax:ID" forces gymnax's.
-        params: changes to fields of `env.default_params`, and arguments of the constructor where what they set fixes
-            shapes (`size` of GridWorld).
+            If both rljax and gymnax have an id, rljax's environment is built; "gymnax:ID" builds gymnax's.
+        params: changes to fields of `env.default_params`, and arguments of the constructor that fix shapes (`size` of
+            GridWorld).
 
     Raises:
-        ConfigError: no such id or parameter (the closest match is named), or a value of the wrong type.
+        ConfigError: there is no such id or parameter (the closest match is named), or a value has the wrong type.
     """
     return resolve_env(env_id, params)
 
 
 def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-    """As `make_env`, for an id or an environment object: `(env, env_params)`.
+    """Do `make_env` for an id or an environment object; return `(env, env_params)`.
 
     Raises:
-        ConfigError: as `make_env`, or `env` is neither an id nor an environment.
+        ConfigError: as for `make_env`, or `env` is neither an id nor an environment.
     """
     params = dict(params or {})
     constructor: dict[str, Any] = {}
@@ -168,7 +168,7 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
         env, params, constructor = _construct(env, params)
     elif isinstance(env, type):
         raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
-    # Of the class too: a property that raises is there all the same.
+    # Look at the class, too: a property that raises is not missing.
     missing = [name for name in _REQUIRED if not hasattr(type(env), name) and not hasattr(env, name)]
     if missing:
         raise ConfigError(f"env: {shown(env)} is neither an environment id nor an environment: it has no {', '.join(missing)}")
@@ -177,7 +177,7 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
 
 
 class FloatReward(Wrapper):
-    """Makes the reward f32 []; a few environments of gymnax return integers."""
+    """Convert the reward to f32 []; a few environments of gymnax return integers."""
 
     def step_env(
         self, key: jax.Array, state: Any, action: Any, params: Any
@@ -197,13 +197,17 @@ def _with_float_reward(env: Any, params: Any) -> Any:
 
 
 def _construct(env_id: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The environment, built with those of `params` that its constructor takes, the rest of `params`, and all it takes."""
+    """Build an environment with those of `params` that its constructor takes.
+
+    Returns:
+        The environment, the rest of `params`, and the defaults of all arguments of the constructor.
+    """
     factory = factory_of(env_id)
     arguments: dict[str, Any] = {}
     try:
         takes = named_arguments(factory) if params else {}
         arguments = {name: _cast(env_id, name, params.pop(name), takes[name]) for name in takes.keys() & params.keys()}
-        # Also inside a trace: a constructor may look at the arrays it makes (gymnax's FourRooms does).
+        # Compute values even inside a trace: a constructor may look at the arrays that it makes (gymnax's FourRooms does).
         with jax.ensure_compile_time_eval():
             return factory(**arguments), params, takes
     except ConfigError:
@@ -220,7 +224,7 @@ def factory_of(env_id: str) -> EnvFactory:
     """Return the function that builds the environment of this id.
 
     Raises:
-        ConfigError: no such id; the closest match is named.
+        ConfigError: there is no such id; the closest match is named.
     """
     factory = _factories.get(env_id) or _games.get(env_id)
     if factory is None and env_id.startswith(PGX_PREFIX):
@@ -229,9 +233,9 @@ def factory_of(env_id: str) -> EnvFactory:
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:
-    """What builds gymnax's environment of this id, with or without the prefix."""
+    """Return the function that builds gymnax's environment of this id, with or without the prefix, or a user's own."""
     if env_id.startswith(OBJECT_PREFIX):
-        raise given_as_object(env_id)
+        raise object_error(env_id)
     if is_path(env_id) and not env_id.startswith(GYMNAX_PREFIX):
         return import_env(env_id)
     import gymnax
@@ -252,7 +256,7 @@ def _make_gymnax(gymnax_id: str, **arguments: Any) -> Any:
 
 
 def named_arguments(factory: EnvFactory) -> dict[str, Any]:
-    """The arguments that can be given by name, and their defaults (`inspect.Parameter.empty` where there is none)."""
+    """Return the arguments that can be given by name, and their defaults (`inspect.Parameter.empty` if there is none)."""
     if isinstance(factory, functools.partial) and factory.func is _make_gymnax:
         with jax.ensure_compile_time_eval():
             factory = type(factory())
@@ -265,7 +269,7 @@ def named_arguments(factory: EnvFactory) -> dict[str, Any]:
 
 
 def _replace_fields(env_name: str, default: Any, changes: dict[str, Any], also: Iterable[str]) -> Any:
-    """`default` with `changes`; `also` are names to suggest where a name is unknown."""
+    """Return `default` with `changes`; `also` has further names to suggest in place of an unknown one."""
     if not changes:
         return default
     known = _field_names(default)
@@ -284,7 +288,7 @@ def _field_names(params: Any) -> Iterable[str]:
 
 
 def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
-    """`value` as the type of `default`, so that a changed parameter never changes a dtype inside the environment."""
+    """Convert `value` to the type of `default`, so that a changed parameter never changes a dtype in the environment."""
     expected = _describe(default)
     if isinstance(default, (bool, int, float, np.ndarray, np.number, np.bool_, jax.Array)):
         wanted = jnp.result_type(default)

@@ -1,4 +1,4 @@
-"""SparseGridWorld-v0: rooms in a chain, and a reward at the far end of the last one only."""
+"""SparseGridWorld-v0: rooms in a chain, with the only reward at the far end of the last room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOM_HEIGHT = 3
 
 @struct.dataclass
 class SparseGridWorldState:
-    """`row` counts from the top and `column` from the left, i32 []."""
+    """State: `row` counts from the top and `column` from the left, i32 []."""
 
     row: jax.Array
     column: jax.Array
@@ -36,14 +36,14 @@ class SparseGridWorld(Environment):
     """`num_rooms` rooms of 3 rows and `width` columns lie below each other, with walls of one row between them.
 
     Every episode starts in the top left corner. Each wall has one gap: the first at its right end, the second at its left end,
-    and so on in turn. The goal is in the bottom row, at the end that is next in turn, so the way there sweeps every room.
+    and so on alternately. The goal is in the bottom row, at the next end in this sequence, so the way there crosses every room.
     Observation f32 `[height + width]`, `height = 4 num_rooms - 1`: the row and the column, one-hot each.
     Actions 0, 1, 2, 3: up, right, down, left; a move off the grid or into a wall stays in place.
-    Reward `goal_reward` for the step that reaches the goal, which terminates, and 0 for every other.
+    The reward is `goal_reward` for the step that reaches the goal, which ends the episode, and 0 for every other.
 
-    Best return `goal_reward` (1), in `shortest_way` (40) steps. A uniform policy reaches the goal of the default grid (11 x 11,
-    three rooms) in 1.8e-7 of its episodes (`reach_probability`), and no reward leads there: a learner has to be drawn to
-    what it has not seen. Counts as a bonus: Strehl and Littman, "An analysis of model-based interval estimation" (2008);
+    The best return is `goal_reward` (1), in `shortest_way` (40) steps. A uniform policy reaches the goal of the default grid
+    (11 x 11, three rooms) in 1.8e-7 of its episodes (`reach_probability`), and no reward leads there: a learner needs a bonus for
+    unseen states. Bonuses from counts: Strehl and Littman, "An analysis of model-based interval estimation" (2008);
     Bellemare et al., "Unifying count-based exploration and intrinsic motivation" (2016).
     """
 
@@ -66,7 +66,7 @@ class SparseGridWorld(Environment):
 
     @property
     def shortest_way(self) -> int:
-        """Steps from the start to the goal."""
+        """Number of steps from the start to the goal."""
         return self.num_rooms * (self.width - 1) + self.height - 1
 
     def observation_space(self, params: SparseGridWorldParams) -> Box:
@@ -94,7 +94,7 @@ class SparseGridWorld(Environment):
         return self._observe(state), state, reward, terminated, {}
 
     def is_wall(self, row: Any, column: Any) -> Any:
-        """Whether there is wall in a cell, bool of the cells' shape."""
+        """Return whether there is a wall in each cell, bool of the cells' shape."""
         period = ROOM_HEIGHT + 1
         gap = (1 - row // period % 2) * (self.width - 1)
         return (row % period == ROOM_HEIGHT) & (column != gap)
@@ -119,7 +119,7 @@ class SparseGridWorld(Environment):
 
 
 def reach_probability(env: SparseGridWorld, num_steps: int) -> float:
-    """The chance that a uniform policy is at the goal within so many steps, by the exact distribution over cells."""
+    """Return the probability that a uniform policy reaches the goal within `num_steps`, by the exact distribution over cells."""
     rows, columns = np.mgrid[: env.height, : env.width]
     place = np.zeros((env.height, env.width))
     place[0, 0] = 1.0

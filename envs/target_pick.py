@@ -1,4 +1,4 @@
-"""TargetPick-v0: of a set of targets, pick the one of the asked kind that is nearest to the beacon."""
+"""TargetPick-v0: from a set of targets, pick the one of the requested kind that is nearest to the beacon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class TargetPickState:
-    """`bearing` f32 `[E]`; `kind` i32 `[E]`, that of the beacon is `num_kinds`; `present` bool `[E]`; `asked` i32 []."""
+    """State: `bearing` f32 `[E]`; `kind` i32 `[E]`, `num_kinds` for the beacon; `present` bool `[E]`; requested `asked` i32."""
 
     bearing: jax.Array
     kind: jax.Array
@@ -28,7 +28,7 @@ class TargetPickState:
 
 @struct.dataclass
 class TargetPickParams:
-    """The number of targets is uniform in `min_targets .. max_targets`, which must be less than the environment's capacity."""
+    """Parameters: the number of targets is uniform in `min_targets .. max_targets`, and must be less than the capacity."""
 
     min_targets: int = 2
     max_targets: int = 6
@@ -36,19 +36,19 @@ class TargetPickParams:
 
 
 class TargetPick(Environment):
-    """Targets and one beacon stand on the unit circle; all of them are drawn anew after each pick, `num_picks` in an episode.
+    """Targets and one beacon stand on the unit circle; all of them are drawn anew after each pick, `num_picks` per episode.
 
-    Observation, a dictionary (E = `capacity`, K = `num_kinds`): "entities" f32 `[E, 3 + K]`, for each its position (x, y), its
-    kind (one-hot) and whether it is the beacon, the beacon at a random place in the list; "entity_mask" bool `[E]`, the entities
-    that are there, always the first ones, the rest being zeros; "query" f32 `[K]`, the asked kind, one-hot.
-    Actions 0 .. E - 1: pick that entity; the action mask is "entity_mask". Reward 1 for the target of the asked kind that is
-    nearest to the beacon, else 0. The asked kind is that of a random target, so at least one has it.
+    Observation, a dictionary (E = `capacity`, K = `num_kinds`): "entities" f32 `[E, 3 + K]`, each with its position (x, y), its
+    kind (one-hot) and whether it is the beacon, which is at a random place in the list; "entity_mask" bool `[E]`, the entities
+    that are present, always the first ones, where the rest are zeros; "query" f32 `[K]`, the requested kind, one-hot.
+    Actions 0 .. E - 1: pick that entity; the action mask is "entity_mask". The reward is 1 for the target of the requested kind
+    that is nearest to the beacon, else 0. The requested kind is that of a random target, so at least one target has it.
 
-    Best return `num_picks` (8). The uniform policy is right with probability 1 / (n + 1) for n targets (1.75 an episode), any
-    target of the asked kind with `K (1 - (1 - 1 / K)^n) / n` (4.03; `kind_return`). A policy that scores each target by itself
-    and the query does not see where the beacon is, and no such policy has more than 4.45: the best pick is then the target of
-    the kind that has the largest part of the circle to itself. So entities have to be related.
-    Evaluate with other `min_targets` and `max_targets` for counts that were never seen in training.
+    The best return is `num_picks` (8). The uniform policy is right with probability 1 / (n + 1) for n targets (1.75 per episode),
+    and a random target of the requested kind with `K (1 - (1 - 1 / K)^n) / n` (4.03; `kind_return`). A policy that scores each
+    target only by itself and the query does not see the beacon, and has at most 4.45: its best pick is the target of the kind
+    that is nearest to the largest part of the circle. So a policy must relate entities.
+    Evaluate with other `min_targets` and `max_targets` to test numbers that did not occur in training.
     Entities, attention and pointers: Vinyals et al., "Grandmaster level in StarCraft II" (2019).
     """
 
@@ -101,7 +101,7 @@ class TargetPick(Environment):
         return state.present
 
     def right(self, state: TargetPickState) -> jax.Array:
-        """Which entity is to be picked, bool `[E]`."""
+        """Return which entity is the right pick, bool `[E]`."""
         beacon = jnp.sum(jnp.where(state.present & (state.kind == self.num_kinds), state.bearing, 0.0))
         nearness = jnp.cos(state.bearing - beacon)
         nearness = jnp.where(state.present & (state.kind == state.asked), nearness, -2.0)
@@ -117,7 +117,7 @@ class TargetPick(Environment):
             bearing, kind, present, right = one
             x, y = jnp.cos(bearing), jnp.sin(bearing)
             beacon = kind == self.num_kinds
-            # What is absent, or is not the one to pick, has a shape of no size.
+            # The shape of an absent entity, or of a wrong pick, has no size.
             ring = jnp.where(present & right, 0.24, -1.0)
             picture = drawing.circle(picture, x, y, ring, drawing.INK)
             picture = drawing.circle(picture, x, y, ring - 0.03, drawing.PAPER)
@@ -130,7 +130,7 @@ class TargetPick(Environment):
         return drawing.finish(drawing.circle(picture, 0.0, 0.0, 0.26, palette[state.asked % len(palette)]))
 
     def _draw(self, key: jax.Array, time: jax.Array, params: TargetPickParams) -> TargetPickState:
-        # A word for each entity, its high bits for the bearing and its low ones for the kind, and three more.
+        # One random word for each entity, with high bits for the bearing and low bits for the kind, and three more words.
         words = jax.random.bits(key, (self.capacity + 3,))
         of_entities, (for_count, for_beacon, for_asked) = words[:-3], words[-3:]
         bearing = (of_entities >> 8).astype(jnp.float32) * (2.0 * math.pi / 2**24)
@@ -139,7 +139,7 @@ class TargetPick(Environment):
         places = jnp.arange(self.capacity)
         present = places <= count
         beacon = places == _below(count + 1, for_beacon)
-        # The asked kind is that of a random target: the r-th entity, counted from the beacon on.
+        # The requested kind is that of a random target: the r-th entity after the beacon, in a ring.
         like = (_place_of(beacon) + 1 + _below(count, for_asked)) % (count + 1)
         asked = jnp.sum(jnp.where(places == like, kind, 0))
         kind = jnp.where(beacon, self.num_kinds, kind)
@@ -154,16 +154,16 @@ class TargetPick(Environment):
 
 
 def kind_return(params: TargetPickParams, num_kinds: int = 2) -> float:
-    """The mean return of a policy that picks any target of the asked kind: 1 / m for each pick among m of them.
+    """Return the mean return of a policy that picks a random target of the requested kind: 1 / m per pick among m of them.
 
-    The asked kind is that of one of n targets, and each of the others has it with probability 1 / K.
+    The requested kind is that of one of n targets, and each of the others has it with probability 1 / K.
     """
     counts = range(params.min_targets, params.max_targets + 1)
     return params.num_picks * sum(num_kinds * (1.0 - (1.0 - 1.0 / num_kinds) ** n) / n for n in counts) / len(counts)
 
 
 def _below(limit: Any, word: jax.Array) -> jax.Array:
-    """An integer of `0 .. limit - 1` from the 24 high bits of a word, i32 of its shape."""
+    """Return an integer in `0 .. limit - 1` from the 24 high bits of a random word, i32 of its shape."""
     unit = (word >> 8).astype(jnp.float32) * 2.0**-24
     return jnp.minimum((unit * limit).astype(jnp.int32), limit - 1)
 

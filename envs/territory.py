@@ -15,12 +15,12 @@ from rljax.envs import drawing
 
 SIZE = 7
 MOVES = np.array([[0, 0], [-1, 0], [0, 1], [1, 0], [0, -1]])
-"""Of the actions: stay, up, right, down, left."""
+"""Moves of the actions: stay, up, right, down, left."""
 
 
 @struct.dataclass
 class TerritoryState:
-    """`paint` i32 `[7, 7]`: 0 for none, else 1 + the team; `place` i32 `[4, 2]`, row and column of each player; `time` steps."""
+    """State: `paint` i32 `[7, 7]`, 0 for none, else 1 + the team; `place` i32 `[4, 2]`, each player's row and column; `time`."""
 
     paint: jax.Array
     place: jax.Array
@@ -33,13 +33,15 @@ class TerritoryParams:
 
 
 class Territory(Game):
-    """Players 0 and 1 against 2 and 3 on 7 x 7 cells without borders: who leaves on one side comes in on the other. All move at
-    once; a player paints the cell it comes to, and where both teams are on one cell it stays as it was. All begin anywhere.
+    """Players 0 and 1 play against 2 and 3 on 7 x 7 cells; a player who leaves on one side enters on the opposite side.
 
-    Actions: 0 stays, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[7, 7, 5]`, with itself in the middle: the
-    own team's cells, the others' cells, its mate, the opponents, and everywhere the share of steps that are left.
-    Reward, the same for both of a team: the cells that it gained on the other team in the step. An episode is `max_steps` steps,
-    and its return the lead at the end, in cells, less that at the beginning.
+    All players start at random cells and move at the same time. A player paints the cell that it enters; a cell with players of
+    both teams keeps its colour.
+
+    Actions: 0 stay, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[7, 7, 5]`, with the player in the middle:
+    the cells of its own team, the cells of the other team, its teammate, the opponents, and in every cell the share of steps that
+    are left. The reward, equal for both players of a team, is the number of cells that the team gained on the other in the step.
+    An episode has `max_steps` steps; its return is the final lead in cells minus the initial one.
     """
 
     num_players = 4
@@ -64,7 +66,7 @@ class Territory(Game):
 
     def observe(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:
         teams, cells = jnp.array(self.teams), jnp.arange(SIZE)
-        # The cell that lies at each place of a player's view, and the places of all players in it, [P, P, 2].
+        # The cell at each place of a player's view, and the places of all players in it, [P, P, 2].
         rows, columns = ((state.place[:, i, None] + cells - SIZE // 2) % SIZE for i in range(2))
         paint = state.paint.reshape(-1)[rows[:, :, None] * SIZE + columns[:, None, :]]
         seen = (state.place - state.place[:, None] + SIZE // 2) % SIZE
@@ -77,14 +79,14 @@ class Territory(Game):
 
     def reset_env(self, key: jax.Array, params: TerritoryParams) -> tuple[jax.Array, TerritoryState]:
         place = jax.random.randint(key, (self.num_players, 2), 0, SIZE)
-        state = TerritoryState(_painted(jnp.zeros((SIZE, SIZE), jnp.int32), place), place, jnp.zeros((), jnp.int32))
+        state = TerritoryState(_paint_cells(jnp.zeros((SIZE, SIZE), jnp.int32), place), place, jnp.zeros((), jnp.int32))
         return self.observe(state, params), state
 
     def step_env(
         self, key: jax.Array, state: TerritoryState, action: jax.Array, params: TerritoryParams
     ) -> tuple[jax.Array, TerritoryState, jax.Array, jax.Array, dict[str, Any]]:
         place = (state.place + jnp.asarray(MOVES)[action]) % SIZE
-        paint = _painted(state.paint, place)
+        paint = _paint_cells(state.paint, place)
         gained = _lead(paint) - _lead(state.paint)
         state = TerritoryState(paint, place, state.time + 1)
         reward = gained * jnp.array([1.0, 1.0, -1.0, -1.0])
@@ -103,7 +105,7 @@ class Territory(Game):
         return drawing.finish(picture)
 
 
-def _painted(paint: jax.Array, place: jax.Array) -> jax.Array:
+def _paint_cells(paint: jax.Array, place: jax.Array) -> jax.Array:
     cells = jnp.arange(SIZE)
     at = (place[:, :1] == cells)[:, :, None] & (place[:, 1:] == cells)[:, None, :]
     first, second = at[0] | at[1], at[2] | at[3]

@@ -18,7 +18,7 @@ LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 
 
 @struct.dataclass
 class TicTacToeState:
-    """`board` i32 `[9]`, row by row: 0 for an empty cell, else 1 + the player; `time` counts the moves."""
+    """State: `board` i32 `[9]`, row by row, 0 for an empty cell, else 1 + the player; `time` counts the moves."""
 
     board: jax.Array
     time: jax.Array
@@ -32,8 +32,8 @@ class TicTacToeParams:
 class TicTacToe(Game):
     """Three in a row on 3 x 3 cells; player 0 begins.
 
-    Action: a cell, row by row. Observation of each player, f32 `[18]`: where the own marks are, then the other's. Reward at the
-    end: 1 for the winner, -1 for the loser, 0 for a draw, which best play on both sides leads to.
+    Action: a cell, row by row. Observation of each player, f32 `[18]`: the player's own marks, then the other's. Reward at the
+    end: 1 for the winner, -1 for the loser, 0 for a draw, which is the result of best play on both sides.
     """
 
     @property

@@ -15,7 +15,7 @@ from rljax.envs import drawing
 
 @struct.dataclass
 class TMazeState:
-    """`side` is where the goal is, 0 left and 1 right; `position` counts cells from the start and is `length` at the junction."""
+    """State: `side` of the goal, 0 left and 1 right; `position` counts cells from the start and is `length` at the junction."""
 
     side: jax.Array
     position: jax.Array
@@ -24,7 +24,7 @@ class TMazeState:
 
 @struct.dataclass
 class TMazeParams:
-    """`length` is the number of moves from the start to the junction."""
+    """Parameters: `length` is the number of moves from the start to the junction."""
 
     length: int = 8
     goal_reward: float = 1.0
@@ -36,14 +36,14 @@ class TMazeParams:
 class TMaze(Environment):
     """The T-maze of Bakker, "Reinforcement learning with long short-term memory" (2002), section 4.1.
 
-    Observation f32 `[4]`, one-hot: goal on the left, goal on the right (both in the first observation of an episode only),
-    corridor, junction. Actions 0, 1, 2: forward, left, right. In the corridor only forward moves, at the junction only left and
-    right do, and end the episode with `goal_reward` or `wrong_reward`; an action that does not move gets `bump_reward`.
+    Observation f32 `[4]`, one-hot: goal on the left, goal on the right (both only in the first observation of an episode),
+    corridor, junction. Actions 0, 1, 2: forward, left, right. In the corridor only forward moves the agent. At the junction only
+    left and right do, and they end the episode with `goal_reward` or `wrong_reward`. An action without a move gets `bump_reward`.
 
-    No observation after the first depends on the side, so memory is necessary. Best return `goal_reward` (1), in `length + 1`
-    steps, for a policy that remembers. Without memory the choice at the junction is right half of the time: at best
-    `(goal_reward + wrong_reward) / 2` (0). The uniform policy bumps twice in each cell and every other time at the junction:
-    `(goal_reward + wrong_reward) / 2 + (2 length + 1 / 2) bump_reward` (-0.33), but for the episodes that the limit cuts.
+    No observation after the first depends on the side, so memory is necessary. The best return is `goal_reward` (1), in
+    `length + 1` steps, for a policy that remembers. Without memory the choice at the junction is right half of the time: at best
+    `(goal_reward + wrong_reward) / 2` (0). The uniform policy bumps on average twice per cell and half a time at the junction:
+    `(goal_reward + wrong_reward) / 2 + (2 length + 1 / 2) bump_reward` (-0.33), ignoring the episodes that the limit cuts.
     """
 
     # A policy without memory that always turns one way has a mean of 0.
@@ -84,7 +84,7 @@ class TMaze(Environment):
 
     def render(self, state: TMazeState, params: TMazeParams) -> jax.Array:
         picture = drawing.canvas(256, 384, (0.0, 0.0), 12.0, drawing.GREY)
-        # Ten units of corridor, however many cells: the junction is at x = 4.4.
+        # The corridor has a length of ten units, whatever its number of cells: the junction is at x = 4.4.
         cell = 9.6 / params.length
         picture = drawing.rectangle(picture, -0.3, 0.0, 10.4, 1.0, drawing.PAPER)
         picture = drawing.rectangle(picture, 4.4, 0.0, 1.0, 6.0, drawing.PAPER)
@@ -96,7 +96,7 @@ class TMaze(Environment):
         up = jnp.where(state.side == 0, 1.0, -1.0)
         picture = drawing.rectangle(picture, 4.4, 2.5 * up, 0.94, 0.94, drawing.GREEN)
         picture = drawing.rectangle(picture, 4.4, -2.5 * up, 0.94, 0.94, drawing.RED)
-        # The sign, green while it can be read.
+        # The sign is green while it can be read.
         sign = jnp.where(state.time == 0, jnp.asarray(drawing.GREEN), jnp.asarray(drawing.PAPER))
         picture = drawing.capsule(picture, -5.2, 0.9, -5.2, 2.0, 0.05, drawing.INK)
         picture = drawing.circle(picture, -5.2, 1.7, 0.5, drawing.INK)

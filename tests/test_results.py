@@ -16,7 +16,7 @@ import pytest
 from rljax.core.config import config_table, load_config, preset_names
 from rljax.run.reproduce import EXPERIMENTS
 from rljax.run.reproduce.experiments import FIRST_SEED
-from rljax.run.reproduce.report import summarized
+from rljax.run.reproduce.report import summarize
 from rljax.run.search.tune import PRIORS
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +112,7 @@ def test_a_record_is_whole_and_its_summary_is_of_its_raw_values(name: str) -> No
     for measure, values in record["raw"].items():
         assert len(values) == len(record["seeds"])
         if np.ndim(values) == 1:
-            found = summarized(np.array(values, np.float64), record["thresholds"].get(measure))
+            found = summarize(np.array(values, np.float64), record["thresholds"].get(measure))
             assert record["summary"][measure] == pytest.approx(found, rel=1e-5)
 
 

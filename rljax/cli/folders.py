@@ -1,4 +1,4 @@
-"""The folders that commands make and read."""
+"""Folders that the commands create and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljax.run.files.scores import best_seed
 
 
 def free_folder(path: Path) -> Path:
-    """`path`, or `path-2`, `path-3`, ... where that is taken: training a preset again never touches an earlier run."""
+    """Return `path`, or `path-2`, `path-3`, ... if it exists: training a preset again never touches an earlier run."""
     candidate, number = path, 1
     while os.path.lexists(candidate):
         number += 1
@@ -23,14 +23,14 @@ def free_folder(path: Path) -> Path:
     return candidate
 
 
-def beside(run: Path) -> Path:
-    """Where a fork of a run goes: next to it, also where the run is the working directory."""
+def fork_folder(run: Path) -> Path:
+    """Return the folder for a fork of a run: next to the run, even if the run is the working directory."""
     name = f"{run.resolve().name}-fork"
     return run.with_name(name) if run.name not in ("", "..") else run.resolve().with_name(name)
 
 
 def load_saved(options: Saved) -> tuple[Run, str]:
-    """The run that a command means, one seed of it, and how to call that seed."""
+    """Load the run, checkpoint and seed that a command names; return the run and the seed's label for messages."""
     folder, _ = split_path(options.run)
     text = options.seed_index
     seed_index: int | str = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text

@@ -1,4 +1,4 @@
-"""`rljax list`: what there is, with a line of description each, and an environment explained."""
+"""`rljax list`: list all names with a line of description each, or describe one of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
-from rljax.run.view.layout import columns, say, wrapped
+from rljax.run.view.layout import columns, say, wrap_text
 
 
 def list_names(options: List) -> None:
-    """`rljax list`: everything that has a name, or the details of one."""
+    """`rljax list`: print all names, or the details of one."""
     name = options.name
     if name in ALGORITHMS:
         _print_fields(ALGORITHMS[name])
@@ -43,103 +43,103 @@ def list_names(options: List) -> None:
 
 
 def _print_fields(config_class: type[Config]) -> None:
-    """A field a line: its flag, its default and what it is."""
+    """Print a line per field: its flag, default and description."""
     fields = dataclasses.fields(config_class)
     flags = [f"--{field.name.replace('_', '-')}" for field in fields]
     defaults: list[Any] = [{} if field.name in ("env_params", "network") else field.default for field in fields]
     texts = ["none" if default is None else str(default) for default in defaults]
     first, second = (max(map(len, column)) + 2 for column in (flags, texts))
     for flag, text, field in zip(flags, texts, fields, strict=True):
-        print(wrapped(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
+        print(wrap_text(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
 
 
 def print_all() -> None:
-    """Everything that has a name."""
+    """Print all presets, algorithms and environments by group."""
     own = env_ids()
     groups = (
-        ("presets (rljax train PRESET)", [(name, _of_preset(name)) for name in preset_names()]),
+        ("presets (rljax train PRESET)", [(name, _describe_preset(name)) for name in preset_names()]),
         (
             "algorithms (rljax list ALGORITHM shows its fields)",
             [(name, sentence(inspect.getdoc(ALGORITHMS[name]) or "")) for name in sorted(ALGORITHMS)],
         ),
-        ("environments (rljax list ENVIRONMENT explains one)", _described(i for i in own if not is_probe(i))),
-        ("games of several players", _described(game_ids())),
+        ("environments (rljax list ENVIRONMENT explains one)", _describe_all(i for i in own if not is_probe(i))),
+        ("games of several players", _describe_all(game_ids())),
         ("environments of gymnax", [(i, "") for i in gymnax_env_ids() if i not in own]),
-        ("probes: environments that test one thing that a learner must get right", _described(filter(is_probe, own))),
+        ("probes: environments that test one thing that a learner must get right", _describe_all(filter(is_probe, own))),
     )
     for title, entries in groups:
         say(title)
         width = max(len(name) for name, _ in entries)
         for name, text in entries:
-            print(_wrapped(f"  {name:{width}}", text))
+            print(_wrap_beside(f"  {name:{width}}", text))
     say('two-player games of pgx are "pgx:ID", your own environments and games "module:Class"')
 
 
-def _described(ids: Iterable[str]) -> list[tuple[str, str]]:
+def _describe_all(ids: Iterable[str]) -> list[tuple[str, str]]:
     return [(env_id, describe_env(env_id)) for env_id in ids]
 
 
 def print_env(env_id: str) -> None:
-    """An environment: what it is, its spaces, parameters with their defaults, time limit, threshold and source.
+    """Print an environment's description, spaces, parameters with their defaults, time limit, threshold and source.
 
     Raises:
-        ConfigError: no such environment.
+        ConfigError: there is no such environment.
     """
     env, params = make_env(env_id)
     inner, is_game = innermost(env), isinstance(env, Game)
-    print(_wrapped(f"{env_id}:", describe_env(env_id)))
+    print(_wrap_beside(f"{env_id}:", describe_env(env_id)))
     lines = [
-        ("observation" + " of each player" * is_game, _of_space(env.observation_space(params))),
-        ("action" + " of each player" * is_game, _of_space(env.action_space(params))),
+        ("observation" + " of each player" * is_game, _describe_space(env.observation_space(params))),
+        ("action" + " of each player" * is_game, _describe_space(env.action_space(params))),
     ]
     if is_game:
-        lines.append(("players", _of_players(env)))
+        lines.append(("players", _describe_players(env)))
     fields = {**constructor_arguments(env_id), **dict(_fields(params))}
     limit = fields.get("max_steps_in_episode")
     threshold = getattr(env, "reward_threshold", None)
     lines += [
         ("parameters", "env_params = { ... }:" if fields else "none"),
-        *((f"  {name}", _of_value(value)) for name, value in fields.items()),
+        *((f"  {name}", _describe_value(value)) for name, value in fields.items()),
         ("time limit", "none" if limit is None else f"{limit} steps (max_steps_in_episode)"),
-        ("reward threshold", "none" if threshold is None else f"{threshold:g}: solved from this mean return on"),
+        ("reward threshold", "none" if threshold is None else f"{threshold:g}; a mean return of at least this solves it"),
     ]
     if getattr(env, "best_is_random", False):
-        lines.append(("best policy", "draws its actions: judge agents by samples"))
-    presets = [name for name in preset_names() if _preset(name).get("env") == env_id]
+        lines.append(("best policy", "random: judge agents by sampled actions"))
+    presets = [name for name in preset_names() if _preset_table(name).get("env") == env_id]
     lines += [("presets", ", ".join(presets) or "none"), ("source", inspect.getsourcefile(type(inner)) or type(inner).__module__)]
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
-        print(_wrapped(f"  {name:{width}}", text))
+        print(_wrap_beside(f"  {name:{width}}", text))
 
 
-def _of_players(game: Game) -> str:
-    turns = "all move at every step" if not game.turn_gap else "they take turns"
+def _describe_players(game: Game) -> str:
+    turns = "all move at every step" if not game.turn_gap else "taking turns"
     teams = "" if len(set(game.teams)) == game.num_players else f", teams {list(game.teams)}"
-    hidden = ", not all is seen" * game.hides_state
-    return f"{game.num_players}{teams}, {turns}{hidden}{', steps draw' * game.step_is_random}"
+    hidden = ", part of the state is hidden" * game.hides_state
+    return f"{game.num_players}{teams}, {turns}{hidden}{', steps are random' * game.step_is_random}"
 
 
-def _of_space(space: Any) -> str:
+def _describe_space(space: Any) -> str:
     space = as_space(space)
     if isinstance(space, Discrete):
         return f"Discrete({space.n}): 0 to {space.n - 1}"
     if isinstance(space, MultiDiscrete):
         return f"MultiDiscrete({list(space.nvec)})"
     if isinstance(space, Dict):
-        return "Dict of " + "; ".join(f"{name}: {_of_space(part)}" for name, part in space.spaces.items())
+        return "Dict of " + "; ".join(f"{name}: {_describe_space(part)}" for name, part in space.spaces.items())
     if isinstance(space, Tuple):
-        return "Tuple of " + "; ".join(_of_space(part) for part in space.spaces)
+        return "Tuple of " + "; ".join(_describe_space(part) for part in space.spaces)
     shape = ",".join(map(str, space.shape))
-    return f"Box {np.dtype(space.dtype).name}[{shape}], {_of_bounds(space)}"
+    return f"Box {np.dtype(space.dtype).name}[{shape}], {_describe_bounds(space)}"
 
 
-def _of_bounds(space: Box) -> str:
+def _describe_bounds(space: Box) -> str:
     low, high = (np.unique(np.asarray(bound, np.float64)) for bound in (space.low, space.high))
     if len(low) == len(high) == 1:
         return f"{_number(low[0])} to {_number(high[0])}"
     pairs = np.stack([np.broadcast_to(np.asarray(b, np.float64), space.shape).ravel() for b in (space.low, space.high)], 1)
     if len(pairs) > 8:
-        return f"from {_number(low[0])} up, to {_number(high[-1])} at most"
+        return f"at least {_number(low[0])}, at most {_number(high[-1])}"
     return ", ".join(f"{_number(a)} to {_number(b)}" for a, b in pairs)
 
 
@@ -155,7 +155,7 @@ def _fields(params: Any) -> Iterator[tuple[str, Any]]:
         yield from params._asdict().items()
 
 
-def _of_value(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is inspect.Parameter.empty:
         return "must be given"
     if value is None or isinstance(value, bool):
@@ -166,12 +166,12 @@ def _of_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _preset(name: str) -> dict[str, Any]:
+def _preset_table(name: str) -> dict[str, Any]:
     return tomllib.loads(preset_text(name))
 
 
-def _of_preset(name: str) -> str:
-    """The first sentence of the comment that a preset begins with."""
+def _describe_preset(name: str) -> str:
+    """Return the first sentence of the comment at the top of a preset."""
     lines = []
     for line in preset_text(name).splitlines():
         if not line.startswith("#"):
@@ -180,6 +180,6 @@ def _of_preset(name: str) -> str:
     return sentence(" ".join(lines))
 
 
-def _wrapped(start: str, text: str) -> str:
-    """`start` and a text beside it, on as many lines as the terminal's width makes it."""
-    return wrapped(text, columns(), f"{start}  ", " " * (len(start) + 2)) if text else start.rstrip()
+def _wrap_beside(start: str, text: str) -> str:
+    """Return `start` with a text beside it, wrapped to the terminal's width."""
+    return wrap_text(text, columns(), f"{start}  ", " " * (len(start) + 2)) if text else start.rstrip()

@@ -1,4 +1,4 @@
-"""The `rljax` command: `rljax --help` teaches it."""
+"""The `rljax` command; `rljax --help` explains it."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInt
 DESCRIPTION = "Reinforcement learning in one compiled JAX program."
 
 EXAMPLES = (
-    ("rljax train cartpole_ppo", "train a preset; makes runs/cartpole_ppo"),
+    ("rljax train cartpole_ppo", "train a preset into runs/cartpole_ppo"),
     ("rljax train cartpole_ppo --learning-rate 1e-3", "change any field of its configuration"),
-    ('rljax train cartpole_ppo --network.hidden "[128,128]"', "also inside tables"),
-    ("rljax train tmaze_ppo_gru --network.type lstm", "a policy with memory"),
+    ('rljax train cartpole_ppo --network.hidden "[128,128]"', "change a key inside a table"),
+    ("rljax train tmaze_ppo_gru --network.type lstm", "train a policy with memory"),
     ("rljax train my_config.toml --run-dir runs/mine", "train your own file, into a folder of your choice"),
-    ("rljax train ppo --env Acrobot-v1", "any algorithm with its defaults"),
-    ("rljax train cartpole_ppo --seeds 8", "8 seeds in one program"),
-    ("rljax train --resume runs/mine", "go on after Ctrl-C, a kill or --max-minutes, bit for bit"),
+    ("rljax train ppo --env Acrobot-v1", "train any algorithm with its defaults"),
+    ("rljax train cartpole_ppo --seeds 8", "train 8 seeds in one program"),
+    ("rljax train --resume runs/mine", "continue after Ctrl-C, a kill or --max-minutes, bit for bit"),
     ("rljax train --resume runs/mine --total-timesteps 1e6", "train a run for longer"),
-    ("rljax train --fork runs/mine --learning-rate 1e-4", "a new run from a checkpoint, with anything changed"),
-    ("rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3", "a grid of values times seeds in one program"),
-    ("rljax tune cartpole_ppo --trials 64", "better numbers with Optuna, 16 trials at once"),
+    ("rljax train --fork runs/mine --learning-rate 1e-4", "start a new run from a checkpoint, with any field changed"),
+    ("rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3", "train a grid of values times seeds in one program"),
+    ("rljax tune cartpole_ppo --trials 64", "search for better hyperparameters with Optuna, 16 trials at once"),
     ("rljax eval runs/cartpole_ppo", "play 100 episodes with the trained agent"),
-    ("rljax show runs/cartpole_ppo", "configuration, figures, checkpoints, learning curve"),
-    ("rljax plot runs/*", "learning curves with confidence bands, as PNG or SVG"),
-    ("rljax plot --kind openloop runs/cartpole_dreamer", "what a world model foresees, against what came"),
+    ("rljax show runs/cartpole_ppo", "print configuration, figures, checkpoints, learning curve"),
+    ("rljax plot runs/*", "draw learning curves with confidence bands, as PNG or SVG"),
+    ("rljax plot --kind openloop runs/cartpole_dreamer", "compare a world model's predictions with the observations"),
     ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),
-    ("rljax tournament runs/* --include random,mcts", "agents of a game against each other, with ratings"),
+    ("rljax tournament runs/* --include random,mcts", "rate the agents of a game against each other"),
     ("rljax play runs/tictactoe_selfplay", "play against an agent in the terminal"),
-    ("rljax export runs/cartpole_ppo --out policy", "the policy as files that JAX alone (or ONNX) runs"),
-    ("rljax list", "presets, environments, algorithms and their fields"),
-    ("rljax bench ppo", "measure this machine, beside rejax where it is installed"),
+    ("rljax export runs/cartpole_ppo --out policy", "write the policy as files that JAX alone (or ONNX) runs"),
+    ("rljax list", "list presets, environments, algorithms and their fields"),
+    ("rljax bench ppo", "measure speed on this machine, beside rejax if it is installed"),
     ("rljax reproduce cartpole_ppo", "measure a published figure again"),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted."""
+    """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong) or 130 (interrupted)."""
     print_anywhere()
     try:
         try:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with _one_line_warnings():
                 _run(command, overrides)
         finally:
-            sys.stdout.flush()  # what cannot be printed is noticed here, and not while Python exits
+            sys.stdout.flush()  # so that output that cannot be written fails here, and not while Python exits
     except ConfigError as error:
         _fail(error, 2)
     except RljaxError as error:
@@ -90,14 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _drop_output() -> None:
-    """Without this, Python complains once more while it exits."""
+    """Send standard output to the null device, or Python complains once more while it exits."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Our own warnings as one line each, every time; the others as Python shows them."""
+    """Print every warning of rljax as one line, each time; leave the others to Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", RljaxWarning)
         usual = warnings.showwarning
@@ -113,10 +113,10 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _fail(message: object, status: int) -> None:
-    with contextlib.suppress(OSError):  # the status says it where nothing can be printed
+    with contextlib.suppress(OSError):  # where nothing can be printed, the exit status still tells
         print(f"rljax: {message}", file=sys.stderr, flush=True)
     if "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized():
-        # At exit JAX would wait for the other processes of the run; so they notice that this one is gone.
+        # A normal exit would wait for the other processes of the run; this one lets them notice that it is gone.
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)
@@ -124,7 +124,7 @@ def _fail(message: object, status: int) -> None:
 
 def _run(command: Any, overrides: dict[str, Any]) -> None:
     _use_compilation_cache()
-    # For env = "module:Class"; last, so that no file there takes the place of what is installed.
+    # For env = "module:Class". It comes last, so that no local file hides an installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     from rljax.cli import listing, measure, search, train, view
@@ -158,7 +158,7 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
 
 
 def _use_compilation_cache() -> None:
-    """Keep compiled programs between starts, in JAX_COMPILATION_CACHE_DIR where that is set, else in the user's cache."""
+    """Keep compiled programs between starts, in JAX_COMPILATION_CACHE_DIR if it is set, else in the user's cache."""
     import jax
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):

@@ -14,14 +14,14 @@ from rljax.cli.options import (
     Reproduce,
 )
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.view.layout import columns, say, wrapped
+from rljax.run.view.layout import columns, say, wrap_text
 
 
 def bench(options: Bench) -> None:
-    """`rljax bench`: measure and print tables in Markdown, and write them as JSON."""
+    """`rljax bench`: measure, print tables in Markdown, and write them as JSON."""
     from rljax.run.bench.suites import SUITES
-    from rljax.run.bench.timing import printed_tables
-    from rljax.run.files.outputs import output_path, written_aside
+    from rljax.run.bench.timing import parse_tables
+    from rljax.run.files.outputs import atomic_file, output_path
 
     suite, repeats = options.suite, options.repeats
     if suite not in SUITES:
@@ -31,8 +31,8 @@ def bench(options: Bench) -> None:
     with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
         SUITES[suite](repeats)
     if path is not None:
-        with written_aside(path) as aside:
-            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **printed_tables(said.getvalue())}, indent=1) + "\n")
+        with atomic_file(path) as aside:
+            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **parse_tables(said.getvalue())}, indent=1) + "\n")
         print(path)
 
 
@@ -43,10 +43,10 @@ def reproduce(options: Reproduce) -> None:
     if options.name is None:
         width = max(map(len, figures.EXPERIMENTS))
         start = f"{'name':{width}}  seeds  minutes  "
-        print(wrapped("what is measured (minutes on one core, about)", columns(), start, " " * len(start)))
+        print(wrap_text("what is measured (minutes: approximate, on one core)", columns(), start, " " * len(start)))
         for name, experiment in figures.EXPERIMENTS.items():
             start = f"{name:{width}}  {experiment.seeds:5}  {experiment.minutes:7g}  "
-            print(wrapped(experiment.measures, columns(), start, " " * len(start)))
+            print(wrap_text(experiment.measures, columns(), start, " " * len(start)))
         return
     folder = Path(options.out)
     record = figures.reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)
@@ -55,7 +55,7 @@ def reproduce(options: Reproduce) -> None:
 
 
 class _Tee(io.TextIOBase):
-    """Writes to several streams."""
+    """Stream that writes to several streams."""
 
     def __init__(self, *streams: Any):
         self.streams = streams

@@ -15,111 +15,118 @@ class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume or --fork."""
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume or --fork."""
     run_dir: str | None = None
-    """Folder to make for this run; runs/NAME, with a number where that is taken, unless given."""
+    """Folder to create for the run; if not given, runs/NAME, with a number appended where that exists."""
     seeds: int | None = None
-    """Train this many seeds in one program: --seed, --seed + 1, ..."""
+    """Number of seeds to train in one program: --seed, --seed + 1, ..."""
     resume: str | None = None
-    """A run's folder: go on from its latest checkpoint. Only --total-timesteps may be changed."""
+    """Folder of a run to continue from its latest checkpoint. Only --total-timesteps may be changed."""
     fork: str | None = None
-    """A checkpoint, or a run's folder: a new run from there, with any field changed."""
+    """Checkpoint, or folder of a run, to start a new run from. Any field may be changed."""
     log: tuple[str, ...] = ()
-    """Loggers besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
+    """Loggers to use besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
     max_minutes: float | None = None
-    """Stop and save after this long."""
+    """Number of minutes after which to save and stop."""
     checkpoint_every: float | None = None
-    """Save each time this many environment steps have been taken."""
+    """Number of environment steps between checkpoints."""
     checkpoint_seconds: float | None = 60.0
-    """Save when this long has passed since the last save; none: only at the end, and where other options say so."""
+    """Number of seconds between checkpoints; none saves only at the end and where other options say so."""
     keep: int | None = 3
-    """How many checkpoints to keep besides the best; none: all."""
+    """Number of latest checkpoints to keep besides the best one; none keeps all."""
     coordinator: str | None = None
-    """Of a run of several processes or machines: address:port of process 0, the same for all."""
+    """Address of process 0 (address:port) in a run of several processes or machines; the same for all of them."""
     num_processes: int = 1
-    """How many there are; their devices together are --num-devices."""
+    """Number of processes of the run; --num-devices counts the devices of all processes together."""
     process_id: int = 0
-    """Which of them this is, from 0; the first writes and speaks."""
+    """Index of this process, from 0; process 0 writes the files and prints."""
 
 
 @dataclasses.dataclass
 class Sweep:
-    """Train every combination of values of some fields, times seeds, in as few programs as possible:
-    --learning-rate 1e-4 3e-4 1e-3 --ent-coef 0 0.01. A field with one value is changed in all."""
+    """Train every combination of the given values of fields, each with several seeds, in as few programs as possible.
+
+    Example: rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 3e-4 1e-3 --ent-coef 0 0.01
+
+    A field with a single value is set to it in all runs."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume."""
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     seeds: int = 1
-    """Seeds of each combination: --seed, --seed + 1, ..."""
+    """Number of seeds for each combination: --seed, --seed + 1, ..."""
     search: Literal["grid", "random", "sobol"] = "grid"
-    """grid, or random or sobol: points of a space, where a field may be a range, low:high or low:high:log."""
+    """Search method. random and sobol draw points; there a field may be a range, low:high or low:high:log."""
     samples: Annotated[int | None, Bounds(1, 1_000_000)] = None
-    """How many points a random or sobol search tries."""
+    """Number of points that a random or sobol search tries."""
     run_dir: str | None = None
-    """Folder to make: results.csv, best.toml, sweep.png; sweeps/NAME, with a number where that is taken, unless given."""
+    """Folder to create for results.csv, best.toml and sweep.png; if not given, sweeps/NAME, with a number where that exists."""
     resume: str | None = None
-    """A sweep's folder: train the runs that are not in its results.csv yet."""
+    """Folder of a sweep to continue: train the runs that are not in its results.csv yet."""
     max_runs: Annotated[int, Bounds(1, 1_000_000)] = 4096
-    """Refuse sweeps of more runs than this."""
+    """Refuse a sweep of more runs than this."""
     batch_size: Annotated[int | None, Bounds(1, 1_000_000)] = None
-    """Runs in one program at most; as many as fit in memory (at most 64 on a CPU) unless given."""
+    """Largest number of runs in one program; if not given, as many as fit in memory, at most 64 on a CPU."""
     episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """Played with the last policy of each run, to rank them."""
+    """Number of episodes to play with the final policy of each run, to rank the runs."""
     parquet: bool = False
     """Write results.parquet as well."""
 
 
 @dataclasses.dataclass
 class Tune:
-    """Look for better numbers with Optuna, a batch of trials at a time in one program. Fields are ranges (low:high or
-    low:high:log) or lists: --learning-rate 1e-5:1e-2:log --ent-coef 0 0.01. Without any, a wide prior of the usual ones."""
+    """Search for better hyperparameters with Optuna, training a batch of trials at a time in one program.
+
+    Give each field a range (low:high or low:high:log) or a list: --learning-rate 1e-5:1e-2:log --ent-coef 0 0.01. Without any
+    such field, the usual ones are searched over wide ranges."""
 
     config: tyro.conf.Positional[str | None] = None
-    """A preset or an algorithm (`rljax list`), or a TOML file; not with --resume."""
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     trials: Annotated[int, Bounds(1, 1_000_000)] = 64
-    """Of the study, those of other processes included."""
+    """Number of trials in the study, including those run by other processes."""
     batch_size: Annotated[int, Bounds(1, 1_000_000)] = 16
-    """Trials that train at once."""
+    """Number of trials to train at once."""
     seeds: int = 1
-    """Of each trial, whose value is their mean."""
+    """Number of seeds per trial; a trial's value is the mean over its seeds."""
     episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """Played with each last policy."""
+    """Number of episodes to play with the final policy of each seed."""
     pruner: Literal["percentile", "median", "halving", "none"] = "percentile"
-    """Which trials are given up early: the worst quarter at each tenth, the worse half, by successive halving, or none."""
+    """Trials to stop at each tenth: the worst quarter (percentile), the worse half (median), by successive halving, or none."""
     storage: str | None = None
-    """An Optuna URL (sqlite:///study.db) or the file of a journal; study.journal in the folder unless given."""
+    """Optuna URL (sqlite:///study.db) or path of a journal file; if not given, study.journal in the folder."""
     run_dir: str | None = None
-    """Folder to make: trials.csv, best.toml, tune.png; tunes/NAME, with a number where that is taken, unless given."""
+    """Folder to create for trials.csv, best.toml and tune.png; if not given, tunes/NAME, with a number where that exists."""
     resume: str | None = None
-    """A study's folder: go on with it, or help another process that works on it."""
+    """Folder of a study to continue, also while another process works on it."""
 
 
 @dataclasses.dataclass
 class Saved:
-    """What a command needs to find an agent."""
+    """Options of every command that loads a trained agent."""
 
     run: tyro.conf.Positional[str]
-    """The run's folder, or one of its checkpoints."""
+    """Folder of the run, or one of its checkpoints."""
     checkpoint: str = "latest"
-    """latest, best or a number of steps."""
+    """Checkpoint to load: latest, best or a number of steps."""
     seed_index: str = "best"
-    """Of a run of several seeds: which one, from 0, or best."""
+    """Seed to load from a run of several seeds: its index, from 0, or best."""
 
 
 @dataclasses.dataclass
 class Played(Saved):
+    """Options of every command that plays episodes with a trained agent."""
+
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
-    """Key of the episodes."""
+    """Seed of the episodes' random numbers."""
     sample: bool = False
     """Sample actions instead of taking the most probable one."""
 
 
 @dataclasses.dataclass
 class Eval(Played):
-    """Play whole episodes with a trained agent and print what it scored."""
+    """Play whole episodes with a trained agent and print its returns."""
 
     episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """How many episodes."""
+    """Number of episodes to play."""
 
 
 @dataclasses.dataclass
@@ -127,46 +134,46 @@ class Record(Played):
     """Record an agent playing, as a GIF or an MP4."""
 
     out: str = "agent.gif"
-    """The file: .gif or .mp4."""
+    """File to write: .gif or .mp4."""
     episodes: Annotated[int, Bounds(1, 1000)] = 1
-    """How many episodes, one after the other."""
+    """Number of episodes to record, one after the other."""
     max_steps: Annotated[int, Bounds(1, 1_000_000)] = 1000
     """Cut an episode off after this many steps."""
     fps: Annotated[int | None, Bounds(1, 1000)] = None
-    """Frames per second; 30, and 1 of games in which players take turns, unless given."""
+    """Frames per second; if not given, 30, or 1 for games in which players take turns."""
 
 
 @dataclasses.dataclass
 class Export(Saved):
-    """Write the policy as files that run without rljax: by jax.export for CPU, CUDA and TPU, and as ONNX with jax2onnx."""
+    """Write the policy as files that run without rljax: with jax.export for CPU, CUDA and TPU, and as ONNX with jax2onnx."""
 
     out: str = "policy"
-    """The folder to make."""
+    """Folder to create."""
 
 
 @dataclasses.dataclass
 class Tournament:
-    """Let agents of one game play each other: ratings with 95 % intervals, and a heat map of the results."""
+    """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs, or checkpoints."""
     include: str = ""
-    """Players that need no training, by commas: random (whose rating is 1000), mcts (100 simulations)."""
+    """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move)."""
     games: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """Games of each pairing, the seats taken in turn. Where nobody draws moves, a repeated game counts once."""
+    """Number of games per pairing, taking turns at the seats. When no player samples moves, a repeated game counts once."""
     openings: Annotated[int | None, Bounds(0, 1000)] = None
-    """Random moves that each game begins with, each opening played from both seats; as the game says, or none with --sample and
-    where games differ by themselves, unless given."""
+    """Number of random moves at the start of each game; each opening is played from both seats.
+    If not given, the game's own number, but none with --sample or where chance makes games differ."""
     system: Literal["auto", "round-robin", "swiss"] = "auto"
-    """round-robin, swiss, or auto: swiss from more than 50 pairings on."""
+    """Pairing system; auto is swiss for more than 50 pairings, else round-robin."""
     out: str = "tournament.png"
-    """The heat map: .png, .svg or .pdf."""
+    """File of the heat map: .png, .svg or .pdf."""
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
-    """Key of the games."""
+    """Seed of the games' random numbers."""
     sample: bool = False
-    """Sample actions instead of taking the most probable one; always so where the best policy is random, as in poker."""
+    """Sample actions instead of taking the most probable one; always on where the best policy is random, as in poker."""
     simulations: Annotated[int, Bounds(0, 100_000)] = 0
-    """Positions that the runs' agents look at before each move; 0: they take what their policies say."""
+    """Number of positions that the runs' agents search before each move; 0 plays the policy without search."""
 
 
 @dataclasses.dataclass
@@ -174,76 +181,76 @@ class Play(Saved):
     """Play a game against a trained agent in the terminal."""
 
     seat: int = 0
-    """Yours, from 0; the agent takes all others."""
+    """Your seat, from 0; the agent takes all others."""
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
-    """Key of the game."""
+    """Seed of the game's random numbers."""
     sample: bool = False
-    """The agent samples its actions; always so where the best policy is random, as in poker."""
+    """Let the agent sample its actions; always on where the best policy is random, as in poker."""
     simulations: Annotated[int, Bounds(0, 100_000)] = 0
-    """Positions that the agent looks at before each move; 0: it takes what its policy says."""
+    """Number of positions that the agent searches before each move; 0 plays the policy without search."""
 
 
 @dataclasses.dataclass
 class Plot:
-    """Draw learning curves, the interquartile mean over seeds with a 95 % bootstrap interval, or what a world model foresees,
-    or the results of a league.
+    """Draw learning curves, a world model's predictions, or the results of a league.
 
-    Runs that differ in their seed only are one curve."""
+    A curve is the interquartile mean over seeds with a 95 % bootstrap interval. Runs that differ only in their seed are one
+    curve."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs."""
     kind: Literal["curves", "openloop", "payoffs"] = "curves"
-    """curves; openloop: true and predicted observations of one run of Dreamer, and the error of each step ahead; payoffs: what
-    the players of one league have got against each other."""
+    """Plot to draw. openloop: true and predicted observations of a Dreamer run; payoffs: results between a league's players."""
     out: str | None = None
-    """The picture: .png, .svg or .pdf; KIND.png unless given."""
+    """File to write: .png, .svg or .pdf; if not given, KIND.png."""
     metric: str | None = None
-    """Of curves: what to draw; eval/return where all runs have it, else episode/return, unless given."""
+    """Metric to draw as curves; if not given, eval/return where all runs have it, else episode/return."""
 
 
 @dataclasses.dataclass
 class Show:
-    """Print a run: its configuration, figures, checkpoints and learning curve."""
+    """Print a run's configuration, figures, checkpoints and learning curve."""
 
     run: tyro.conf.Positional[str]
-    """The run's folder."""
+    """Folder of the run."""
 
 
 @dataclasses.dataclass
 class List:
-    """List presets, environments and algorithms; with a name, the fields of that algorithm, the text of that preset, or what that
-    environment is."""
+    """List presets, environments and algorithms, or describe one of them.
+
+    With a name, print the fields of that algorithm, the text of that preset, or a description of that environment."""
 
     name: tyro.conf.Positional[str | None] = None
-    """An algorithm, a preset or an environment."""
+    """Name of an algorithm, a preset or an environment."""
 
 
 @dataclasses.dataclass
 class Bench:
-    """Measure speed on this machine: compile and run time apart, interleaved with a peer where one is installed."""
+    """Measure speed on this machine: compile time and run time apart, interleaved with a peer library if one is installed."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """The benchmark to run: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
+    """Benchmark to run: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
     repeats: Annotated[int, Bounds(1, 1000)] = 5
-    """Interleaved repeats; medians are reported."""
+    """Number of interleaved repeats; medians are reported."""
     json: str | None = None
-    """A file for the tables as JSON as well."""
+    """File to write the tables to, as JSON."""
 
 
 @dataclasses.dataclass
 class Reproduce:
-    """Measure a published figure again and write its record, results/NAME.json; without a name, list what there is."""
+    """Measure a published figure again and write its record, results/NAME.json; without a name, list the experiments."""
 
     name: tyro.conf.Positional[str | None] = None
-    """An experiment."""
+    """Name of an experiment."""
     seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
-    """How many seeds; as many as were published unless given."""
+    """Number of seeds; if not given, as many as were published."""
     first_seed: Annotated[int, Bounds(0, 2**32 - 1)] = 5000
-    """The first of them; presets were tuned with others."""
+    """First of the seeds; the presets were tuned on others."""
     budget: float = 1.0
-    """The share of each configuration's steps to train: 0.1 for a quick look."""
+    """Fraction of each configuration's steps to train: 0.1 for a quick look."""
     out: str = "results"
-    """The folder for the record."""
+    """Folder for the record."""
 
 
 Command = (

@@ -1,4 +1,4 @@
-"""Fields of a configuration that the command line changes."""
+"""Read the changes of configuration fields from the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rljax.run.search.space import parse_range
 
 
 class WholeTable(dict[str, Any]):
-    """A table given at once, `--network "{ hidden = [32] }"`: it takes the place of the file's, where single keys join it."""
+    """Table given as a whole, `--network "{ hidden = [32] }"`: it replaces the file's table, while single keys are merged."""
 
 
 def overrides_of(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """`learning-rate 1e-3`, `anneal-lr false`, `network.hidden [64,64]` as a (nested) table."""
+    """Return flags such as `learning-rate 1e-3`, `anneal-lr false`, `network.hidden [64,64]` as a (nested) table."""
     table: dict[str, Any] = {}
     for name, text in fields:
         *tables, leaf = name.replace("-", "_").split(".")
@@ -24,26 +24,29 @@ def overrides_of(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
         for part in tables:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"--{name}: {part} was given a value of its own before")
+                raise ConfigError(f"--{name}: {part} already has a value of its own; give its keys or the whole table, not both")
         value = _value(text)
         target[leaf] = WholeTable(value) if isinstance(value, dict) else value
     return table
 
 
 def axes_of(fields: Sequence[tuple[str, Sequence[str]]]) -> dict[str, Any]:
-    """`learning-rate 1e-4 1e-3` and `gamma 0.9:0.999` as lists of values and ranges by name; keys of tables stay dotted."""
+    """Return flags such as `learning-rate 1e-4 1e-3` and `gamma 0.9:0.999` as value lists and ranges by name.
+
+    Keys of tables stay dotted.
+    """
     axes: dict[str, Any] = {}
     for flag, texts in fields:
         name = flag.replace("-", "_")
         found = parse_range(texts[0], name) if len(texts) == 1 else None
         if name in axes:
-            raise ConfigError(f"--{flag}: comes twice; give all of its values at once")
+            raise ConfigError(f"--{flag}: is given twice; give all of its values at once")
         axes[name] = found or [_value(text) for text in texts]
     return axes
 
 
-def merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Overrides of single keys of a table (`--network.hidden`) leave the table's other keys as the file has them."""
+def merge_tables(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Complete overrides of single keys of a table (`--network.hidden`) with the table's other keys from the file."""
     tables = {key: value for key, value in overrides.items() if isinstance(value, dict) and not isinstance(value, WholeTable)}
     if not tables:
         return overrides
@@ -54,8 +57,8 @@ def merged(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str, Any]
     return {**overrides, **joined}
 
 
-def swallowed(values: Mapping[str, Iterable[Any]]) -> str:
-    """A hint where an option before the preset may have taken it for one of its values."""
+def swallowed_hint(values: Mapping[str, Iterable[Any]]) -> str:
+    """Return a hint if an option may have taken the preset after it as one of its values, else ""."""
     for name, given in values.items():
         for value in given:
             if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):
@@ -64,8 +67,8 @@ def swallowed(values: Mapping[str, Iterable[Any]]) -> str:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, or else the text itself: `64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`, `CartPole-v1`."""
+    """Read a TOML value (`64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`); return any other text as it is (`CartPole-v1`)."""
     try:
         return tomllib.loads(f"x = {text}")["x"] if "\n" not in text else text
-    except (ValueError, RecursionError):  # no TOML, or more digits or brackets than Python reads
+    except (ValueError, RecursionError):  # not TOML, or more digits or brackets than Python reads
         return text

@@ -1,4 +1,4 @@
-"""From arguments to a command and fields of the configuration."""
+"""Parse arguments into a command and fields of the configuration."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import tyro
 
 from rljax.cli.overrides import axes_of, overrides_of
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
-from rljax.run.view.layout import WIDTH, columns, wrapped
+from rljax.run.view.layout import WIDTH, columns, wrap_text
 
 OF_FIELDS = ("train", "sweep", "tune")
-"""Commands of which fields of the configuration are flags."""
+"""Commands that take the fields of the configuration as flags."""
 
 
 class Bounds(NamedTuple):
-    """The range of a number that a command takes, in the annotation of its option: `Annotated[int, Bounds(1, 1000)]`."""
+    """Range of a number that a command takes, in the annotation of its option: `Annotated[int, Bounds(1, 1000)]`."""
 
     low: int
     high: int
@@ -33,13 +33,13 @@ class Bounds(NamedTuple):
 def parse(
     arguments: Sequence[str], commands: Any, description: str, examples: Sequence[tuple[str, str]]
 ) -> tuple[Any, dict[str, Any]]:
-    """The command, and the fields of the configuration to change: values of `train`, lists or ranges of sweeps and tuning.
+    """Parse the command and the configuration fields to change: values for `train`, lists or ranges for `sweep` and `tune`.
 
     Args:
-        arguments: what follows `rljax`.
+        arguments: arguments after `rljax`.
         commands: union of the dataclasses of all commands.
-        description: what `rljax --help` begins with.
-        examples: commands that follow it, each with what it does.
+        description: first line of `rljax --help`.
+        examples: example commands listed below it, each with its description.
 
     Raises:
         ConfigError: an unknown command or option (the closest match is named), or a bad value.
@@ -58,10 +58,10 @@ def parse(
     own, fields = _split(arguments, options) if name in OF_FIELDS else (arguments, [])
     errors, output = io.StringIO(), io.StringIO()
     width = columns() or WIDTH
-    shown_first = f"{description}\n{_listed(examples, width)}"
+    header = f"{description}\n{_format_examples(examples, width)}"
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
-            command, rest = tyro.cli(commands, args=own, prog="rljax", description=shown_first, return_unknown_args=True)
+            command, rest = tyro.cli(commands, args=own, prog="rljax", description=header, return_unknown_args=True)
     except SystemExit as stop:
         if not stop.code:
             print("\n".join(_help_line(line, width) for line in output.getvalue().splitlines()))
@@ -73,15 +73,17 @@ def parse(
     if rest:
         raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
     _check_bounds(command)
-    _check_meant([field for field, _ in fields], options)
+    _check_misspelt([field for field, _ in fields], options)
     if name in ("sweep", "tune"):
         return command, axes_of(fields)
     return command, overrides_of([(field, values[0]) for field, values in fields])
 
 
 def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The arguments of the command itself, and the others as (name, values): fields of the configuration, of which `train` takes
-    one value each; no value is true."""
+    """Split the arguments into the command's own and the configuration fields, as (name, values).
+
+    A field of `train` takes one value. A field without a value is true.
+    """
     several = arguments[0] != "train"
     known = {"help", *options}
     own: list[str] = []
@@ -101,31 +103,31 @@ def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str],
 
 
 def _first_lines(box: str) -> str:
-    """Return the message in tyro's box as one line: its first paragraph, and the next where that ends in a colon."""
+    """Return the message in tyro's box as one line: its first paragraph, and the second if the first ends in a colon."""
     lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
     paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
     said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
     return said.rstrip(".") or "bad arguments"
 
 
-def _listed(examples: Iterable[tuple[str, str]], width: int) -> str:
-    """Commands, and what they do: beside them on a wide terminal, else below."""
+def _format_examples(examples: Iterable[tuple[str, str]], width: int) -> str:
+    """Return the commands with their descriptions: beside them on a wide terminal, else below."""
     start = 2 + max(len(command) for command, _ in examples) + 2
     if width >= start + 56:
         return "\n".join(f"  {command}".ljust(start) + what for command, what in examples)
-    return "\n".join(f"  {command}\n{wrapped(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
+    return "\n".join(f"  {command}\n{wrap_text(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
 
 
 def _help_line(line: str, width: int) -> str:
-    """tyro breaks what is in its boxes; usage and descriptions are as wide as they are."""
+    """Wrap a line of the help text. tyro wraps only the text in its boxes, not usage lines and descriptions."""
     if line.startswith("usage: "):
         line = re.sub(r"\{[^}]*,[^}]*\}", "COMMAND ...", line)
     indent = line[: len(line) - len(line.lstrip())]
-    return wrapped(line.strip(), width, indent, indent) if len(line) > width else line.rstrip()
+    return wrap_text(line.strip(), width, indent, indent) if len(line) > width else line.rstrip()
 
 
 def _check_bounds(command: Any) -> None:
-    """Refuse numbers that no command could ever finish with, or hold in memory."""
+    """Refuse numbers so large that the command could never finish or fit in memory."""
     for name, hint in typing.get_type_hints(type(command), include_extras=True).items():
         value = getattr(command, name)
         for bounds in getattr(hint, "__metadata__", ()):
@@ -133,9 +135,8 @@ def _check_bounds(command: Any) -> None:
                 raise ConfigError(f"{name} = {shown(value)}: expected a whole number from {bounds.low} to {bounds.high}")
 
 
-def _check_meant(fields: Iterable[str], options: Sequence[str]) -> None:
-    """Name the option where an unknown field looks like one of the command's own; other unknown fields are named when the
-    configuration is made."""
+def _check_misspelt(fields: Iterable[str], options: Sequence[str]) -> None:
+    """Refuse an unknown field that looks like a misspelt option of the command; `Config` refuses all other unknown fields."""
     from rljax.core.config import ALGORITHMS
 
     known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}

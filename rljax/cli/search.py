@@ -15,23 +15,23 @@ from rljax.cli.options import (
     Sweep,
     Tune,
 )
-from rljax.cli.overrides import swallowed
+from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.files.folder import check_free
 from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
-from rljax.run.search.space import changed
+from rljax.run.search.space import apply_cell
 from rljax.run.view.layout import make_console, make_table, print_table, say
-from rljax.run.view.lines import shown
+from rljax.run.view.lines import format_value
 
 TABLE_ROWS = 20
-"""Cells of a sweep that are printed: the best ones."""
+"""Number of cells of a sweep to print, best first."""
 
 
 def sweep(options: Sweep, axes: dict[str, Any]) -> None:
-    """`rljax sweep`: a table of what each combination of values came to, and files of all runs."""
+    """`rljax sweep`: print a table of the returns of each combination of values, and write files of all runs."""
     if options.parquet:
         plans.check_parquet()
     if options.resume is not None:
@@ -41,7 +41,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         say(f"resuming the sweep in {folder}")
     else:
         name = _source(options.config, axes, "sweep")
-        config, space = _fixed_and_varied(load_config(name), axes)
+        config, space = _split_axes(load_config(name), axes)
         how: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "search", "samples", "max_runs")}
         plan, episodes = plans.plan_sweep(config, space, **how), options.episodes
         sweeps.check_numbers(options.batch_size, episodes)
@@ -60,7 +60,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
 
 
 def tune(options: Tune, axes: dict[str, Any]) -> None:
-    """`rljax tune`: the best trial, and files of the study."""
+    """`rljax tune`: print the best trial and write the files of the study."""
     tuning.check_optuna()
     same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
     how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
@@ -68,12 +68,12 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         _check_resumed(options, axes, ("run_dir", *same))
         folder = Path(options.resume)
         tuning.read_tune(folder)
-        say(f"going on with the study in {folder}")
+        say(f"resuming the study in {folder}")
         with _interruptible("tune", folder):
             result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
-        config, space = _fixed_and_varied(load_config(name), axes)
+        config, space = _split_axes(load_config(name), axes)
         folder = Path(options.run_dir or free_folder(Path("tunes") / Path(name).stem))
         check_free(folder)
         tried = space or tuning.default_space(config)
@@ -95,22 +95,25 @@ def _print_files(folder: Path) -> None:
 
 
 def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
-    """The preset or file of a sweep or of tuning."""
+    """Return the preset or file that a command was given.
+
+    Raises:
+        ConfigError: it was given none.
+    """
     if name is None:
         raise ConfigError(
-            f"nothing to {command}: give a preset or a TOML file (see rljax list), or --resume FOLDER{swallowed(axes)}"
+            f"nothing to {command}: give a preset or a TOML file (see rljax list), or --resume FOLDER{swallowed_hint(axes)}"
         )
     return name
 
 
 def _check_resumed(options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
-    """What is resumed goes on as it was begun."""
+    """Refuse options and fields that would change a resumed sweep or study."""
     defaults = type(options)()
     given = [name for name in ("config", *names) if getattr(options, name) != getattr(defaults, name)]
     if given or axes:
-        raise ConfigError(
-            f"--resume goes on as it was begun: give no configuration and no fields (here: {', '.join([*given, *axes])})"
-        )
+        wrong = ", ".join([*given, *axes])
+        raise ConfigError(f"--resume continues with the original settings: give no configuration and no fields (here: {wrong})")
 
 
 @contextlib.contextmanager
@@ -121,10 +124,13 @@ def _interruptible(command: str, folder: Path) -> Iterator[None]:
         raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}") from None
 
 
-def _fixed_and_varied(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """One value is a change of all runs, as in `rljax train`; several, or a range, are tried."""
+def _split_axes(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Split fields into fixed and searched ones; return the configuration with the fixed ones set, and the searched ones.
+
+    A field with one value is fixed in all runs, as in `rljax train`; a field with several values or a range is searched.
+    """
     single = {name: values[0] for name, values in axes.items() if isinstance(values, list) and len(values) == 1}
-    return changed(config, single), {name: values for name, values in axes.items() if name not in single}
+    return apply_cell(config, single), {name: values for name, values in axes.items() if name not in single}
 
 
 def _print_cells(result: plans.SweepResult) -> None:
@@ -135,7 +141,7 @@ def _print_cells(result: plans.SweepResult) -> None:
         known = returns[np.isfinite(returns)]
         figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
         failed = int(np.isneginf(returns).sum())
-        table.add_row(str(rank + 1), *map(shown, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
+        table.add_row(str(rank + 1), *map(format_value, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
     print_table(make_console(), table)
     if len(order) > TABLE_ROWS:
         print(f"... and {len(order) - TABLE_ROWS} more in results.csv")

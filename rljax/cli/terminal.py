@@ -1,4 +1,4 @@
-"""Printing where it is hard: on terminals that know ASCII only."""
+"""Printing on terminals that know only ASCII."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|
 
 
 def print_anywhere() -> None:
-    """Print something like it for characters that standard output or standard error cannot encode, instead of failing."""
-    codecs.register_error("rljax", _in_ascii)
+    """Print similar ASCII characters for those that standard output or standard error cannot encode, instead of failing."""
+    codecs.register_error("rljax", _to_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="rljax")
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Lines of boxes as `-` and `|`, their corners as `+`, blocks as `#`, anything else as `?`."""
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replace lines of boxes by `-` and `|`, their corners by `+`, blocks by `#`, and all else by `?`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(ASCII)

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 import rljax
-from rljax.cli.folders import beside, free_folder, load_saved
+from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import (
     Eval,
     Train,
 )
-from rljax.cli.overrides import merged, swallowed
+from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.collect.environments import EVALUATION_OPPONENT, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
@@ -31,15 +31,16 @@ from rljax.run.view.layout import say
 
 
 def train(options: Train, overrides: dict[str, Any]) -> None:
-    """`rljax train`: train into a run folder, evaluate greedily, say whether it solved the task and what to do next."""
+    """`rljax train`: train into a run folder, evaluate greedily, and print whether the task is solved and what to do next."""
     for name in ("resume", "fork"):
         if getattr(options, name) is not None and options.config is not None:
-            raise ConfigError(f"{options.config}: --{name} takes the configuration from the run, give no other")
+            raise ConfigError(f"{options.config}: --{name} takes the configuration from the run; give no other")
     if options.coordinator is not None:
         join_processes(options.coordinator, options.num_processes, options.process_id)
     elif options.num_processes != 1 or options.process_id:
-        raise ConfigError("num_processes and process_id: belong to --coordinator, the address of process 0")
-    agent, folder, title, how = _resumed(options, overrides) if options.resume is not None else _new(options, overrides)
+        raise ConfigError("num_processes and process_id: need --coordinator, the address of process 0")
+    prepare = _prepare_new if options.resume is None else _prepare_resumed
+    agent, folder, title, how = prepare(options, overrides)
     config, quoted = agent.config, shlex.quote(str(folder))
     title += f"\ndevice: {device_summary()}"
     if agent.memory:
@@ -78,23 +79,23 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
 
 
 _Training = tuple[Agent, Path, str, dict[str, Any]]
-"""What to train, the run's folder, a line that says so, and the arguments of `fit`."""
+"""Agent to train, folder of the run, title line, and arguments of `fit`."""
 
 
-def _new(options: Train, overrides: dict[str, Any]) -> _Training:
-    """A run that starts anew or as a fork."""
+def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
+    """Prepare a run that starts anew or as a fork."""
     if options.fork is not None:
         parent, _ = split_path(options.fork)
-        config = read_config(parent, **merged(lambda: read_config(parent), overrides))
-        folder = Path(options.run_dir or free_folder(beside(parent)))
+        config = read_config(parent, **merge_tables(lambda: read_config(parent), overrides))
+        folder = Path(options.run_dir or free_folder(fork_folder(parent)))
     elif options.config is not None:
         name = options.config
-        config = load_config(name, **merged(lambda: load_config(name), overrides))
+        config = load_config(name, **merge_tables(lambda: load_config(name), overrides))
         folder = Path(options.run_dir or free_folder(Path("runs") / Path(name).stem))
     else:
         raise ConfigError(
             f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
-            f"{swallowed({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
+            f"{swallowed_hint({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
         )
     agent = rljax.make_agent(config)
     if is_first():
@@ -105,21 +106,21 @@ def _new(options: Train, overrides: dict[str, Any]) -> _Training:
     return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
 
 
-def _resumed(options: Train, overrides: dict[str, Any]) -> _Training:
-    """A run that goes on, with nothing changed but its budget."""
+def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
+    """Prepare a resumed run, with nothing changed but its budget."""
     if options.fork is not None or options.run_dir is not None:
-        raise ConfigError("--resume goes on in the run's own folder: give neither --fork nor --run-dir with it")
+        raise ConfigError("--resume continues in the run's own folder: give neither --fork nor --run-dir with it")
     folder, _ = split_path(options.resume or "")
-    config = read_config(folder, **overrides)  # an unknown field, or a bad value, is told first
+    config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
     refuse_changes([name for name in overrides if name != BUDGET], folder)
     title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
-    # The budget apart: one that the run has passed is an error where the user asks for it.
+    # The budget is an argument of its own: one that the run has already passed is an error only if the user asks for it.
     how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if overrides else None}
     return rljax.make_agent(config), folder, title, how
 
 
 def evaluate(options: Eval) -> None:
-    """`rljax eval`: whole episodes of a trained agent."""
+    """`rljax eval`: play whole episodes with a trained agent and print its returns."""
     run, seed = load_saved(options)
     say(f"{options.run}: {run.config.algorithm}{seed} after {run.step:,} steps")
     _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
@@ -133,7 +134,7 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     returns, lengths, ended = map(np.asarray, results[:3])
     mean, deviation = returns.mean(), returns.std()
     say(
-        f"{_mode(sample)} return over {_played(episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
+        f"{_mode(sample)} return over {_describe_episodes(episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
         f"min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
     )
     if not ended.all():
@@ -146,10 +147,10 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
 
 
 def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> None:
-    """Returns of every seed, and how many reach the threshold; greedy, unless the best policy of the task is random."""
+    """Print the return of every seed and how many reach the threshold; greedy, unless the best policy of the task is random."""
     env = make_evaluation_env(agent.config)[0]
     results = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes)))(states)
-    means, played = np.asarray(results.returns).mean(1), _played(episodes, results.distinct)
+    means, played = np.asarray(results.returns).mean(1), _describe_episodes(episodes, results.distinct)
     say(
         f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: mean {means.mean():.1f}, "
         f"worst {means.min():.1f}, "
@@ -161,8 +162,8 @@ def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> N
         say(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
 
 
-def _played(episodes: int, distinct: Any) -> str:
-    """Say how many episodes a return is the mean of; for games also the opponent, and how many games are distinct."""
+def _describe_episodes(episodes: int, distinct: Any) -> str:
+    """Return the number of episodes in words; for games also the opponent, and how many games are distinct."""
     if distinct is None:
         return f"{episodes} episodes"
     return f"{episodes} games against {EVALUATION_OPPONENT} ({np.min(distinct)} distinct)"

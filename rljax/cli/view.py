@@ -1,4 +1,4 @@
-"""Commands that show a trained agent or take it elsewhere."""
+"""Commands that show, play, rate or export a trained agent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rljax.run.view.layout import say
 
 
 def show(options: Show) -> None:
-    """`rljax show`: a run in the terminal."""
+    """`rljax show`: print a run in the terminal."""
     from rljax.run.view.show import show as show_folder
 
     show_folder(split_path(options.run)[0])
 
 
 def plot(options: Plot) -> None:
-    """`rljax plot`: learning curves, open-loop predictions, or the results of a league."""
+    """`rljax plot`: draw learning curves, open-loop predictions, or the results of a league."""
     out = options.out or f"{options.kind}.png"
     if options.kind == "curves":
         rljax.plot([split_path(run)[0] for run in options.runs], out, metric=options.metric)
@@ -37,7 +37,7 @@ def plot(options: Plot) -> None:
         if len(options.runs) != 1:
             raise ConfigError(f"--kind {options.kind} draws one run: expected a single folder, got {len(options.runs)}")
         if options.metric is not None:
-            raise ConfigError(f"--metric {options.metric}: belongs to --kind curves")
+            raise ConfigError(f"--metric {options.metric}: only --kind curves takes a metric")
         if options.kind == "openloop":
             from rljax.run.view.openloop import plot_openloop
 
@@ -50,7 +50,7 @@ def plot(options: Plot) -> None:
 
 
 def record(options: Record) -> None:
-    """`rljax record`: a GIF or an MP4 of whole episodes."""
+    """`rljax record`: write a GIF or an MP4 of whole episodes."""
     run, seed = load_saved(options)
     recorded = rljax.record(
         rljax.make_agent(run.config),
@@ -66,7 +66,7 @@ def record(options: Record) -> None:
 
 
 def tournament(options: Tournament) -> None:
-    """`rljax tournament`: a table of ratings and a heat map."""
+    """`rljax tournament`: print a table of ratings and draw a heat map."""
     standings = rljax.tournament(
         options.runs,
         include=[name.strip() for name in options.include.split(",") if name.strip()],
@@ -93,7 +93,7 @@ def tournament(options: Tournament) -> None:
 
 
 def play(options: Play) -> None:
-    """`rljax play`: a person against the agent."""
+    """`rljax play`: let a person play against the agent."""
     from rljax.run.view.play import check_seat
     from rljax.run.view.tournament import game_of
 
@@ -106,7 +106,7 @@ def play(options: Play) -> None:
 
 
 def export(options: Export) -> None:
-    """`rljax export`: the policy as files that run without rljax."""
+    """`rljax export`: write the policy as files that run without rljax."""
     from rljax.run.export.policy import export_policy
 
     run, seed = load_saved(options)

@@ -10,25 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.config import Config
-from rljax.core.devices import check_platform, laid_out
+from rljax.core.devices import check_platform, shard_state
 from rljax.core.errors import ConfigError, shown
 
 Metrics = dict[str, jax.Array]
-"""Flat dictionary of f32 scalars, one iteration's; stacked over iterations by make_train."""
+"""Flat dictionary of the f32 scalars of one iteration; `make_train` stacks them over iterations."""
 
 
 def stack_metrics(metrics: Metrics) -> jax.Array:
-    """One vector of all metrics in the order of their names: a loop that stacks each on its own has a kernel for each."""
+    """Return all metrics as one vector, in the order of their names: stacking each in a loop would take a kernel for each."""
     return jnp.stack([metrics[name] for name in sorted(metrics)])
 
 
 class Act(Protocol):
-    """`act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`.
+    """Policy: `act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`.
 
-    `obs` may have any leading batch dimensions, and `mask` (bool, from the environment's `action_mask`) the same ones.
-    Without it every action counts as legal. `carry` is what a policy remembers, a tree of arrays with those dimensions first:
-    None for feed-forward policies. None starts an episode of any policy, and so do zeros: where single episodes of a batch end,
-    set their part of the carry to 0.
+    `obs` may have any leading batch dimensions; `mask` (bool, from the environment's `action_mask`) has the same ones. Without
+    a mask every action is legal. `carry` is the memory of a recurrent policy, a tree of arrays with the same leading dimensions,
+    and None for a feed-forward policy. To start an episode, pass None or zeros: when single episodes of a batch end, set their
+    part of the carry to 0.
     """
 
     def __call__(
@@ -43,17 +43,23 @@ class Act(Protocol):
 
 
 PolicyAndValue = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
-"""`(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`: what a search asks of positions in a game."""
+"""Evaluation of game positions for a search: `(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`."""
 
 
 class Agent(NamedTuple):
-    """`init(key) -> state`; `step(state) -> (state, metrics)`, one iteration of collect and update; `act`, the policy.
+    """An algorithm as pure functions, with its configuration.
 
-    `memory` says in a line what a run keeps on the device, where that is much. `report(state)` has metrics that every evaluation
-    says besides returns, `eval/...`, where an algorithm knows more of its agent. `policy_and_value` belongs to agents that play
-    games: `(state, obs) -> (logits, value)`.
-    `own` names what is not the algorithm's (a loss of yours, say): a run folder notes it, so that nobody trains on without it.
-    `made` is the agent as `make_agent` returned it: functions that you replace since are your own, too (see `own_in`).
+    Attributes:
+        init: `init(key) -> state`.
+        step: `step(state) -> (state, metrics)`, one iteration of collecting and updating.
+        act: the policy.
+        config: the algorithm's configuration.
+        memory: one line about large arrays that a run keeps on the device, else "".
+        report: `report(state)`, further metrics of every evaluation besides returns, logged as `eval/...`; None without any.
+        policy_and_value: evaluation of positions, for agents that play games; else None.
+        own: names of the parts that are not the algorithm's (a loss of yours, say). A run folder notes it, so that nobody
+            resumes the run without them.
+        made: the agent as `make_agent` returned it: functions that you replaced since are your own, too (see `own_in`).
     """
 
     init: Callable[[jax.Array], Any]
@@ -68,11 +74,11 @@ class Agent(NamedTuple):
 
 
 FUNCTIONS = ("step", "act", "report", "policy_and_value")
-"""Those of an agent that a run goes on with; what `init` does is in the run's state."""
+"""Functions of an agent that a resumed run uses; `init` has done its work by then."""
 
 
 def own_in(agent: Agent) -> str:
-    """Name what a user changed in an agent, as a run folder notes it; "" for what `make_agent(config)` returns.
+    """Name the parts that a user changed in an agent, as a run folder notes them; "" for what `make_agent(config)` returns.
 
     Functions that replaced those of `make_agent` are listed, unless the user named the change with `own`.
     """
@@ -88,21 +94,21 @@ def _name_of(function: Any) -> str:
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:
-    """The carry that starts an episode of every observation in `obs [..., *obs_shape]`: zeros; None for feed-forward policies."""
+    """Return the carry at the start of an episode for each of `obs [..., *obs_shape]`: zeros; None for feed-forward policies."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     carry = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), carry)
 
 
 MakeAgent = Callable[[Any], Agent]
-"""From a configuration to its agent: `make_agent`, or a function of yours."""
+"""Function from a configuration to its agent: `make_agent`, or one of yours."""
 
 _MAKERS: dict[type[Config], Callable[..., Agent]] = {}
 _WITH_LOSS: set[type[Config]] = set()
 
 
 def register_agent(config_class: type[Config], make: Callable[..., Agent], *, takes_loss: bool = False) -> None:
-    """Make `make_agent` build agents of `config_class` with `make(config)`, or with `make(config, loss_fn)` too."""
+    """Let `make_agent` build agents of `config_class` with `make(config)`; with `takes_loss` also `make(config, loss_fn)`."""
     _MAKERS[config_class] = make
     if takes_loss:
         _WITH_LOSS.add(config_class)
@@ -112,9 +118,9 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     """Build the agent that a configuration describes: `Agent(init, step, act, config)`.
 
     Args:
-        config: of any algorithm.
-        loss_fn: in place of the algorithm's loss, for PPO, IMPALA and PQN: `(parts, params, batch) -> (loss, metrics)`, as
-            `ppo_loss`, `impala_loss` and `pqn_loss` are. Metrics are f32 scalars.
+        config: configuration of any algorithm.
+        loss_fn: replacement for the loss of PPO, IMPALA or PQN: `(parts, params, batch) -> (loss, metrics)`, like `ppo_loss`,
+            `impala_loss` and `pqn_loss`. Metrics are f32 scalars.
 
     Raises:
         ConfigError: the configuration does not fit the environment or the network, or its algorithm takes no loss.
@@ -131,9 +137,9 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     else:
         _check_loss(config, loss_fn)
         name = _name_of(loss_fn)
-        agent = _MAKERS[type(config)](config, _checked_loss(loss_fn, name))._replace(own=f"the loss {name}")
+        agent = _MAKERS[type(config)](config, _checking_loss(loss_fn, name))._replace(own=f"the loss {name}")
     if config.num_devices > 1:
-        init, step = (laid_out(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
+        init, step = (shard_state(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
         agent = agent._replace(init=init, step=step)
     return agent._replace(made=agent)
 
@@ -149,8 +155,8 @@ def _check_loss(config: Config, loss_fn: Any) -> None:
         raise ConfigError(f"loss_fn = {loss_fn!r}: expected a function (parts, params, batch) -> (loss, metrics)")
 
 
-def _checked_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple[jax.Array, Metrics]]:
-    """The loss, with one line for a result of another form."""
+def _checking_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple[jax.Array, Metrics]]:
+    """Return the loss with a check of the form of its result, so that an error is one clear line."""
 
     def checked(*args: Any) -> tuple[jax.Array, Metrics]:
         result = loss_fn(*args)
@@ -165,10 +171,10 @@ def _checked_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple
 
 
 def own_of(config: Config, make: MakeAgent) -> str:
-    """Name what a user changed in the agents that `make` makes; "" for `make_agent`.
+    """Name the parts that a user changed in the agents that `make` returns; "" for `make_agent`.
 
     Raises:
-        ConfigError: it makes no agents.
+        ConfigError: `make` returns no agent.
     """
     agent = make(config)
     if not isinstance(agent, Agent):
@@ -179,12 +185,12 @@ def own_of(config: Config, make: MakeAgent) -> str:
 
 
 def check_own(what: str, there: str, here: str) -> None:
-    """Refuse to go on with what was begun by an agent that has something of its own, and is not here.
+    """Refuse to resume with an agent whose user-made parts differ from those of the agent that began.
 
     Args:
-        what: goes on: a run, a sweep, a study.
+        what: name of what is resumed: a run, a sweep, a study.
         there: `own_in` of the agent that began it.
-        here: that of the agent at hand.
+        here: `own_in` of the agent at hand.
     """
     if there != here:
         was, now = (own or "the algorithm as it is" for own in (there, here))

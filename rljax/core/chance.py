@@ -1,4 +1,4 @@
-"""Find out whether `step_env` draws. Searches and exact trees rely on one result of each action."""
+"""Find out whether `step_env` is random. Searches and exact trees need a single result of each action."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljax.core.versus import random_player
 
 
 def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
-    """The shapes of the arguments of a step: `(state, action, key)`, the action that of all players."""
+    """Return the shapes of the arguments of a step, `(state, action, key)`; the action of a game is that of all players."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     _, state = jax.eval_shape(lambda k: env.reset_env(k, params), key)
     action = jax.eval_shape(as_space(env.action_space(params)).sample, key)
@@ -25,9 +25,9 @@ def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
 
 
 def uses_key(env: Any, params: Any) -> bool:
-    """Return whether `step_env` uses its key; a step that does not cannot draw. Nothing is computed.
+    """Return whether `step_env` uses its key: without it, a step cannot be random. Nothing is computed.
 
-    What is unused is found by removing dead code from the traced step: a key that is only handed on counts as unused.
+    Dead code is removed from the traced step first, so a key that is only passed on counts as unused.
     """
     state, action, key = step_shapes(env, params)
     traced = jax.make_jaxpr(lambda k, s, a: env.step_env(k, s, a, params)[:4])(key, state, action)
@@ -49,15 +49,15 @@ def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action
 def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 64, num_keys: int = 4) -> bool:
     """Return whether a step of the game depends on its key, whatever the game declares as `step_is_random`.
 
-    A step that never looks at its key is known not to. Of any other, random play is stepped with several keys at once; chance in
-    positions that random play does not come to is not found.
+    A step that does not use its key does not depend on it. Otherwise random games are played and each step is compared under
+    several keys; chance in positions that random play does not reach is not found.
 
     Args:
         game: a `Game`.
-        params: of it; its default ones stand in for traced ones.
-        num_games: played at once.
-        num_steps: of each; games that end begin anew.
-        num_keys: with which each step is compared.
+        params: its parameters; the default ones stand in for traced ones.
+        num_games: number of games played at once.
+        num_steps: number of steps of each; a game that ends begins anew.
+        num_keys: number of keys with which each step is compared.
     """
     if game.step_is_random:
         return True
@@ -80,12 +80,12 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
         state = jax.tree.map(jnp.asarray, game.reset_env(reset_key, params)[1])
         return jnp.all(jax.lax.scan(step, state, jax.random.split(loop_key, num_steps))[1])
 
-    # Also where the caller is being traced: what the game does is known all the same.
+    # The result is known also while the caller is being traced.
     with jax.ensure_compile_time_eval():
         return not bool(jnp.all(jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), num_games))))
 
 
 def holds_key(game: Any, params: Any) -> bool:
-    """Return whether the state contains a random key: later draws are then fixed, and visible to whoever sees the state."""
+    """Return whether the state contains a random key: later draws are then fixed and visible to all who see the state."""
     state, _, _ = step_shapes(game, params)
     return any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state))

@@ -1,4 +1,4 @@
-"""`check_environment`: the contract, and what a little random play shows."""
+"""`check_environment`: check the contract of an environment, by tracing and by random play."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, 
 NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
 
 MAX_BYTES = 2**30
-"""Observations and states of which random play would keep more are not played."""
+"""Largest size of the observations and states that random play keeps; larger environments are not played."""
 
 
 def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None = None) -> None:
     """Check that an environment or a game keeps the contract, by tracing its functions and by random play.
 
-    The shapes, dtypes and structure of all that `reset_env`, `step_env`, `is_truncated` and `action_mask` return are compared
-    with the spaces and with each other (nothing is computed for that; training does it, too). Then 8 environments take 128 random
-    legal steps, which compiles for a second or more: observations must lie in `observation_space`, rewards be finite, every head
-    (of each player to move) have a legal action, episodes not begin truncated, a state's `time` count, and the same keys
-    give the same results. Training plays so with environments, and with wrappers around any, that are not rljax's or gymnax's,
-    once in a process. Numbers of Python (a reward of `1.0`, say) are fine: they are converted. Under a trace (`jit`, `vmap`)
-    nobody plays.
+    First, the shapes, dtypes and structure of the results of `reset_env`, `step_env`, `is_truncated` and `action_mask` are
+    compared with the spaces and with each other. Nothing is computed for this, and training does it, too. Then 8 environments
+    take 128 random legal steps, which compiles for a second or more. Observations must lie in `observation_space`, rewards must
+    be finite, every head (of each player to move) must have a legal action, episodes must not begin truncated, a state's `time`
+    must count, and the same keys must give the same results. Training plays these steps, too, once per process, with environments
+    and wrappers that are not rljax's or gymnax's. Python numbers (a reward of `1.0`, say) are converted. Under a trace (`jit`,
+    `vmap`) nothing is played.
 
     Args:
         env: an environment of one agent, or a `Game`.
-        env_params: its parameters; `env.default_params` unless given.
-        key: random key of the play; `jax.random.key(0)` unless given.
+        env_params: its parameters; if None, `env.default_params`.
+        key: random key of the play; if None, `jax.random.key(0)`.
 
     Raises:
-        ConfigError: one line that names the environment, the part that is wrong and what was expected. Observations of gymnax's
-            environments that are not as their spaces say are an `RljaxWarning` instead, also behind a wrapper of yours
-            that leaves them as they are.
+        ConfigError: one line that names the environment, the part that is wrong and what was expected. If an observation of a
+            gymnax environment does not fit its space, an `RljaxWarning` is issued instead, also for a wrapper of yours that
+            passes the observation on unchanged.
     """
     env_params = attribute(env, "default_params") if env_params is None else env_params
     warn_of(env, check_contract(env, env_params) + check_play(env, env_params, key))
 
 
 def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:
-    """Step 8 environments 128 times with random legal actions, and look at what they say. Compiles a program.
+    """Step 8 environments 128 times with random legal actions and check the results. Compiles a program.
 
-    Under a trace nothing is done: what an environment made there holds may have no values.
+    Under a trace nothing is done: an environment made there may hold arrays without values.
 
     Args:
         env: an environment or a game that keeps the contract (see `check_contract`).
         params: its parameters.
-        key: random key; `jax.random.key(0)` unless given.
+        key: random key; if None, `jax.random.key(0)`.
 
     Returns:
-        What is wrong and no reason to refuse it, of environments from elsewhere.
+        Faults of an environment from another library for which it is not refused.
 
     Raises:
-        ConfigError: one line that says what was seen, and what was expected.
+        ConfigError: one line that says what was found and what was expected.
     """
     if any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
         return []
@@ -75,7 +75,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
         size = tree_bytes(jax.eval_shape(env.reset_env, key, params))
         if size * NUM_ENVS * (NUM_STARTS + 1) > MAX_BYTES:
             return subject.doubts
-        # What is drawn is drawn outside: random numbers take most of the time that compiling takes. It need not optimise.
+        # Random numbers are drawn outside the loop, where they would take most of the compile time. No need to optimise.
         options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
         reset = jax.jit(jax.vmap(lambda k: strong(env.reset_env(k, params))), compiler_options=options)
         starts = reset(jax.random.split(starts_key, NUM_STARTS * NUM_ENVS))
@@ -89,19 +89,19 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     except Exception as error:
         subject.refuse(f"random play raised {first_line(error)}", error)
     for part, other in zip(jax.tree.leaves(seen), jax.tree.leaves(again), strict=True):
-        # Nearly: on some devices sums are added up in any order.
+        # Only nearly equal: some devices add up sums in any order.
         if not np.allclose(part, other, rtol=1e-3, atol=1e-5, equal_nan=True):
             subject.refuse("the same keys gave different results: step_env and reset_env must draw from their key alone")
-    _judge(subject, env, params, seen)
+    _check_seen(subject, env, params, seen)
     if subject.is_game and not env.step_is_random and draws_in_step(env, params):
         subject.refuse(
-            "step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches go by"
+            "step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"
         )
     return subject.doubts
 
 
 class Outside(NamedTuple):
-    """Whether an entry of one array of an observation lies outside of its space; if so, its index and value."""
+    """Entry of one array of an observation that lies outside its space: whether there is one, its index and its value."""
 
     bad: Any
     index: Any
@@ -109,18 +109,18 @@ class Outside(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What random play saw, in arrays `[N, T, ...]`.
+    """Results of random play, in arrays `[N, T, ...]`.
 
     Attributes:
-        outside: of each array of the observation after the step, before a reset.
-        outside_first: the same of a fresh episode.
-        stuck: whether a head has no legal action, bool `[H]`; of a game, of each player to move, `[P, H]`.
-        reward: f32 `[]`, or `[P]`.
-        first_truncated: whether a fresh episode is truncated.
-        clock_stands: whether `state.time`, which the time limit goes by, did not grow.
-        movers: how many players are to move; 1 where there are none.
-        gap: the most steps that a player who moves has waited since its move before.
-        sums: of each array of the observation, f32: compared between two runs.
+        outside: `Outside` for each array of the observation after the step, before a reset.
+        outside_first: `Outside` for each array of the first observation of an episode.
+        stuck: whether a head has no legal action, bool `[H]`; in a game, for each player to move, `[P, H]`.
+        reward: reward of the step, f32 `[]`, or `[P]` in a game.
+        first_truncated: whether an episode is truncated at its start.
+        clock_stands: whether `state.time`, which the time limit uses, did not grow.
+        movers: number of players to move; 1 without players.
+        gap: largest number of steps that a player to move has waited since its last move.
+        sums: sum of each array of the observation, f32, to compare two runs.
     """
 
     outside: list[Outside]
@@ -135,26 +135,26 @@ class Seen(NamedTuple):
 
 
 def _noise_shape(env: Any, params: Any) -> tuple[int, ...]:
-    """How many random numbers a step's actions take: `[K]`, of a game `[P, K]`."""
+    """Return the shape of the random numbers for a step's actions: `[K]`, or `[P, K]` in a game."""
     return (*((env.num_players,) if isinstance(env, Game) else ()), as_space(env.action_space(params)).flat_dim)
 
 
 def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array) -> Seen:
-    """One environment, T steps; a game's players all draw their actions.
+    """Play T steps of one environment with random legal actions, for all players of a game.
 
     Args:
         env: the environment.
         params: its parameters.
-        starts: `(obs, state)` `[R, ...]`, where episodes begin.
-        keys: `[T]`, of steps.
-        noise: f32 `[T, K]` or `[T, P, K]`, uniform in [0, 1), of actions.
+        starts: `(obs, state)` `[R, ...]` at the start of episodes.
+        keys: random keys of the steps, `[T]`.
+        noise: random numbers of the actions, f32 `[T, K]` or `[T, P, K]`, uniform in [0, 1).
     """
     space, obs_space = as_space(env.action_space(params)), as_space(env.observation_space(params))
     is_game = isinstance(env, Game)
     by_clock = getattr(type(env), "is_truncated", None) is Environment.is_truncated and hasattr(params, "max_steps_in_episode")
 
     def outside(obs: Any) -> list[Outside]:
-        return [_outside(x, part) for _, x, part in _parts("", obs, obs_space)]
+        return [_find_outside(x, part) for _, x, part in _arrays("", obs, obs_space)]
 
     def step(loop: tuple[Any, jax.Array], drawn: tuple[jax.Array, ...]) -> tuple[tuple[Any, jax.Array], Seen]:
         state, waited = loop
@@ -194,10 +194,10 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
 
 
 def _legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tuple[Any, jax.Array]:
-    """A random action that the mask allows, head by head, from noise f32 `[K]`; and which heads have none, bool `[H]`."""
+    """Return a random action that the mask allows, from noise f32 `[K]`, and whether each head has none, bool `[H]`."""
     sizes = head_sizes(space)
     if sizes is None:
-        return _scaled(space, noise), jnp.zeros(1, bool)
+        return _scale_noise(space, noise), jnp.zeros(1, bool)
     mask = jnp.ones(sum(sizes), bool) if mask is None else mask
     legal, picks, stuck, start = mask if mask.ndim == 1 else jnp.diagonal(mask), [], [], 0
     for size in sizes:
@@ -211,8 +211,8 @@ def _legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tup
     return (picks[0] if isinstance(space, Discrete) else jnp.stack(picks)), jnp.stack(stuck)
 
 
-def _scaled(space: Any, noise: jax.Array) -> Any:
-    """An element of a Box or a Tuple; where a Box has no bounds, within 1 of the other bound or of 0."""
+def _scale_noise(space: Any, noise: jax.Array) -> Any:
+    """Return an element of a Box or a Tuple; where a Box has no bound, within 1 of the other bound or of 0."""
     if isinstance(space, Tuple):
         parts = [as_space(part) for part in space.spaces]
         ends = np.cumsum([part.flat_dim for part in parts])
@@ -228,14 +228,14 @@ def _scaled(space: Any, noise: jax.Array) -> Any:
     return (low + noise.reshape(space.shape) * (high - low)).astype(space.dtype)
 
 
-def _parts(label: str, obs: Any, space: Space) -> Iterator[tuple[str, Any, Any]]:
-    """The arrays of an observation, with their names and spaces."""
+def _arrays(label: str, obs: Any, space: Space) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the arrays of an observation, each as (name, array, space)."""
     if isinstance(space, Dict):
         for name in sorted(space.spaces):
-            yield from _parts(f"{label}['{name}']", obs[name], as_space(space.spaces[name]))
+            yield from _arrays(f"{label}['{name}']", obs[name], as_space(space.spaces[name]))
     elif isinstance(space, Tuple):
         for i, part in enumerate(space.spaces):
-            yield from _parts(f"{label}[{i}]", obs[i], as_space(part))
+            yield from _arrays(f"{label}[{i}]", obs[i], as_space(part))
     else:
         yield label, obs, space
 
@@ -246,19 +246,19 @@ def _bounds(space: Any) -> tuple[Any, Any]:
     return 0, (jnp.asarray(space.nvec) if isinstance(space, MultiDiscrete) else space.n) - 1
 
 
-def _outside(x: Any, space: Any) -> Outside:
+def _find_outside(x: Any, space: Any) -> Outside:
     low, high = _bounds(space)
     inside = (x >= low) & (x <= high)
     if jnp.issubdtype(x.dtype, jnp.floating):
-        # A cosine may be 1 + 1e-7.
+        # Allow for rounding: a cosine may be 1 + 1e-7.
         rounding = 1e-5 * jnp.maximum(1.0, jnp.abs(x))
         inside = (x >= low - rounding) & (x <= high + rounding) & jnp.isfinite(x)
     index = jnp.argmin(inside.ravel())
     return Outside(~jnp.all(inside), index, x.ravel()[index].astype(jnp.float32))
 
 
-def _judge(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
-    """Say what is wrong, what comes first in an episode before the rest."""
+def _check_seen(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
+    """Report the first fault found by random play, in the order in which faults occur in an episode."""
     steps = f"in {NUM_STEPS} steps of random play"
     if seen.first_truncated.any():
         subject.doubt("is_truncated is true of a state that reset_env returned: the episode would end as it begins")
@@ -278,18 +278,18 @@ def _judge(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
         if seen.gap.max() > env.turn_gap:
             subject.refuse(f"turn_gap = {env.turn_gap}, but {seen.gap.max()} steps of others lay between two moves of a player")
     space = as_space(env.observation_space(params))
-    parts = list(_parts("observation", jax.eval_shape(env.reset_env, jax.random.key(0), params)[0], space))
+    parts = list(_arrays("observation", jax.eval_shape(env.reset_env, jax.random.key(0), params)[0], space))
     for when, all_parts in (("at a reset", seen.outside_first), (steps, seen.outside)):
         for (label, x, part), outside in zip(parts, all_parts, strict=True):
             if outside.bad.any():
-                _say_outside(subject, label, x.shape, part, outside, when)
+                _report_outside(subject, label, x.shape, part, outside, when)
     if not np.isfinite(seen.reward).all():
         subject.doubt(f"step_env returned a reward of {seen.reward[~np.isfinite(seen.reward)][0]} {steps}, expected finite ones")
     if seen.clock_stands.any():
-        subject.doubt("state.time does not grow in step_env: the time limit, max_steps_in_episode, goes by it")
+        subject.doubt("state.time does not grow in step_env: the time limit, max_steps_in_episode, depends on it")
 
 
-def _say_outside(subject: Subject, label: str, shape: tuple[int, ...], space: Any, outside: Outside, when: str) -> None:
+def _report_outside(subject: Subject, label: str, shape: tuple[int, ...], space: Any, outside: Outside, when: str) -> None:
     n = tuple(np.argwhere(outside.bad)[0])
     index = np.unravel_index(int(outside.index[n]), shape)
     own = index[len(shape) - len(space.shape) :]  # without the axis of players
@@ -299,7 +299,7 @@ def _say_outside(subject: Subject, label: str, shape: tuple[int, ...], space: An
 
 
 def _check_pure(subject: Subject, env: Any, params: Any, key: jax.Array) -> None:
-    """Refuse an environment of which a function is another program each time it is traced."""
+    """Refuse an environment whose `reset_env` or `step_env` becomes another program each time it is traced."""
     state, action, _ = step_shapes(env, params)
     for label, function, arguments in (
         ("reset_env", lambda k: env.reset_env(k, params), (key,)),
@@ -307,13 +307,13 @@ def _check_pure(subject: Subject, env: Any, params: Any, key: jax.Array) -> None
     ):
         if _program(function, arguments) != _program(function, arguments):
             subject.refuse(
-                f"{label} is another program each time it is traced: random numbers of Python or NumPy, and what self holds, are "
-                "fixed when it is compiled; draw from key, and keep what changes in the state"
+                f"{label} is another program each time it is traced: random numbers of Python or NumPy, and attributes of self, "
+                "are fixed when it is compiled; draw from key, and keep what changes in the state"
             )
 
 
 def _program(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the program of a function, to compare. The lambda is a fresh one, since JAX remembers what it has traced."""
+    """Return the traced program of a function in a form to compare. A new lambda each time bypasses JAX's cache of traces."""
     closed = jax.make_jaxpr(lambda *values: function(*values))(*arguments)
     consts = [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in closed.consts]
     return re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr)), *((x.dtype, x.shape, x.tobytes()) for x in consts)

@@ -1,6 +1,7 @@
 """Configuration: frozen dataclasses that are pytrees, read from and written to TOML.
 
-Floats that the maths uses are leaves, so they may be traced and swept with vmap; what fixes shapes or structure is static.
+Floats that enter the computation are leaves, so they may be traced and swept with vmap. Fields that fix shapes or structure are
+static.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
 T = TypeVar("T")
 
 OBJECT_PREFIX = "object:"
-"""How an environment or network that was given as an object is written to TOML, "object:module:Class"; it is no id."""
+"""Prefix with which an environment or network given as an object is written to TOML, "object:module:Class"; this is no id."""
 
 MAX_COUNT = 2**31 - 1
-"""Compiled programs count in 32 bits."""
+"""Largest count: compiled programs count in 32 bits."""
 
 MAX_STEPS = 2**53
-"""Environment steps are counted on the host, and every JSON reader knows whole numbers up to here."""
+"""Largest number of environment steps: they are counted on the host, and every JSON reader knows whole numbers up to here."""
 
 MAX_INTEGER = 2**63 - 1
 """TOML's largest whole number."""
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
-"""A larger number is infinite in a compiled program."""
+"""Largest float: a larger number is infinite in a compiled program."""
 
 MAX_DEPTH = 32
-"""Tables and lists in a configuration may lie this deep in each other."""
+"""Largest depth of nested tables and lists in a configuration."""
 
 MAX_FILE_BYTES = 1_000_000
-"""Size of a configuration file; a larger file is none."""
+"""Largest size of a configuration file."""
 
 ALGORITHMS: dict[str, type[Config]] = {}
 """Configuration class by algorithm name, filled by `algorithm`."""
@@ -60,7 +61,7 @@ def leaf(
     gt: float | None = None,
     le: float | None = None,
 ) -> Any:
-    """A field that is a leaf of the pytree: a number that the maths uses, which may be traced, with its allowed range."""
+    """Declare a field that is a leaf of the pytree: a number in the computation, which may be traced, with its allowed range."""
     return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le})
 
 
@@ -74,9 +75,10 @@ def static(
     choices: tuple[str, ...] | None = None,
     steps: bool = False,
 ) -> Any:
-    """A field that fixes shapes or structure: part of the tree's structure, never traced.
+    """Declare a field that fixes shapes or structure: part of the tree's structure, never traced.
 
-    Whole numbers are at most `le`, else `MAX_STEPS` where the field counts environment steps (`steps`), else `MAX_COUNT`.
+    A whole number is at most `le` if that is given, else `MAX_STEPS` for a field that counts environment steps (`steps`), else
+    `MAX_COUNT`.
     """
     metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "steps": steps}
     return dataclasses.field(default=default, metadata=metadata)
@@ -84,7 +86,7 @@ def static(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(leaf, static))
 def algorithm(name: str) -> Callable[[type[T]], type[T]]:
-    """Make a `Config` subclass a frozen keyword-only dataclass, a pytree, and known to TOML as `algorithm = name`."""
+    """Make a `Config` subclass a frozen keyword-only dataclass and a pytree, and register it as `algorithm = name` in TOML."""
 
     def decorate(cls: type[T]) -> type[T]:
         config_class: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -105,7 +107,7 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
             return children, tuple(getattr(config, n) for n in statics)
 
         def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
-            # Not through __init__: JAX rebuilds trees with placeholders that no validation would accept.
+            # Bypass __init__: JAX rebuilds trees with placeholders that would not pass validation.
             config = object.__new__(config_class)
             for key, value in zip((*leaves, *statics), (*children, *aux), strict=True):
                 object.__setattr__(config, key, value)
@@ -120,59 +122,63 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """What every algorithm shares: the environment, the budget, wrappers and evaluation."""
+    """Fields that every algorithm shares: the environment, the budget, wrappers and evaluation."""
 
     algorithm: ClassVar[str]
     privileged_critic: ClassVar[bool] = False
-    """Whether the algorithm has a critic that may see the `privileged` part of observations; others never see it."""
+    """True if the algorithm has a critic that may see the `privileged` part of observations; others never see it."""
 
     of_games: ClassVar[bool] = False
-    """Whether `env` is a game of several players, which the algorithm plays against itself or others."""
+    """True if `env` is a game of several players, which the algorithm plays against itself or others."""
 
     env: Any = static(default="CartPole-v1", doc="environment id, or an Environment object")
-    env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="parameters of the environment to change")
+    env_params: Mapping[str, Any] = static(default=FrozenDict(), doc="environment parameters to change from their defaults")
     total_timesteps: int = static(
-        default=500_000, doc="budget of environment steps, floored to whole iterations", gt=0, steps=True
+        default=500_000, doc="budget of environment steps, rounded down to whole iterations", gt=0, steps=True
     )
     seed: int = static(
         default=0,
-        doc="the key that `fit` and the command line start from; make_train takes its key as an argument",
+        doc="random seed of `fit` and the command line; make_train takes a key as its argument",
         ge=0,
         le=2**32 - 1,
     )
-    num_envs: int = static(default=4, doc="environments stepped in parallel", gt=0)
-    gamma: float = leaf(default=0.99, doc="discount per step", ge=0, le=1)
-    num_devices: int = static(default=1, doc="devices that environments and batches are split over; must divide num_envs", gt=0)
+    num_envs: int = static(default=4, doc="number of environments stepped in parallel", gt=0)
+    gamma: float = leaf(default=0.99, doc="discount factor per step", ge=0, le=1)
+    num_devices: int = static(
+        default=1, doc="number of devices to split environments and batches over; must divide num_envs", gt=0
+    )
 
     time_limit: int | None = static(default=None, doc="truncate episodes after this many steps", gt=0)
     clip_rewards: float | None = leaf(default=None, doc="clip rewards to [-x, x] for training", gt=0)
-    flatten_observations: bool = static(default=False, doc="make every observation one vector")
+    flatten_observations: bool = static(default=False, doc="flatten every observation into one vector")
     normalize_observations: bool = static(
-        default=False, doc="standardise observations by running statistics, clipped to [-10, 10]"
+        default=False, doc="standardise observations with running statistics and clip them to [-10, 10]"
     )
-    normalize_rewards: bool = static(default=False, doc="divide rewards by the running deviation of the discounted return")
+    normalize_rewards: bool = static(
+        default=False, doc="divide rewards by the running standard deviation of the discounted return"
+    )
 
     eval_every: int | None = static(
-        default=None, doc="evaluate each time this many environment steps have been taken, and at the end", gt=0, steps=True
+        default=None, doc="number of environment steps between evaluations; the last one is at the end", gt=0, steps=True
     )
-    eval_episodes: int = static(default=32, doc="episodes per evaluation during training", gt=0)
+    eval_episodes: int = static(default=32, doc="number of episodes per evaluation during training", gt=0)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):
-            value = _checked(f.name, getattr(self, f.name), hints[f.name], f.metadata)
+            value = _validate(f.name, getattr(self, f.name), hints[f.name], f.metadata)
             object.__setattr__(self, f.name, value)
         if self.num_envs % self.num_devices:
             raise ConfigError(f"num_devices = {self.num_devices}: must divide num_envs = {self.num_envs}")
 
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps in one call of `Agent.step`."""
+        """Number of environment steps in one call of `Agent.step`."""
         raise NotImplementedError
 
     @property
     def rows_before_learning(self) -> int:
-        """Steps of every environment in the replay buffer before the first update; 0 without one."""
+        """Number of steps per environment in the replay buffer before the first update; 0 without a buffer."""
         return 0
 
     @property
@@ -182,11 +188,11 @@ class Config:
 
     @property
     def num_iterations(self) -> int:
-        """Iterations in the budget: `total_timesteps` is never exceeded."""
+        """Number of iterations in the budget; `total_timesteps` is never exceeded."""
         return self.total_timesteps // self.steps_per_iteration
 
     def replace(self, /, **changes: Any) -> Self:
-        """A changed copy, validated like a new one.
+        """Return a changed copy, validated like a new configuration.
 
         Raises:
             ConfigError: an unknown field (the closest match is named) or a value that is not allowed.
@@ -201,8 +207,12 @@ def _check_known(changes: Mapping[str, Any], config_class: type[Config]) -> None
             raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {did_you_mean(name, known)}")
 
 
-def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """The value in its canonical type, or a ConfigError that names the field, the value and what is allowed."""
+def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """Return the value in its canonical type.
+
+    Raises:
+        ConfigError: the value is not allowed; the message names the field, the value and what is allowed.
+    """
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if types.NoneType in options and (value is None or (isinstance(value, str) and value == "none")):
         return None
@@ -213,39 +223,39 @@ def _checked(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> A
         if not isinstance(value, (tuple, list)):
             example = '["a", "b"]' if typing.get_args(kind)[0] is str else "[1.0, 0.5]"
             raise ConfigError(f"{name} = {shown(value)}: expected a list, such as {example}")
-        return tuple(_checked(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
+        return tuple(_validate(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
     if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and _is_real(value.dtype):
         if isinstance(value, jax.core.Tracer) or value.ndim:
             return value  # traced or batched: there is no single number to check
-        value = _plain(value)
-    expected = _expected(kind, metadata, optional=types.NoneType in options)
-    wrong = ConfigError(f"{name} = {shown(value)}: expected {expected}")
+        value = _to_plain(value)
+    expected = _describe_allowed(kind, metadata, optional=types.NoneType in options)
+    refusal = ConfigError(f"{name} = {shown(value)}: expected {expected}")
     if kind is bool:
         if not isinstance(value, bool):
-            raise wrong
+            raise refusal
     elif kind in (int, float):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-            raise wrong
+            raise refusal
         try:
             finite = math.isfinite(value)
         except OverflowError:  # a whole number beyond every float
             finite = False
         if not finite or (kind is int and value != int(value)):
-            raise wrong
+            raise refusal
         value = kind(value)
         low, above, high = metadata.get("ge"), metadata.get("gt"), metadata.get("le")
         if (low is not None and value < low) or (above is not None and value <= above) or (high is not None and value > high):
-            raise wrong
+            raise refusal
         most = MAX_FLOAT if kind is float else MAX_STEPS if metadata.get("steps") else MAX_COUNT
         if high is None and abs(value) > most:
             bound = {**metadata, "le": most}
-            raise ConfigError(f"{name} = {shown(value)}: expected {_expected(kind, bound, types.NoneType in options)}")
+            raise ConfigError(f"{name} = {shown(value)}: expected {_describe_allowed(kind, bound, types.NoneType in options)}")
     elif kind is str:
         if not isinstance(value, str) or (metadata.get("choices") and value not in metadata["choices"]):
-            raise wrong
+            raise refusal
     elif typing.get_origin(kind) is Mapping and not isinstance(value, Mapping):
-        raise wrong
-    return _frozen(name, value)
+        raise refusal
+    return _freeze(name, value)
 
 
 def _is_real(dtype: Any) -> bool:
@@ -257,7 +267,7 @@ def _is_plain(dtype: Any) -> bool:
     return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_)) or dtype.kind == "U"
 
 
-def _expected(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
+def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
     if metadata.get("choices"):
         text = "one of " + ", ".join(repr(c) for c in metadata["choices"])
     else:
@@ -268,40 +278,40 @@ def _expected(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
     return text + (' or "none"' if optional else "")
 
 
-def _frozen(name: str, value: Any, depth: int = 0) -> Any:
-    """Hashable: tables become FrozenDict and lists tuples, so that a config can be static under jit."""
+def _freeze(name: str, value: Any, depth: int = 0) -> Any:
+    """Return a hashable value, so that a config can be static under jit: tables become FrozenDict and lists become tuples."""
     if depth > MAX_DEPTH:
-        raise ConfigError(f"{name}: tables and lists lie more than {MAX_DEPTH} deep in each other")
+        raise ConfigError(f"{name}: tables and lists are nested more than {MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         strange = [key for key in value if not isinstance(key, str)]
         if strange:
             raise ConfigError(f"{name}: expected names as keys of a table, got {shown(strange[0])}")
-        return FrozenDict({k: _frozen(name, v, depth + 1) for k, v in value.items()})
+        return FrozenDict({k: _freeze(name, v, depth + 1) for k, v in value.items()})
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise ConfigError(f"{name}: got {shown(value)}, expected whole numbers of 64 bits")
-    return tuple(_frozen(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(_freeze(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def preset_names() -> list[str]:
-    """The presets that ship with rljax, sorted."""
+    """Return the names of the presets that ship with rljax, sorted."""
     folder = importlib.resources.files("rljax.configs")
     return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
 
 
 def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
-    """Read a preset by name, or a TOML file by its path, and change fields of it.
+    """Load a configuration from a preset's name or a TOML file's path, with some fields changed.
 
-    Returns the configuration of the algorithm that the file names (`algorithm = "ppo"`); its keys are the field names. The name
-    of an algorithm stands for its defaults: `load_config("ppo", env="Acrobot-v1")`.
+    The file names its algorithm (`algorithm = "ppo"`); its other keys are the fields of that algorithm's configuration. The name
+    of an algorithm loads its defaults: `load_config("ppo", env="Acrobot-v1")`.
 
     Raises:
-        ConfigError: unknown preset, algorithm or field (the closest match is named), bad value, or a TOML syntax error
+        ConfigError: an unknown preset, algorithm or field (the closest match is named), a bad value, or a TOML syntax error
             (with file, line and column).
     """
     source = str(preset_or_path)
     if source in ALGORITHMS and source not in preset_names():
         return ALGORITHMS[source](**overrides)
-    table = _parse(_read(source), source)
+    table = _parse_toml(_read_text(source), source)
     if "algorithm" not in table:
         raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
     name = table.pop("algorithm")
@@ -314,21 +324,21 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
-    """The table that a TOML text is.
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Parse a TOML text into a table.
 
     Raises:
-        ConfigError: a syntax error (with line and column), or values that Python's reader gives up on.
+        ConfigError: a syntax error (with line and column), or values that Python's reader cannot read.
     """
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"{source}: tables or lists lie too deep in each other") from None
-    except ValueError as error:  # TOMLDecodeError is one; another one is a whole number of thousands of digits
+        raise ConfigError(f"{source}: tables or lists are nested too deep") from None
+    except ValueError as error:  # a TOMLDecodeError, or a whole number of thousands of digits
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _read(source: str) -> str:
+def _read_text(source: str) -> str:
     if source.endswith(".toml") or os.path.isfile(source):
         try:
             if os.path.getsize(source) <= MAX_FILE_BYTES:
@@ -346,12 +356,12 @@ def _read(source: str) -> str:
 
 
 def preset_text(name: str) -> str:
-    """The TOML file of a preset."""
+    """Return the text of a preset's TOML file."""
     return (importlib.resources.files("rljax.configs") / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def dump_config(config: Config) -> str:
-    """The configuration as TOML, every field written out; `load_config` reads it back to an equal one.
+    """Return the configuration as TOML with every field written out; `load_config` reads it back to an equal one.
 
     TOML has no null, so None is written as "none". Objects (an environment, a network module) are written by name.
     """
@@ -359,20 +369,20 @@ def dump_config(config: Config) -> str:
 
 
 def config_table(config: Config) -> dict[str, Any]:
-    """The algorithm and every field of a configuration as plain values, as TOML and JSON hold them."""
-    fields = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    """Return the algorithm and every field of a configuration as plain values that TOML and JSON can hold."""
+    fields = {f.name: _to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return {"algorithm": config.algorithm, **fields}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.ndim(value) == 0 and _is_plain(value.dtype):
-        # f32 prints with digits it does not have (0.0003 as 0.00030000000142492354): write the shortest that reads back.
+        # As a Python float, an f32 prints digits it does not have (0.0003 as 0.00030000000142492354): use the shortest.
         return float(str(np.asarray(value))) if jnp.issubdtype(value.dtype, jnp.floating) else np.asarray(value).item()
     if isinstance(value, (bool, int, float, str)):
         return value
@@ -382,10 +392,10 @@ def _plain(value: Any) -> Any:
 
 
 def class_name(text: str) -> str:
-    """What was given as an object by the name of its class alone, "object:module:Class"; any other text as it is."""
+    """Return the class name of an object's text, "object:module:Class"; return any other text as it is."""
     return text.rpartition(":")[2] if text.startswith(OBJECT_PREFIX) else text
 
 
 def env_name(config: Config) -> str:
-    """The environment of a configuration in messages: its id, or the class of the object. None of the object's own code runs."""
+    """Return the environment's name for messages: its id, or the class of the object. None of the object's own code runs."""
     return config.env if isinstance(config.env, str) else type(config.env).__qualname__

@@ -1,5 +1,7 @@
-"""The contract of environments and games, checked by tracing: shapes, dtypes and structure. Nothing is computed, so training
-does it for every configuration."""
+"""Check the contract of environments and games by tracing: shapes, dtypes and structure.
+
+Nothing is computed, so training does it for every configuration.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,25 @@ from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, 
 from rljax.core.wrappers import Wrapper
 
 METRICS = "metrics"
-"""Entry of an environment's `info`: a dictionary of scalars that training logs as `env/NAME`."""
+"""Key of a dictionary of scalars in an environment's `info` that training logs as `env/NAME`."""
 
 FOREIGN = "gymnax."
-"""Modules of a suite from elsewhere: what its spaces promise and do not keep is a warning, since nobody here can mend it."""
+"""Prefix of another library's modules. If its observations do not fit their spaces, rljax only warns: it cannot mend them."""
 
 KNOWN = ("rljax.", FOREIGN)
-"""Modules of environments and wrappers that are not the user's own: tests have played them."""
+"""Prefixes of modules whose environments and wrappers are not the user's own: the tests have played them."""
 
 MAX_ENTRIES = 2**31 - 1
-"""Entries of an array that XLA can index with an i32."""
+"""Largest number of entries of an array that XLA can index with an i32."""
 
 
 class Subject:
-    """What is checked: how messages call it, and what was found that is no reason to refuse it.
+    """Environment under check: its name in messages, and the faults for which it is not refused.
 
     Args:
-        env: what is checked.
-        check: the doubts about another environment, found in the same way: what is wrong in a suite's environment is not the
-            fault of the user's wrapper around it.
+        env: the environment to check.
+        check: function that returns the doubts about another environment, found in the same way. The user's wrapper is not
+            blamed for a fault of the library's environment inside it.
     """
 
     def __init__(self, env: Any, check: Callable[[Any], list[str]] | None = None):
@@ -53,24 +55,24 @@ class Subject:
         raise ConfigError(f"{self.title}: {problem}") from cause
 
     def doubt(self, problem: str) -> None:
-        """Refuse what is wrong in an environment or a wrapper of the user's; note it in one from elsewhere."""
+        """Refuse a fault in an environment or wrapper of the user's; note it as a doubt in one of another library."""
         if problem not in self._doubts_within and not (is_known(self._env) and is_foreign(self._env)):
             self.refuse(problem)
         self.doubts.append(problem)
 
     @functools.cached_property
     def _doubts_within(self) -> list[str]:
-        """The doubts about what the user's outermost wrappers are around, of a suite from elsewhere."""
+        """Doubts about the other library's environment inside the user's outermost wrapper."""
         if self._check is None or is_known(self._env) or not isinstance(self._env, Wrapper) or not is_foreign(self._env):
             return []
         try:
             return self._check(self._env.env)
-        except Exception:  # what is inside may take other parameters
+        except Exception:  # the inner environment may take other parameters
             return []
 
 
 def layers(env: Any) -> list[Any]:
-    """An environment and all that it is around, the outermost first."""
+    """Return an environment's layers: its wrappers, the outermost first, and the environment inside them."""
     found = [env]
     while True:
         inner = env.env if isinstance(env, Wrapper) else getattr(env, "_env", None) if _is_from(env, FOREIGN) else None
@@ -80,17 +82,17 @@ def layers(env: Any) -> list[Any]:
 
 
 def innermost(env: Any) -> Any:
-    """The environment inside all wrappers."""
+    """Return the environment inside all wrappers."""
     return layers(env)[-1]
 
 
 def is_known(env: Any, modules: tuple[str, ...] = KNOWN) -> bool:
-    """Whether neither an environment nor any wrapper around it is the user's own."""
+    """Return whether neither an environment nor any wrapper around it is the user's own."""
     return all(_is_from(layer, modules) for layer in layers(env))
 
 
 def is_foreign(env: Any) -> bool:
-    """Whether the environment inside all wrappers is that of a suite from elsewhere."""
+    """Return whether the environment inside all wrappers belongs to another library."""
     return _is_from(innermost(env), FOREIGN)
 
 
@@ -99,16 +101,16 @@ def _is_from(layer: Any, modules: str | tuple[str, ...]) -> bool:
 
 
 def warn_of(env: Any, doubts: Sequence[str]) -> None:
-    """One line for each doubt about an environment."""
+    """Issue one warning for each distinct doubt about an environment."""
     for doubt in dict.fromkeys(doubts):
         warnings.warn(f"{Subject(env).title}: {doubt}", RljaxWarning, stacklevel=3)
 
 
 def name_of(env: Any) -> str:
-    """`env.name`.
+    """Return `env.name`.
 
     Raises:
-        ConfigError: it is no string, or reading it raises.
+        ConfigError: the name is not a string, or reading it raises.
     """
     name = attribute(env, "name")
     if not isinstance(name, str):
@@ -117,7 +119,7 @@ def name_of(env: Any) -> str:
 
 
 def attribute(env: Any, name: str) -> Any:
-    """`getattr(env, name)`, where what a property of somebody else's class raises becomes one line.
+    """Return `getattr(env, name)`; any error that a property raises becomes one line.
 
     Raises:
         ConfigError: there is no such attribute, or reading it raises.
@@ -131,10 +133,10 @@ def attribute(env: Any, name: str) -> Any:
 
 
 def check_contract(env: Any, params: Any) -> list[str]:
-    """Trace one reset and one step and compare what comes back with the contract; nothing is computed.
+    """Trace one reset and one step and compare the results with the contract; nothing is computed.
 
     Returns:
-        What is wrong and no reason to refuse it, of environments from elsewhere.
+        Faults of an environment from another library for which it is not refused.
 
     Raises:
         ConfigError: one line that names the environment, the part that is wrong and what was expected.
@@ -143,17 +145,17 @@ def check_contract(env: Any, params: Any) -> list[str]:
     players = _num_players(subject, env) if subject.is_game else None
     lead = () if players is None else (players,)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    obs, state = _traced_tuple(subject, "reset_env", ("obs", "state"), lambda k: env.reset_env(k, params), key)
-    obs_space = _checked_space(subject, "observation_space", env.observation_space, params)
-    action_space = _checked_space(subject, "action_space", env.action_space, params)
+    obs, state = _trace_tuple(subject, "reset_env", ("obs", "state"), lambda k: env.reset_env(k, params), key)
+    obs_space = _read_space(subject, "observation_space", env.observation_space, params)
+    action_space = _read_space(subject, "action_space", env.action_space, params)
     if isinstance(action_space, Dict) and head_sizes(action_space) is None:
         subject.refuse(f"a Dict as action_space takes at least one head, each Discrete: {action_space}")
     if players is not None and not isinstance(action_space, Discrete):
         subject.refuse(f"action_space is {type(action_space).__name__}, expected the Discrete of one player")
-    action = _traced(subject, "action_space", action_space.sample, key)
+    action = _trace(subject, "action_space", action_space.sample, key)
     action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
     stepped = ("obs", "state", "reward", "terminated", "info")
-    next_obs, next_state, reward, terminated, info = _traced_tuple(
+    next_obs, next_state, reward, terminated, info = _trace_tuple(
         subject, "step_env", stepped, lambda k, s, a: env.step_env(k, s, a, params), key, state, action
     )
     check_fits(subject, "observation", obs, obs_space, lead)
@@ -163,14 +165,14 @@ def check_contract(env: Any, params: Any) -> list[str]:
     if not is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
         expected = f"one for each player, float32[{players}]" if lead else "a float scalar float32[]"
         subject.refuse(f"step_env returned a reward {describe(reward)}, expected {expected}")
-    truncated = _traced(subject, "is_truncated", lambda s: env.is_truncated(s, params), state)
+    truncated = _trace(subject, "is_truncated", lambda s: env.is_truncated(s, params), state)
     for label, flag in (("terminated flag", terminated), ("is_truncated result", truncated)):
         if not is_array(flag) or flag.shape != () or flag.dtype != jnp.bool_:
             subject.refuse(f"the {label} is {describe(flag)}, expected bool[]{', of the whole game' if lead else ''}")
     if not isinstance(info, Mapping):
         subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
     _check_metrics(subject, info.get(METRICS, {}))
-    mask = _traced(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
+    mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None or lead:
         _check_mask(subject, mask, action_space, lead)
     if players is not None:
@@ -179,7 +181,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
 
 
 def _num_players(subject: Subject, game: Game) -> int:
-    """P, with the teams and the turns that go with it."""
+    """Return the number of players P, after checking `num_players`, `teams` and `turn_gap`."""
     players, teams, gap = (attribute(game, name) for name in ("num_players", "teams", "turn_gap"))
     if not _is_int(players) or players < 2:
         subject.refuse(f"num_players = {players!r}, expected a whole number of at least 2")
@@ -192,18 +194,18 @@ def _num_players(subject: Subject, game: Game) -> int:
 
 
 def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: Any, players: int) -> None:
-    moves = _traced(subject, "to_move", game.to_move, state)
+    moves = _trace(subject, "to_move", game.to_move, state)
     if not is_array(moves) or moves.shape != (players,) or moves.dtype != jnp.bool_:
         subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
     if type(game).observe is not Game.observe:
-        observed = _traced(subject, "observe", lambda s: game.observe(s, params), state)
+        observed = _trace(subject, "observe", lambda s: game.observe(s, params), state)
         _check_same(subject, "observation", observed, obs, "observe")
 
 
-def _traced(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The shapes of what a function of the environment returns; whatever it raises becomes one line, with the cause kept.
+def _trace(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the shapes of the results of an environment's function; any error becomes one line, with its cause kept.
 
-    Of a batch, as in training: some functions (a `pure_callback` without `vmap_method`) are none of batches.
+    The function is traced with a batch, as in training: some functions (a `pure_callback` without `vmap_method`) cannot take one.
     """
     batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), arguments)
     try:
@@ -219,10 +221,10 @@ def _traced(subject: Subject, label: str, function: Callable[..., Any], *argumen
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
 
 
-def _traced_tuple(
+def _trace_tuple(
     subject: Subject, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any
 ) -> Sequence[Any]:
-    result = _traced(subject, label, function, *arguments)
+    result = _trace(subject, label, function, *arguments)
     expected = f"expected {len(parts)}: ({', '.join(parts)})"
     if not isinstance(result, (tuple, list)):
         subject.refuse(f"{label} returned {describe(result)}, {expected}")
@@ -231,7 +233,7 @@ def _traced_tuple(
     return result
 
 
-def _checked_space(subject: Subject, label: str, function: Callable[[Any], Any], params: Any) -> Space:
+def _read_space(subject: Subject, label: str, function: Callable[[Any], Any], params: Any) -> Space:
     try:
         space = as_space(function(params))
     except ConfigError:
@@ -247,7 +249,7 @@ def _checked_space(subject: Subject, label: str, function: Callable[[Any], Any],
 
 
 def _check_space(subject: Subject, label: str, space: Space) -> None:
-    """That a space has elements, of a size that can be."""
+    """Refuse a space without elements, or with elements that are malformed or too large."""
     if isinstance(space, (Dict, Tuple)):
         named = isinstance(space, Dict)
         for name, part in dict(space.spaces).items() if named else enumerate(space.spaces):
@@ -271,7 +273,7 @@ def _check_space(subject: Subject, label: str, space: Space) -> None:
 
 def _check_bounds(subject: Subject, label: str, space: Box) -> None:
     if isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
-        return  # made under a trace: there are no numbers to look at
+        return  # made under a trace: the bounds have no values
     try:
         low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     except (TypeError, ValueError) as error:
@@ -290,7 +292,7 @@ def _check_bounds(subject: Subject, label: str, space: Box) -> None:
 
 
 def describe(leaf: Any) -> str:
-    """ "float32[3]", or what else it is."""
+    """Describe an array as text, such as "float32[3]", or any other value by its kind."""
     if is_array(leaf):
         return f"{_dtype_name(leaf.dtype)}[{','.join(map(str, leaf.shape))}]"
     if isinstance(leaf, Mapping):
@@ -305,7 +307,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def is_array(x: Any) -> bool:
-    """Whether this is an array of any kind, or the shape of one."""
+    """Return whether this is an array of any kind, or the shape of one."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -317,7 +319,7 @@ def _is_int(x: Any) -> bool:
 
 
 def _check_same(subject: Subject, label: str, stepped: Any, reset: Any, function: str = "step_env") -> None:
-    # As text: the structures of two flax dataclasses compare equal whatever their classes.
+    # Compare them as text: the structures of two flax dataclasses of different classes compare equal.
     after, before = str(jax.tree.structure(stepped)), str(jax.tree.structure(reset))
     if after != before:
         subject.refuse(f"{function} returned {label} of structure {after}, but reset_env {before}")

@@ -1,7 +1,7 @@
-"""Several devices: environments and batches are split over them, and XLA's partitioner sees to the rest.
+"""Several devices: environments and batches are split over them, and XLA's partitioner does the rest.
 
-The program is that of one device. What says which axis is split are constraints on arrays (`over_devices`), so results differ
-from those of one device only by the rounding of sums in another order.
+The program is the same as for one device; constraints on arrays (`over_devices`) say which axis is split. So results differ from
+those of one device only by the rounding of sums in another order.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
 def check_platform() -> None:
-    """Refuse a platform (`JAX_PLATFORMS=cuda`) that JAX does not find on this machine.
+    """Check that JAX finds the platform that it was told to use (`JAX_PLATFORMS=cuda`) on this machine.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: JAX does not find it; the message names it.
     """
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # a known platform that is not installed fails an assertion of JAX
+    except (RuntimeError, AssertionError) as error:  # JAX fails an assertion for a known platform that is not installed
         reason = f" ({first_line(error)})" if str(error) else ""
         raise ConfigError(
             f"JAX_PLATFORMS = {_platforms()!r}: JAX finds no such device here{reason}; leave it unset, or install "
@@ -44,10 +44,10 @@ def check_platform() -> None:
 
 
 def make_mesh(num_devices: int) -> Mesh:
-    """The first devices in a row, those of all processes.
+    """Return a one-dimensional mesh of the first `num_devices` devices of all processes.
 
     Raises:
-        ConfigError: there are fewer.
+        ConfigError: there are fewer devices.
     """
     devices = jax.devices()
     if num_devices > len(devices):
@@ -60,7 +60,7 @@ def make_mesh(num_devices: int) -> Mesh:
 
 
 def device_summary() -> str:
-    """What JAX computes on, for people: `CPU (2 cores)`, `NVIDIA H200 (gpu)`, `8 x TPU v5 lite (tpu)`."""
+    """Describe the devices that JAX uses: `CPU (2 cores)`, `NVIDIA H200 (gpu)`, `8 x TPU v5 lite (tpu)`."""
     devices = jax.devices()
     if devices[0].platform == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -71,10 +71,10 @@ def device_summary() -> str:
 
 
 def warn_of_unseen_gpu() -> None:
-    """Warn where the driver lists an NVIDIA GPU and JAX computes on the CPU, unless it was told to (JAX_PLATFORMS=cpu)."""
+    """Warn if the driver lists an NVIDIA GPU but JAX computes on the CPU, unless it was told to (JAX_PLATFORMS=cpu)."""
     if jax.default_backend() != "cpu" or "cpu" in _platforms().split(","):
         return
-    gpu = _driver_says()
+    gpu = _first_gpu()
     if gpu is not None:
         warnings.warn(
             f"this machine has an {gpu}, but JAX {jax.__version__} does not see it and computes on the CPU: "
@@ -85,13 +85,13 @@ def warn_of_unseen_gpu() -> None:
 
 
 def _platforms() -> str:
-    """The platforms that JAX was told to use, by commas; empty where it chooses."""
-    platforms: str | None = getattr(jax.config, "jax_platforms")  # noqa: B009 - JAX's types do not have it
+    """Return the platforms that JAX was told to use, separated by commas; "" if it chooses."""
+    platforms: str | None = getattr(jax.config, "jax_platforms")  # noqa: B009 - JAX's types lack this attribute
     return platforms or ""
 
 
-def _driver_says() -> str | None:
-    """The first GPU that `nvidia-smi -L` lists, `NVIDIA H200`; None where there is no such command, or it finds none."""
+def _first_gpu() -> str | None:
+    """Return the name of the first GPU that `nvidia-smi -L` lists, `NVIDIA H200`; None without the command or a GPU."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -105,7 +105,7 @@ def _driver_says() -> str | None:
 
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh) -> Iterator[None]:
-    """While a program is traced here, `over_devices` splits arrays over the mesh."""
+    """Let `over_devices` split arrays over the mesh in programs that are traced within this context."""
     token = _MESH.set(mesh)
     try:
         yield
@@ -114,8 +114,10 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
 
 
 def over_devices(tree: Any, axis: int = 0) -> Any:
-    """Arrays split along an axis over the devices of the mesh; as they are where there is none, or where it does not divide the
-    axis."""
+    """Split arrays along an axis over the devices of the mesh.
+
+    Arrays stay as they are if there is no mesh, or if its size does not divide the axis.
+    """
     mesh = _MESH.get()
     if mesh is None:
         return tree
@@ -130,9 +132,9 @@ def over_devices(tree: Any, axis: int = 0) -> Any:
 
 
 def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
-    """Return the sharding of each leaf of a state: environments and the steps in a buffer are split, all else is on every device.
+    """Return the shardings of a state's leaves: environments and their steps in a buffer are split, all else is replicated.
 
-    `leading` axes (of seeds) come before all others.
+    `leading` is the number of axes (of seeds) before all others.
     """
     roles = roles_of(state)
     axes = {Role.PER_ENVIRONMENT: leading, Role.BUFFER: leading + 1}
@@ -146,10 +148,10 @@ def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def laid_out(function: Callable[..., Any], num_devices: int, num_envs: int) -> Callable[..., Any]:
-    """`init` or `step` of an agent on several devices, where the state that it returns is laid out.
+def shard_state(function: Callable[..., Any], num_devices: int, num_envs: int) -> Callable[..., Any]:
+    """Return an agent's `init` or `step` for several devices, with the state that it returns sharded over them.
 
-    The devices are looked for when it is called: an agent can be made, and play, where there are fewer.
+    The devices are looked up when the function is called: an agent can be made, and can play, with fewer.
     """
 
     def on_devices(argument: Any) -> Any:
@@ -163,6 +165,6 @@ def laid_out(function: Callable[..., Any], num_devices: int, num_envs: int) -> C
     return on_devices
 
 
-def everywhere(layout: Any) -> NamedSharding:
-    """The sharding of what every device of a layout has whole."""
+def replicated(layout: Any) -> NamedSharding:
+    """Return the sharding of an array that every device of a layout holds as a whole."""
     return NamedSharding(jax.tree.leaves(layout)[0].mesh, PartitionSpec())

@@ -15,14 +15,14 @@ from flax import struct
 
 @struct.dataclass
 class EnvState:
-    """What changes within an episode. `time` counts the steps taken since the reset."""
+    """Values that change within an episode. `time` counts the steps since the reset."""
 
     time: jax.Array
 
 
 @struct.dataclass
 class EnvParams:
-    """What is fixed within an episode. A state with a `time` field is truncated at `max_steps_in_episode` steps."""
+    """Values that are fixed within an episode. A state with a `time` field is truncated at `max_steps_in_episode` steps."""
 
     max_steps_in_episode: int = 1000
 
@@ -30,12 +30,12 @@ class EnvParams:
 class Environment:
     """Base class of environments: pure functions of a key, a state, an action and parameters; nothing is stored in `self`.
 
-    Subclasses write `reset_env`, `step_env`, `observation_space` and `action_space`, and where they differ from the
-    defaults here `default_params`, `is_truncated`, `action_mask`, `render` and `name`.
+    Subclasses write `reset_env`, `step_env`, `observation_space` and `action_space`, and override `default_params`,
+    `is_truncated`, `action_mask`, `render` and `name` where they differ from the defaults.
 
     Attributes:
-        reward_threshold: the mean return from which the task counts as solved (Gymnasium's where it has one), or None.
-        best_is_random: whether the best policy draws its actions, so that it is sampled ones that tell how good a policy is.
+        reward_threshold: mean return at which the task counts as solved (Gymnasium's if it has one), or None.
+        best_is_random: whether the best policy is random, so that policies are evaluated by sampled actions.
     """
 
     reward_threshold: float | None = None
@@ -50,19 +50,19 @@ class Environment:
         return EnvParams()
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Start an episode: `(obs, state)`."""
+        """Start an episode; return `(obs, state)`."""
         raise NotImplementedError(f"{self.name} must define reset_env(key, params) -> (obs, state)")
 
     def step_env(
         self, key: jax.Array, state: Any, action: Any, params: Any
     ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
-        """One transition without auto-reset: `(obs, state, reward f32 [], terminated bool [], info)`."""
+        """Take a step without auto-reset; return `(obs, state, reward f32 [], terminated bool [], info)`."""
         raise NotImplementedError(
             f"{self.name} must define step_env(key, state, action, params) -> (obs, state, reward, terminated, info)"
         )
 
     def is_truncated(self, state: Any, params: Any) -> jax.Array:
-        """Whether a time limit ends the episode here, bool []. Never, if the state has no `time` or the params no limit."""
+        """Return whether a time limit ends the episode here, bool []; False if the state has no `time` or the params no limit."""
         if hasattr(state, "time") and hasattr(params, "max_steps_in_episode"):
             return jnp.asarray(state.time >= params.max_steps_in_episode)
         return jnp.asarray(False)
@@ -74,28 +74,29 @@ class Environment:
         raise NotImplementedError(f"{self.name} must define action_space(params)")
 
     def action_mask(self, state: Any, params: Any) -> jax.Array | None:
-        """The legal actions, bool `[A]`: of a Discrete, or of all heads of a MultiDiscrete or a Dict in order; None: all are.
+        """Return the legal actions, bool `[A]`, or None if all are legal.
 
-        Where the legal actions of a head depend on those that earlier heads chose, bool `[A, A]`: entry `[i, j]` says whether j
-        is legal once an earlier head has chosen i, the diagonal whether i is legal at all. Other entries are not read.
+        For a MultiDiscrete or a Dict, A runs over the actions of all heads in order. If the legal actions of a head depend on the
+        choices of earlier heads, return bool `[A, A]`: entry `[i, j]` says whether j is legal once an earlier head has chosen i,
+        and entry `[i, i]` whether i is legal at all. Other entries are not read.
         """
         return None
 
     def render(self, state: Any, params: Any) -> jax.Array:
-        """An RGB picture of the state, uint8 `[H, W, 3]`."""
+        """Return an RGB picture of the state, uint8 `[H, W, 3]`."""
         raise NotImplementedError(f"{self.name} cannot be rendered: it does not define render(state, params)")
 
     def reset(self, key: jax.Array, params: Any = None) -> tuple[Any, Any]:
-        """Start an episode: `(obs, state)`. `params` defaults to `default_params`."""
+        """Start an episode; return `(obs, state)`. `params` defaults to `default_params`."""
         return strong(self.reset_env(key, self.default_params if params is None else params))
 
     def step(
         self, key: jax.Array, state: Any, action: Any, params: Any = None
     ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
-        """One transition with auto-reset: `(obs, state, reward, terminated, truncated, info)`.
+        """Take a step with auto-reset; return `(obs, state, reward, terminated, truncated, info)`.
 
-        Where the episode ended, `obs` and `state` already belong to the next one; the last observation of the old one,
-        which a bootstrap at a truncation needs, is always in `info["final_observation"]`.
+        If the episode ended, `obs` and `state` already belong to the next one. `info["final_observation"]` is always the
+        observation before the reset, which a bootstrap at a truncation needs.
         """
         params = self.default_params if params is None else params
         key_step, key_reset = jax.random.split(key)
@@ -105,16 +106,16 @@ class Environment:
 def step_and_reset(
     env: Any, key_step: jax.Array, key_reset: jax.Array, state: Any, action: Any, params: Any
 ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
-    """`Environment.step` with its two keys drawn already, so that a rollout can draw those of all its steps at once."""
+    """Do `Environment.step` with its two keys given, so that a rollout can draw the keys of all its steps at once."""
     return step_or_restart(env, key_step, env.reset_env(key_reset, params), state, action, params)
 
 
 def step_or_restart(
     env: Any, key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any, params: Any
 ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
-    """`Environment.step` with the next episode made already: `fresh` is what `reset_env` returned, taken where this one ends.
+    """Do `Environment.step` with the next episode given: if this one ends, continue with `fresh`, a result of `reset_env`.
 
-    `info` has the final observation, and of an environment with masks the legal actions there: `final_action_mask`.
+    `info` has the final observation and, in an environment with masks, the legal actions there as `final_action_mask`.
     """
     final_obs, next_state, reward, terminated, info = env.step_env(key, state, action, params)
     truncated = env.is_truncated(next_state, params)
@@ -127,21 +128,21 @@ def step_or_restart(
 
 
 def strong(tree: Any) -> Any:
-    """The same values with their dtypes fixed: a weak type (of a Python number, say) would compile a second call anew."""
+    """Return the same values without weak types: a weak type (of a Python number, say) would make a second call recompile."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
-    """`jnp.where` over two trees of one structure; `condition` is a scalar."""
+    """Apply `jnp.where` to two trees of one structure; `condition` is a scalar."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)
 
 
 def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:
-    """The environment's action mask, or None; environments from elsewhere (gymnax) need not define the method."""
+    """Return the environment's action mask, or None; environments of other libraries (gymnax) need not define the method."""
     mask_of = getattr(env, "action_mask", None)
     return None if mask_of is None else mask_of(state, params)
 
 
 def plays_greedily(env: Any, deterministic: bool | None) -> bool:
-    """Whether a policy is judged by its mode and not by samples: as asked for, or unless given, as `best_is_random` says."""
+    """Return whether to evaluate a policy by its mode instead of samples: `deterministic`, or by `best_is_random` if None."""
     return not getattr(env, "best_is_random", False) if deterministic is None else deterministic

@@ -1,4 +1,4 @@
-"""Errors that users see: one clear line each."""
+"""Errors for users: one clear line each."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 VALUE_LENGTH = 80
-"""Characters of a value in a message."""
+"""Largest number of characters of a value in a message."""
 
 WORD_LENGTH = 300
-"""Characters of a word of a message (a path, say) that is not shortened."""
+"""Largest number of characters of a word in a message (a path, say); longer ones are shortened."""
 
 MESSAGE_LENGTH = 2000
-"""Characters of a whole message."""
+"""Largest number of characters of a whole message."""
 
 
 class RljaxError(Exception):
@@ -23,25 +23,25 @@ class RljaxError(Exception):
 
     def __init__(self, message: object):
         words = printable(" ".join(str(message).split()))
-        # Messages shorten the values that they show; this is for what other libraries say, and for names of files.
+        # Our messages shorten the values that they show; this is for texts of other libraries and for file names.
         words = re.sub(rf"\S{{{WORD_LENGTH + 1},}}", lambda word: shortened(word[0]), words)
         super().__init__(shortened(words, MESSAGE_LENGTH))
 
 
 class ConfigError(RljaxError, ValueError):
-    """A value that the user gave cannot be used: the message names the field, the value and what is allowed."""
+    """A value given by the user cannot be used; the message names the field, the value and what is allowed."""
 
 
 class TrainingError(RljaxError, RuntimeError):
-    """A run cannot go on (NaN in a loss, say): the message names the step, what went wrong and what was kept."""
+    """A run cannot continue (NaN in a loss, say); the message names the step, the problem and what was saved."""
 
 
 class ProcessLostError(RljaxError, RuntimeError):
-    """Another process of the run has ended before its time; JAX can do nothing more in this one."""
+    """Another process of the run has ended too early; JAX can do nothing more in this one."""
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C, or a signal to terminate, reached `fit`: it finished its chunk and saved it.
+    """Ctrl-C or a signal to terminate reached `fit`, which finished its chunk and saved it.
 
     Attributes:
         result: the `FitResult` so far.
@@ -55,34 +55,34 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class RljaxWarning(UserWarning):
-    """Something was not done as asked, or was mended, and the run goes on."""
+    """Something was not done as asked, or was repaired; the run continues."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
 def printable(text: str) -> str:
-    """A text with its control characters written out (`\\x1b`): what a file or a name says must not steer the terminal."""
-    # Cc: control characters; Cf: those that turn the direction of writing, or cannot be seen; Cs: halves of characters.
+    """Return a text with its control characters escaped (`\\x1b`), so that a file or a name cannot control the terminal."""
+    # Cc: control characters; Cf: invisible ones and changes of the writing direction; Cs: halves of characters.
     return "".join(ascii(c)[1:-1] if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of an error of somebody else's code, for a message of one line."""
+    """Return the type and first line of an error raised by other code, for a message of one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 DISTRIBUTION = "rljax-jit"
-"""The name to install by; the package index has an unrelated `rljax`, so only the import has that name."""
+"""Name of the distribution to install. The package index has an unrelated `rljax`, so only the import has that name."""
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an optional part of rljax, in quotes that a shell needs."""
+    """Return the command that installs an optional part of rljax, quoted for a shell."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def shortened(text: str, length: int = VALUE_LENGTH) -> str:
-    """A text without its middle where it is longer than `length` characters."""
+    """Return a text, without its middle if it is longer than `length` characters."""
     if len(text) <= length:
         return text
     end = length // 4
@@ -90,19 +90,19 @@ def shortened(text: str, length: int = VALUE_LENGTH) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: its repr on one line, of `VALUE_LENGTH` characters at most."""
+    """Return a value for a message: its repr on one line, with at most `VALUE_LENGTH` characters."""
     try:
         text = repr(value)
-    except Exception as error:  # a number of more digits than Python prints, tables in tables without end, somebody's __repr__
+    except Exception as error:  # a number of more digits than Python prints, endlessly nested tables, or a faulty __repr__
         text = f"<{type(value).__name__}: {type(error).__name__} while it is printed>"
     return shortened(" ".join(text.split()))
 
 
 def check_int(subject: str, least: int, **numbers: object) -> None:
-    """Refuse what is no integer of at least `least`: `check_int("GridWorld-v0", 2, size=size)`.
+    """Check that arguments are integers of at least `least`: `check_int("GridWorld-v0", 2, size=size)`.
 
     Raises:
-        ConfigError: names the subject, the first such argument, its value and what is allowed.
+        ConfigError: one is not; the message names the subject, the first such argument, its value and what is allowed.
     """
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -110,7 +110,7 @@ def check_int(subject: str, least: int, **numbers: object) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The tail of a message about an unknown name: the closest match, or all names where none is close."""
+    """Return the end of a message about an unknown name: the closest match, or all names if none is close."""
     known = sorted(known)
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:

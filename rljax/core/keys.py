@@ -1,4 +1,4 @@
-"""Random keys: everything inside rljax uses typed keys (`jax.random.key`)."""
+"""Random keys. rljax uses typed keys (`jax.random.key`) throughout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 
 def draw(sampler: Callable[[jax.Array, tuple[int]], jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`sampler(key, shape)`, drawn as one flat array: XLA compiles the counters of a flat draw several times faster."""
+    """Return `sampler(key, shape)`, drawn as one flat array: XLA compiles the counters of a flat draw several times faster."""
     return sampler(key, (math.prod(shape),)).reshape(shape)
 
 
 def as_key(key: jax.Array) -> jax.Array:
-    """A typed key from a typed or an old-style one (`jax.random.PRNGKey`, u32 `[..., 2]`).
+    """Return a typed key from a typed or an old-style one (`jax.random.PRNGKey`, u32 `[..., 2]`).
 
     Raises:
         TypeError: `key` is neither.

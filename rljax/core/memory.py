@@ -1,4 +1,4 @@
-"""Memory: whether what a run keeps on the device fits there, asked before anything is compiled."""
+"""Check that the arrays a run keeps on the device fit into its memory, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rljax.core.errors import ConfigError
 
 
 def tree_bytes(tree: Any) -> int:
-    """Bytes of all arrays of a tree; their shapes (`jax.ShapeDtypeStruct`) are enough."""
+    """Return the number of bytes of all arrays in a tree; their shapes (`jax.ShapeDtypeStruct`) are enough."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def readable_bytes(count: int) -> str:
-    """ "2.1 GB", "0.4 GB", "10 MB", "0.3 MB"."""
+    """Format a number of bytes: "2.1 GB", "0.4 GB", "10 MB", "0.3 MB"."""
     unit, name = (1e9, "GB") if count >= 1e8 else (1e6, "MB")
     return f"{count / unit:.0f} {name}" if count >= 10 * unit else f"{count / unit:.1f} {name}"
 
 
 def device_memory() -> int | None:
-    """Bytes that the default device can hold; for the CPU those of the machine, or of the container; None: not known."""
+    """Return the memory of the default device in bytes; for the CPU that of the machine or container; None if unknown."""
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
@@ -42,10 +42,10 @@ def device_memory() -> int | None:
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:
-    """One line instead of a crash in the middle of a run.
+    """Check that `needed` bytes fit into the device's memory, so that a run does not crash later.
 
     Raises:
-        ConfigError: `needed` bytes are more than the device has: "WHAT needs N GB, ...: ADVICE".
+        ConfigError: the device has less memory: "WHAT needs N GB, this device has M GB: ADVICE".
     """
     limit = device_memory()
     if limit is not None and needed > limit:

@@ -1,6 +1,7 @@
-"""Action and observation spaces: what an environment accepts and returns, as shapes, dtypes and bounds.
+"""Action and observation spaces: shapes, dtypes and bounds of an environment's inputs and outputs.
 
-Attribute names (`n`, `nvec`, `low`, `high`, `shape`, `dtype`) are those of gymnax and Gymnasium, so `as_space` reads theirs too.
+Attribute names (`n`, `nvec`, `low`, `high`, `shape`, `dtype`) are those of gymnax and Gymnasium, so `as_space` reads their spaces
+too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers `0 .. n - 1`; an element is an i32 scalar."""
+    """Space of the integers `0 .. n - 1`; an element is an i32 scalar."""
 
     n: int
     dtype: Any = jnp.int32
@@ -45,7 +46,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several independent integers: element k lies in `0 .. nvec[k] - 1`; an element is i32 `[len(nvec)]`."""
+    """Space of several independent integers, the k-th in `0 .. nvec[k] - 1`; an element is i32 `[len(nvec)]`."""
 
     nvec: tuple[int, ...]
     dtype: Any = jnp.int32
@@ -74,7 +75,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Arrays of a fixed shape, each entry between `low` and `high` (scalars, or arrays of that shape; may be infinite)."""
+    """Space of arrays of a fixed shape, with bounds `low` and `high` (scalars or arrays of that shape; may be infinite)."""
 
     low: Any
     high: Any
@@ -86,7 +87,7 @@ class Box:
         return math.prod(self.shape)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Uniform where both bounds are finite, else standard normal clipped to the bounds."""
+        """Draw an element: uniform where both bounds are finite, else standard normal clipped to the bounds."""
         low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
         uniform_key, normal_key = jax.random.split(key)
         # finfo.max stands for "no bound" in many environments, and high - low would overflow.
@@ -103,10 +104,10 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Dict:
-    """A dictionary of spaces; an element is a dictionary with the same keys.
+    """Dictionary of spaces; an element is a dictionary with the same keys.
 
-    As an action space it is of named heads: each Discrete, and in the order of insertion, which decides what an auto-regressive
-    policy chooses first. (The pytree of an action has its keys sorted, so the order is that of `spaces` and of nothing else.)
+    As an action space it has named heads, each Discrete. An auto-regressive policy chooses them in the order of `spaces`. (The
+    pytree of an action has its keys sorted, so only `spaces` keeps the order of insertion.)
     """
 
     spaces: Mapping[str, Any] = field(default_factory=dict)
@@ -125,7 +126,7 @@ class Dict:
 
 @dataclass(frozen=True, eq=False)
 class Tuple:
-    """A fixed sequence of spaces; an element is a tuple of the same length."""
+    """Fixed sequence of spaces; an element is a tuple of the same length."""
 
     spaces: Sequence[Any] = ()
 
@@ -145,7 +146,7 @@ Space = Discrete | MultiDiscrete | Box | Dict | Tuple
 
 
 def head_sizes(space: Space) -> tuple[int, ...] | None:
-    """How many actions each head has: of a Discrete (one head), a MultiDiscrete, or a Dict of Discrete; None for other spaces."""
+    """Return the number of actions of each head of a Discrete (one head), a MultiDiscrete or a Dict of Discrete, else None."""
     if isinstance(space, Discrete):
         return (space.n,)
     if isinstance(space, MultiDiscrete):
@@ -158,12 +159,12 @@ def head_sizes(space: Space) -> tuple[int, ...] | None:
 
 
 def action_heads(env: Any, env_params: Any) -> tuple[int, ...]:
-    """The number of actions of each head of an environment's action space; () where actions are continuous."""
+    """Return the number of actions of each head of an environment's action space; () if actions are continuous."""
     return head_sizes(as_space(env.action_space(env_params))) or ()
 
 
 def as_space(space: Any) -> Space:
-    """Read a space of rljax, gymnax or Gymnasium as one of rljax, by its attributes.
+    """Convert a space of rljax, gymnax or Gymnasium to one of rljax, by its attributes.
 
     Raises:
         TypeError: the object has none of the attributes of a known space.

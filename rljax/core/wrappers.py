@@ -1,6 +1,6 @@
-"""Environment wrappers: each is an environment around an environment, for one environment at a time (vmap adds the rest).
+"""Environment wrappers: each is an environment around another one, unbatched (vmap adds the batch).
 
-Normalisation needs statistics over all environments, so it is not here: see `rljax.collect.normalizers`.
+Normalisation needs statistics over all environments, so it is in `rljax.collect.normalizers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rljax.core.spaces import Box, Dict, Tuple, as_space
 
 
 class Wrapper(Environment):
-    """Delegates everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state."""
+    """Delegate everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state."""
 
     def __init__(self, env: Any):
         self.env = env
@@ -67,7 +67,7 @@ class EpisodeState(NamedTuple):
 
 
 class EpisodeStatistics(Wrapper):
-    """Adds the totals of the episode up to this step: `info["episode_return"]` f32 [], `info["episode_length"]` i32 []."""
+    """Add the totals of the episode up to this step: `info["episode_return"]` f32 [], `info["episode_length"]` i32 []."""
 
     def inner(self, state: EpisodeState) -> Any:
         return state.env_state
@@ -91,7 +91,7 @@ class TimeLimitState(NamedTuple):
 
 
 class TimeLimit(Wrapper):
-    """Truncates an episode after `max_steps` steps (in addition to the environment's own limit)."""
+    """Truncate an episode after `max_steps` steps (in addition to the environment's own limit)."""
 
     def __init__(self, env: Any, max_steps: int):
         super().__init__(env)
@@ -115,7 +115,7 @@ class TimeLimit(Wrapper):
 
 
 class ClipReward(Wrapper):
-    """Clips each reward to `[-limit, limit]`."""
+    """Clip each reward to `[-limit, limit]`."""
 
     def __init__(self, env: Any, limit: float):
         super().__init__(env)
@@ -129,23 +129,23 @@ class ClipReward(Wrapper):
 
 
 PRIVILEGED = "privileged"
-"""Key of an observation dictionary that only a critic may see."""
+"""Key of the part of an observation dictionary that only a critic may see."""
 
 
 def split_privileged(obs: Any) -> tuple[Any, Any]:
-    """`(what all see, what only a critic sees)` of an observation; None for the second where it has no key `privileged`."""
+    """Split an observation into `(public, privileged)`; `privileged` is None if it has no key `privileged`."""
     if not isinstance(obs, Mapping) or PRIVILEGED not in obs:
         return obs, None
     return {name: x for name, x in obs.items() if name != PRIVILEGED}, obs[PRIVILEGED]
 
 
 def join_privileged(public: Any, privileged: Any) -> Any:
-    """What `split_privileged` was given."""
+    """Undo `split_privileged`."""
     return public if privileged is None else {**public, PRIVILEGED: privileged}
 
 
 class PublicObservation(Wrapper):
-    """Drops what only a critic may see, for algorithms that have no such critic."""
+    """Drop the privileged part of observations, for algorithms without a critic that may see it."""
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         obs, state = self.env.reset_env(key, params)
@@ -163,7 +163,7 @@ class PublicObservation(Wrapper):
 
 
 class FlattenObservation(Wrapper):
-    """Makes every observation one f32 vector: arrays are raveled, the leaves of dictionaries and tuples concatenated in order."""
+    """Flatten every observation into one f32 vector; the leaves of dictionaries and tuples are concatenated in order."""
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
         obs, state = self.env.reset_env(key, params)
@@ -181,7 +181,7 @@ class FlattenObservation(Wrapper):
 
 
 def flatten_observation(obs: Any) -> jax.Array:
-    """One f32 vector of all leaves of an unbatched observation."""
+    """Concatenate all leaves of an unbatched observation into one f32 vector."""
     return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(obs)])
 
 
@@ -202,22 +202,22 @@ def _flat_bounds(space: Any) -> tuple[jax.Array, jax.Array]:
 
 
 class PixelObservation(Wrapper):
-    """What is observed is the picture that `render` draws, uint8 `[size, size, 3]`.
+    """Observe the picture that `render` draws, uint8 `[size, size, 3]`.
 
-    The whole picture is shown, stretched to a square. A picture is drawn at every step, twice where episodes restart by
-    themselves (a fresh one's, too): about 0.2 ms each for 256 x 256 pixels on one CPU core, next to nothing on a GPU.
+    The whole picture is stretched to a square. A picture is drawn at every step, and with auto-reset also the first one of the
+    next episode: about 0.2 ms each for 256 x 256 pixels on one CPU core, next to nothing on a GPU.
 
     Args:
         env: an environment that can be rendered.
-        size: pixels along each side.
+        size: number of pixels along each side.
 
     Raises:
-        ConfigError: `env` cannot be rendered, or `size` is no positive integer.
+        ConfigError: `env` cannot be rendered, or `size` is not a positive integer.
     """
 
     def __init__(self, env: Any, size: int = 64):
         if not can_render(env):
-            raise ConfigError(f"environment {env.name}: PixelObservation needs one that can be rendered: it defines no render")
+            raise ConfigError(f"environment {env.name}: PixelObservation needs one that can be rendered, and this has no render")
         check_int("PixelObservation", 1, size=size)
         super().__init__(env)
         self.size = size
@@ -245,7 +245,7 @@ class PixelObservation(Wrapper):
 
 
 def can_render(env: Any) -> bool:
-    """Whether `env`, or one that it wraps, draws pictures by rljax's contract; gymnax's `render` opens a plot instead."""
+    """Return whether `env`, or one that it wraps, draws pictures by rljax's contract; gymnax's `render` opens a plot instead."""
     while isinstance(env, Wrapper) and type(env).render is Wrapper.render:
         env = env.env
     render = getattr(type(env), "render", None)
@@ -253,9 +253,10 @@ def can_render(env: Any) -> bool:
 
 
 def resize_picture(picture: jax.Array, height: int, width: int) -> jax.Array:
-    """uint8 `[H, W, C] -> [height, width, C]`: each pixel the mean of as many source pixels as fit into it, or the nearest one.
+    """Resize a picture, uint8 `[H, W, C] -> [height, width, C]`.
 
-    Computed in integers, so it is the same on every device.
+    Each pixel is the mean of as many source pixels as fit into it, or the nearest one. Integer arithmetic makes the result the
+    same on every device.
     """
     taps = []
     for axis, size in enumerate((height, width)):

@@ -1,1 +1,1 @@
-"""Everything with side effects: the training driver, run folders, checkpoints and benchmarks."""
+"""All code with side effects: the training driver, run folders, checkpoints and benchmarks."""

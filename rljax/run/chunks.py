@@ -1,4 +1,4 @@
-"""Iterations of a run as compiled programs: of one seed, of several, and chunks of any number of them. Nothing here does I/O."""
+"""Compiled programs of a run: iterations of one or several seeds, and chunks of any number of iterations. No I/O here."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from rljax.algos.common.training import evaluation_metrics, train_iteration
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, Metrics, stack_metrics
 from rljax.core.config import Config
-from rljax.core.devices import everywhere
+from rljax.core.devices import replicated
 from rljax.core.state import Role, roles_of
 from rljax.run.files.records import UPDATES
 
 INT32 = jax.ShapeDtypeStruct((), jnp.int32)
-"""The shape of a number of iterations."""
+"""Shape and dtype of a number of iterations."""
 
 Chunk = Callable[..., tuple[Any, jax.Array, jax.Array]]
 
 
 class Seeds(NamedTuple):
-    """The states of a run of several seeds, `[S, ...]`, and which of them have not diverged, bool `[S]`."""
+    """State of a run of several seeds.
+
+    Attributes:
+        states: state of every seed, `[S, ...]`.
+        alive: whether each seed has not diverged, bool `[S]`.
+    """
 
     states: Any
     alive: Any
@@ -35,17 +40,17 @@ class Seeds(NamedTuple):
 
 
 def surviving_iteration(agent: Agent, num_iterations: int) -> Callable[..., tuple[Any, tuple[Metrics, jax.Array]]]:
-    """`(alive, state, iteration) -> (state, (metrics, alive))` of one seed: `train_iteration`, but one in which a loss or a
-    parameter became something else than a finite number does not count: the state stays what it was, then and from then on.
+    """Return `(alive, state, iteration) -> (state, (metrics, alive))` of one seed: `train_iteration` that stops at divergence.
 
-    That iteration shows its metrics as they are; those of later ones are NaN. Steps are collected all the same, of no use, into
-    the replay buffer, whose rows are counted for all seeds together.
+    If a loss or a parameter becomes NaN or infinite, the seed is no longer alive and keeps the state from before, also in all
+    later iterations. That iteration reports its metrics as they are; later ones report NaN. The replay buffer still receives
+    steps, which are not used, because its rows are counted for all seeds together.
     """
 
     def iteration(alive: jax.Array, state: Any, i: jax.Array) -> tuple[Any, tuple[Metrics, jax.Array]]:
         after, metrics = agent.step(state)
         going = alive & losses_are_finite(metrics) & all_finite(after.params)
-        state = _kept(going, after, state)
+        state = _select(going, after, state)
         evaluated = evaluation_metrics(agent, state, i, num_iterations)
         metrics = {name: jnp.where(alive, x, jnp.nan) for name, x in metrics.items()}
         return state, (metrics | {name: jnp.where(going, x, jnp.nan) for name, x in evaluated.items()}, going)
@@ -53,8 +58,8 @@ def surviving_iteration(agent: Agent, num_iterations: int) -> Callable[..., tupl
     return iteration
 
 
-def _kept(going: jax.Array, after: Any, before: Any) -> Any:
-    """`after` where `going`, else `before`. Replay buffers are not copied: they are those of `after`."""
+def _select(going: jax.Array, after: Any, before: Any) -> Any:
+    """Return `after` if `going`, else `before`. Replay buffers are not copied: they are always those of `after`."""
 
     def chosen(new: Any, old: Any) -> Any:
         if isinstance(new, Replay):
@@ -67,51 +72,51 @@ def _kept(going: jax.Array, after: Any, before: Any) -> Any:
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether every number of a tree is finite, bool []."""
+    """Return whether every number in a tree is finite, bool []."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def losses_are_finite(metrics: Metrics) -> jax.Array:
-    """Whether all `train/...` of an iteration are finite numbers, bool []; without a gradient step they need not be."""
+    """Return whether all metrics `train/...` of an iteration are finite, bool []; True without a gradient step."""
     finite = [jnp.isfinite(x) for name, x in metrics.items() if name.startswith("train/")]
     untrained = metrics[UPDATES] == 0 if UPDATES in metrics else jnp.asarray(False)
     return untrained | jnp.all(jnp.stack([jnp.asarray(True), *finite]))
 
 
 def vectorized_iteration(agent: Agent, seeds: int | None, num_iterations: int | None = None) -> Callable[..., Any]:
-    """`(state, iteration) -> (state, metrics)` of `train_iteration`, over the states' axis of seeds where there is one."""
+    """Return `(state, iteration) -> (state, metrics)` of `train_iteration`, over the axis of seeds if `seeds` is not None."""
     if seeds is None:
         return lambda state, i: train_iteration(agent, state, i, num_iterations)
-    return lambda states, i: over_runs(
+    return lambda states, i: vmap_runs(
         lambda _, state, i: train_iteration(agent, state, i, num_iterations), seeds, None, states, i
     )
 
 
 def seeds_iteration(agent: Agent, seeds: int, num_iterations: int) -> Callable[[Seeds, jax.Array], tuple[Seeds, Any]]:
-    """`(seeds, iteration) -> (seeds, metrics)`, metrics `[S]` each: see `surviving_iteration`."""
+    """Return `(seeds, iteration) -> (seeds, metrics)`, with metrics `[S]`; see `surviving_iteration`."""
     one = surviving_iteration(agent, num_iterations)
 
     def iteration(run: Seeds, i: jax.Array) -> tuple[Seeds, Any]:
-        states, (metrics, alive) = over_runs(one, seeds, run.alive, run.states, i)
+        states, (metrics, alive) = vmap_runs(one, seeds, run.alive, run.states, i)
         return Seeds(states, alive), metrics
 
     return iteration
 
 
-def over_runs(iteration: Callable[..., Any], runs: int, values: Any, states: Any, i: jax.Array) -> Any:
-    """`iteration(values, state, i) -> (state, metrics)` of many runs; leaves of `values` and `states` are `[runs, ...]`.
+def vmap_runs(iteration: Callable[..., Any], runs: int, values: Any, states: Any, i: jax.Array) -> Any:
+    """Map `iteration(values, state, i) -> (state, metrics)` over runs; leaves of `values` and `states` are `[runs, ...]`.
 
-    The count of iterations is not batched, so that an evaluation stays a branch that is skipped; nor are the counters of replay
-    buffers, which no run changes: every run then writes the same rows, one slice instead of a scatter.
+    The count of iterations is not batched, so that a skipped evaluation stays a branch that costs nothing. Neither are the
+    counters of replay buffers, which are equal in all runs: every run then writes the same rows, a slice instead of a scatter.
     """
-    axes = _with_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
-    states = _with_counters(states, lambda count: count[0])
+    axes = _map_counters(jax.tree.map(lambda _: 0, states), lambda _: None)
+    states = _map_counters(states, lambda count: count[0])
     states, metrics = jax.vmap(iteration, in_axes=(0, axes, None), out_axes=(axes, 0))(values, states, i)
-    return _with_counters(states, lambda count: jnp.broadcast_to(count, (runs,))), metrics
+    return _map_counters(states, lambda count: jnp.broadcast_to(count, (runs,))), metrics
 
 
-def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
-    """`state` with the counters of its replay buffers changed."""
+def _map_counters(state: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `state` with a function applied to the counters of its replay buffers."""
 
     def changed(x: Any) -> Any:
         return x.replace(position=change(x.position), size=change(x.size)) if isinstance(x, Replay) else x
@@ -122,10 +127,10 @@ def _with_counters(state: Any, change: Callable[[Any], Any]) -> Any:
 def compile_chunk(
     iteration: Callable[..., Any], example: Any, seeds_shape: tuple[int, ...], num_metrics: int, size: int, layout: Any = None
 ) -> Chunk:
-    """`chunk(state, first, length) -> (state, metrics f32 [size, *seeds, num_metrics], finite)`, for every length <= size.
+    """Compile `chunk(state, first, length) -> (state, metrics f32 [size, *seeds, num_metrics], finite)` for length <= size.
 
-    The number of iterations is an argument of a loop and not the length of a scan, so that chunks of any length (the last
-    one, say) run the same program.
+    The length is the bound of a loop and not the length of a scan, so that chunks of any length (the last one, say) run the
+    same program.
     """
 
     def chunk(state: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
@@ -134,16 +139,18 @@ def compile_chunk(
             return state, buffer, jnp.any(state.alive)
         return state, buffer, all_finite(state.params)
 
-    # What comes out goes in again, so it must lie where it lay.
-    results = None if layout is None else (layout, *2 * [everywhere(layout)])
+    # The output is the next input, so it needs the same sharding.
+    results = None if layout is None else (layout, *2 * [replicated(layout)])
     return jax.jit(chunk, donate_argnums=0, out_shardings=results).lower(example, INT32, INT32).compile()
 
 
 def run_iterations(
     iteration: Callable[..., Any], state: Any, first: jax.Array, length: jax.Array, shape: tuple[int, ...]
 ) -> tuple[Any, jax.Array]:
-    """The state after `length` iterations from `first` on, and their metrics: the first rows of an f32 array of `shape`, metrics
-    last."""
+    """Run `length` iterations from `first` on; return the state and an f32 array of `shape` with their metrics in its first rows.
+
+    The last axis of the array is that of the metrics.
+    """
 
     def body(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         state, buffer = carry
@@ -154,7 +161,7 @@ def run_iterations(
 
 
 def iterations_before_learning(config: Config, state: Any) -> int:
-    """Iterations that begin with too few steps in the replay buffer to learn from; the last one may learn before it ends."""
+    """Return the number of iterations that begin with too few steps in the replay buffer; the last may learn before its end."""
     buffers = [getattr(state, name) for name, role in roles_of(state).items() if role.role is Role.BUFFER]
     replay = next((value for value in buffers if isinstance(value, Replay)), None)
     if replay is None:
@@ -164,5 +171,5 @@ def iterations_before_learning(config: Config, state: Any) -> int:
 
 
 def iterations_to(step: int, per_iteration: int, every: int) -> int:
-    """Iterations until the count of steps crosses the next multiple of `every`."""
+    """Return the number of iterations until the count of steps reaches the next multiple of `every`."""
     return -(-((step // every + 1) * every - step) // per_iteration)

@@ -1,4 +1,4 @@
-"""Numbers that went wrong: losses, parameters and collected steps that are not finite, and seeds that train no more."""
+"""Find losses, parameters and collected steps that are not finite, and the seeds that diverged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from rljax.run.files.records import UPDATES
 
 
 def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int]]:
-    """`(bad, columns)`: which losses in rows `[iterations, S, metrics]` are not finite, bool `[iterations, S, losses]`, and the
-    metrics that they are, those that go first in front. Without a gradient step none is bad."""
-    # The values are made before the losses, and the losses before all that is derived from them.
+    """Find the losses in rows `[iterations, S, metrics]` that are not finite.
+
+    Returns:
+        `(bad, columns)`: which losses are bad, bool `[iterations, S, losses]`, and their columns in `names`, first those that
+        break first. Without a gradient step no loss is bad.
+    """
+    # Values are computed before the losses, and the losses before all that depends on them.
     order = ["train/value", "train/policy_loss", "train/value_loss", *names]
     columns = [names.index(name) for name in dict.fromkeys(order) if name.startswith("train/") and name in names]
     bad = ~np.isfinite(rows[:, :, columns])
@@ -23,8 +27,8 @@ def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int
     return bad, columns
 
 
-def why_lost(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> list[tuple[int, str]]:
-    """`(row, what went wrong)` for each of some seeds that diverged within rows `[iterations, S, metrics]`."""
+def divergence_reasons(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> list[tuple[int, str]]:
+    """Return `(row, reason)` for each of the given seeds, which diverged within rows `[iterations, S, metrics]`."""
     if not len(seeds):
         return []
     bad, columns = bad_losses(rows, names)
@@ -35,26 +39,27 @@ def why_lost(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> list[tupl
             column = columns[int(np.argmax(bad[row, seed]))]
             found.append((row, f"{names[column]} became {rows[row, seed, column]}"))
         else:
-            # Nothing is known of the iteration after the one that the parameters broke in.
-            found.append((row - 1, "its parameters became something else than finite numbers"))
+            # The parameters broke in the iteration before the first one whose metrics are all NaN.
+            found.append((row - 1, "its parameters became NaN or infinite"))
     return found
 
 
-def diverged_in(meta: Mapping[str, Any], seeds: int) -> list[int | None]:
-    """The step at which each seed of a run diverged, None of those that have not, from the meta of a checkpoint."""
+def diverged_steps(meta: Mapping[str, Any], seeds: int) -> list[int | None]:
+    """Return the step at which each seed of a run diverged, None if it has not, from the meta.json of a checkpoint."""
     known = meta.get("diverged")
     return list(known) if known is not None and len(known) == seeds else [None] * seeds
 
 
 class Fault(NamedTuple):
-    """Something in a state that is no finite number.
+    """Number in a state that is not finite.
 
     Attributes:
-        what: `the reward`, or the name of a leaf.
-        collected: whether an environment gave it.
+        what: `the reward`, `the observation`, or the name of a leaf.
+        collected: whether the number came from an environment.
         value: NaN or an infinity.
-        seed: whose, 0 where there is one.
-        age: of the first row of the replay buffer that has it, 0 the newest; None where it is not in the buffer.
+        seed: index of the seed; 0 if there is only one.
+        age: age of the oldest row of the replay buffer that has such a number, 0 for the newest row; None if it is not in the
+            buffer.
     """
 
     what: str
@@ -68,14 +73,17 @@ COLLECTED = {"reward": "the reward", "obs": "the observation", "next_obs": "the 
 
 
 def find_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray, seeds: bool) -> Fault | None:
-    """What is not finite in a state that is to be saved, or None: rewards and observations first, then NaN anywhere else.
+    """Find a number that is not finite in a state to be saved: rewards and observations first, then NaN anywhere else.
 
-    The environments' own states are theirs, and may hold NaN; infinity is a number for what is not collected.
+    States of environments are not checked and may contain NaN. Infinities are faults only in rewards and observations.
 
     Args:
-        arrays: the state's leaves by name.
-        checked: of which seeds, bool `[S]`.
+        arrays: leaves of the state, by name.
+        checked: which seeds to check, bool `[S]`.
         seeds: whether leaves have a leading axis of seeds.
+
+    Returns:
+        The first fault, or None.
     """
     faults: list[Fault] = []
     for name, x in arrays.items():
@@ -93,13 +101,15 @@ def find_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray, seeds: boo
                 age = int(((position - 1 - rows) % bad.shape[1]).max())
             what = name if collected is None else COLLECTED[collected]
             faults.append(Fault(what, collected is not None, float(x[seed][bad[seed]][0]), int(seed), age))
-    # The oldest of what was collected is where it began.
+    # Report the oldest collected number, where the fault began.
     return min(faults, key=lambda fault: (not fault.collected, -(fault.age or 0)), default=None)
 
 
 def first_bad(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> tuple[int, int, int] | None:
-    """`(iteration, seed, metric)` of the first loss in rows `[iterations, S, metrics]` that is not finite, of some seeds, bool
-    `[S]`."""
+    """Return `(iteration, seed, metric)` of the first loss in rows `[iterations, S, metrics]` that is not finite, or None.
+
+    Only the seeds in `seeds`, bool `[S]`, are checked.
+    """
     bad, columns = bad_losses(rows, names)
     bad &= seeds[:, None]
     if not bad.any():

@@ -1,4 +1,4 @@
-"""The loop of `fit`: chunks of compiled iterations, and between them everything impure."""
+"""The loop of `fit`: chunks of compiled iterations, with all side effects between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
-from rljax.core.devices import everywhere, make_mesh, shardings
+from rljax.core.devices import make_mesh, replicated, shardings
 from rljax.core.errors import (
     RljaxError,
     RljaxWarning,
@@ -33,46 +33,46 @@ from rljax.run.chunks import (
     seeds_iteration,
     vectorized_iteration,
 )
-from rljax.run.divergence import diverged_in, find_fault, first_bad, why_lost
+from rljax.run.divergence import diverged_steps, divergence_reasons, find_fault, first_bad
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, key_impls, link, named_arrays
 from rljax.run.files.folder import METRICS_FILE
-from rljax.run.files.records import JsonLines, Records, cut_after, over_seeds, record_of, window_of
+from rljax.run.files.records import JsonLines, Records, aggregate_seeds, record_of, truncate_after, window_length
 from rljax.run.files.scores import SCORES, Scores
 from rljax.run.loggers import Loggers, RunStart
-from rljax.run.processes import all_of, is_first, on_this_process, over_processes
+from rljax.run.processes import distribute, gather_state, gather_values, is_first
 from rljax.run.progress import Pace, Progress
 from rljax.run.signals import Stopping
 from rljax.run.start import Start
 
 MAX_CHUNK = 1024
-"""Iterations in one call of the compiled chunk at most."""
+"""Largest number of iterations in one call of the compiled chunk."""
 
 MAX_CHUNK_BYTES = 16 * 2**20
-"""Size of a chunk's metrics at most: with thousands of seeds a chunk has fewer iterations."""
+"""Largest size of a chunk's metrics: with thousands of seeds a chunk has fewer iterations."""
 
 CHUNK_SECONDS = 0.2
-"""How long a chunk should take: short enough for a live progress bar, long enough that the host costs nothing."""
+"""Target duration of a chunk: short enough for a live progress bar, long enough that the host costs nothing."""
 
 HISTOGRAMS = 50
-"""How often in a run loggers get histograms."""
+"""Number of times in a run that loggers get histograms."""
 
 MAX_LOGGED_SEEDS = 64
-"""With more seeds than this, loggers get the aggregates only; metrics.jsonl has every seed."""
+"""Largest number of seeds whose own metrics loggers get; with more they get only aggregates. metrics.jsonl has every seed."""
 
 MAX_METRICS_BYTES = 100_000_000
-"""Size of the metrics that `fit` returns at most; beyond it they are averaged over the iterations of each record."""
+"""Largest size of the metrics that `fit` returns; larger ones are averaged over the iterations of each record."""
 
 Callback = Callable[[int, dict[str, float]], bool | None]
 
 
 class FitResult(NamedTuple):
-    """The result of `fit`: what `make_train` returns, and where the run is.
+    """Result of `fit`: the trained state and its metrics, as from `make_train`, and the run's progress.
 
     Attributes:
-        state: the trained state, `[seeds, ...]` in each leaf of a run of several seeds.
-        metrics: those of the iterations of this call, NumPy arrays `[iterations]` or `[seeds, iterations]`.
-        step: environment steps taken, those before a fork included.
-        seeds: how many agents were trained; None where the state has no axis of seeds.
+        state: trained state; for several seeds each leaf is `[seeds, ...]`.
+        metrics: metrics of the iterations of this call, NumPy arrays `[iterations]` or `[seeds, iterations]`.
+        step: number of environment steps taken, including those before a fork.
+        seeds: number of agents trained; None if the state has no axis of seeds.
         complete: whether the whole budget is spent.
     """
 
@@ -84,11 +84,10 @@ class FitResult(NamedTuple):
 
 
 class Driver:
-    """One call of `fit`: compiles the chunk, runs it until the budget is spent, and sees to everything between chunks.
+    """One call of `fit`: compile the chunk, run it until the budget is spent, and do all side effects between chunks.
 
-    Of several processes only the first has a folder; `saves` says whether there is one, as saving takes them all.
-
-    S is the number of seeds, 1 where the state has no axis for them. Iterations are counted from the run's own beginning.
+    With several processes only the first one has the folder; `saves` says whether there is one, since all processes take part in
+    saving. S is the number of seeds, 1 if the state has no axis of seeds. Iterations are counted from the start of the run.
     """
 
     def __init__(
@@ -112,24 +111,24 @@ class Driver:
         self.num_seeds = start.info.seeds or 1
         self.layout = self._layout(start.state)
         self.done, self.last = start.iteration, start.last_iteration
-        # Jitted, so that finding out the names of the metrics and compiling the chunk trace the iteration once.
+        # With jit, the iteration is traced once for both the names of the metrics and the compilation of the chunk.
         several = start.info.seeds is not None
         iteration = seeds_iteration(start.agent, self.num_seeds, self.last)
         self.iteration = jax.jit(iteration if several else vectorized_iteration(start.agent, None, self.last))
-        self.diverged = diverged_in(start.meta, self.num_seeds)
+        self.diverged = diverged_steps(start.meta, self.num_seeds)
         example = Seeds(start.state, jax.ShapeDtypeStruct((self.num_seeds,), jnp.bool_)) if several else start.state
         self.names = sorted(jax.eval_shape(self.iteration, example, INT32)[1])
         self.scores = Scores(self.num_seeds, start.meta)
         for seed in np.flatnonzero(~self.alive):
             self.scores.leave_out(int(seed))
-        window = window_of(self.last - self._first_iteration(), self.num_seeds, len(self.names))
+        window = window_length(self.last - self._first_iteration(), self.num_seeds, len(self.names))
         pending = start.pending
         if pending is None or pending.shape[1:] != (self.num_seeds, len(self.names)):
             pending = np.zeros((0, self.num_seeds, len(self.names)), np.float32)
         self.records = Records(self.names, window, self.done - len(pending), self.last, pending, self._emit)
         self.speed, self.pace = math.nan, Pace()
         self.learns_at = self.done + iterations_before_learning(self.config, start.state)
-        # Every iteration's metrics, unless they are too many; one row per record then.
+        # Keep the metrics of every iteration; if they would be too large, one row per record.
         self.row_bytes = 4 * self.num_seeds * len(self.names)
         self.every_iteration = (self.last - self.done) * self.row_bytes <= MAX_METRICS_BYTES
         self.rows: list[np.ndarray] = []
@@ -143,7 +142,8 @@ class Driver:
         state, self.start = self.start.state, self.start._replace(state=None)
         try:
             self._open()
-            self.records.add(np.zeros((0, self.num_seeds, len(self.names)), np.float32))  # a smaller budget may end a window now
+            # With a smaller budget than before, the pending rows may complete the last window now.
+            self.records.add(np.zeros((0, self.num_seeds, len(self.names)), np.float32))
             if self.done < self.last:
                 self.progress.start(self._step(self.last))
                 try:
@@ -151,7 +151,7 @@ class Driver:
                 finally:
                     self.progress.stop()
         finally:
-            with contextlib.ExitStack() as closing:  # each, whatever another raises; the loggers first
+            with contextlib.ExitStack() as closing:  # closes each one whatever another raises, the loggers first
                 if self.writer is not None:
                     closing.callback(self.writer.close)
                 if self.file is not None:
@@ -170,16 +170,16 @@ class Driver:
         return result
 
     def _open(self) -> None:
-        """Open the files of the run and tell the loggers; what an earlier process wrote of later steps is taken back first."""
+        """Remove what an earlier process wrote about later steps, open the files of the run, and start the loggers."""
         start, table = self.start, config_table(self.config)
         if start.info.seeds:
             table["seeds"] = start.info.seeds
         written = self._step(self.records.written)
         opponent = {"eval_opponent": EVALUATION_OPPONENT} if self.config.of_games else {}
         if self.folder is not None:
-            with _disk(self.folder):
+            with _explain_disk_errors(self.folder):
                 if self.resumed:
-                    self._mend(written)
+                    self._repair(written)
                 fresh = not (self.folder / METRICS_FILE).exists() or not (self.folder / METRICS_FILE).stat().st_size
                 self.file = JsonLines(self.folder / METRICS_FILE)
                 if fresh or start.extended:
@@ -188,10 +188,10 @@ class Driver:
         name = self.folder.name if self.folder else f"{self.config.algorithm}-{table['env']}"
         self.loggers.start(RunStart(name, self.folder, {**table, **opponent}, written, self.resumed))
 
-    def _mend(self, written: int) -> None:
-        """Make the folder of a run that goes on what it was at its checkpoint: no later records, links that point somewhere."""
+    def _repair(self, written: int) -> None:
+        """Restore the folder of a resumed run to its state at the checkpoint: remove later records and repair the links."""
         assert self.folder is not None
-        kept = cut_after(self.folder / METRICS_FILE, written)
+        kept = truncate_after(self.folder / METRICS_FILE, written)
         if kept < written:
             since = f"after step {kept:,}" if kept >= 0 else "of the run so far"
             warnings.warn(f"{self.folder / METRICS_FILE}: records {since} are missing", RljaxWarning, stacklevel=2)
@@ -201,24 +201,24 @@ class Driver:
                 link(checkpoints, link_name, step)
 
     def _train(self, state: Any, deadline: float, stopping: Stopping) -> Any:
-        """Run chunks until the budget is spent or something asks to stop; returns the final state."""
+        """Run chunks until the budget is spent or a stop is requested; return the final state."""
         layout = self.layout
         if self.start.info.seeds is not None:
             state = Seeds(state, jnp.asarray(self.alive))
-            layout = layout if layout is None else Seeds(layout, everywhere(layout))
-        state = state if layout is None else over_processes(state, layout)
-        # Not of what is left: a run that goes on is the same program as before, which need not be compiled again.
+            layout = layout if layout is None else Seeds(layout, replicated(layout))
+        state = state if layout is None else distribute(state, layout)
+        # It depends on the whole budget, not on the rest of it: a resumed run then reuses the compiled program.
         size = max(1, min(MAX_CHUNK, self.last, MAX_CHUNK_BYTES // self.row_bytes))
         seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
         chunk = compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
         length, saved_at, looked_at = 1, time.monotonic(), time.monotonic()
         while self.done < self.last and not self.stop:
-            # What cheap iterations took says nothing of the first one that learns, which may be a thousand times as long.
+            # The time of cheap iterations does not predict the first one that learns, which may take a thousand times as long.
             length = 1 if self.done == self.learns_at - 1 else min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
             state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
-            # Cut on the host: JAX would compile a program for each length.
+            # Slice on the host: JAX would compile a program for each length.
             new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
             self.speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
@@ -240,39 +240,39 @@ class Driver:
             self.progress.update(
                 self._step(self.done),
                 self.speed,
-                over_seeds("episode/return", self.scores.returns["episode/return"]),
+                aggregate_seeds("episode/return", self.scores.returns["episode/return"]),
                 self.pace.left(self.last - self.done),
             )
             if self.loggers.want_histograms and self._crossed(before, -(-self._step(self.last) // HISTOGRAMS)):
                 self.loggers.histograms(self._step(self.done), _states(state))
             late = self.checkpoint_seconds is not None and time.monotonic() - saved_at > self.checkpoint_seconds
             late = late and self.writer is not None and not self.writer.busy
-            # Towards CHUNK_SECONDS, not faster than fourfold: the first chunk is one iteration.
+            # Approach CHUNK_SECONDS, growing at most fourfold at a time: the first chunk is one iteration.
             length = max(1, min(4 * length, round(CHUNK_SECONDS / seconds * length)))
             self.stop |= time.monotonic() >= deadline or stopping.signum is not None
-            # Clocks and signals of several processes differ: they go by the first one's clock, and stop when one does.
-            stops, lates, lengths = all_of(self.stop, late, length).T
+            # Clocks and signals of several processes differ: they use the clock of the first, and all stop when one does.
+            stops, lates, lengths = gather_values(self.stop, late, length).T
             self.stop, late, length = bool(stops.any()), bool(lates[0]), int(lengths[0])
             if self.saves:
-                best = self._evaluated() and self.scores.improved(self._step(self.done))
+                best = self._has_evaluated() and self.scores.improved(self._step(self.done))
                 every = self.checkpoint_every is not None and self._crossed(before, self.checkpoint_every)
                 if best or self.done == self.last or self.stop or every or late:
-                    self._save(_states(on_this_process(state, layout)), best)
+                    self._save(_states(gather_state(state, layout)), best)
                     saved_at = time.monotonic()
                     if isinstance(state, Seeds):
                         alive = jnp.asarray(self.alive)
-                        state = state._replace(alive=alive if layout is None else over_processes(alive, layout.alive))
-        return _states(on_this_process(state, layout))
+                        state = state._replace(alive=alive if layout is None else distribute(alive, layout.alive))
+        return _states(gather_state(state, layout))
 
     def _save(self, state: Any, best: bool) -> None:
-        """Save a state whose numbers are as they should be; of a seed whose are not, note that it has diverged."""
+        """Save a state after checking that its numbers are finite; mark seeds with other numbers as diverged."""
         arrays = named_arrays(state)
         while (fault := find_fault(arrays, self.alive, self.start.info.seeds is not None)) is not None:
             since = self._step(self.done) - (fault.age or 0) * self.config.num_envs
             step = f"at step {since:,}" if fault.age is not None else f"by step {since:,}"
             why = f"{fault.what}{f' of {env_name(self.config)}' if fault.collected else ''} was {fault.value} {step}"
             if self.alive.sum() == 1:
-                raise TrainingError(f"training stopped: {why}; nothing of it was saved{self._kept()}")
+                raise TrainingError(f"training stopped: {why}; nothing of it was saved{self._saved_note()}")
             self._leave_out(fault.seed, since, why)
         meta = {**self.scores.meta(self.done), "keys": key_impls(state)}
         if self.start.info.seeds is not None:
@@ -282,36 +282,36 @@ class Driver:
 
     @property
     def alive(self) -> np.ndarray:
-        """Which seeds have not diverged, bool `[S]`."""
+        """True for each seed that has not diverged, bool `[S]`."""
         return np.array([step is None for step in self.diverged])
 
     def _leave_out(self, seed: int, step: int, why: str) -> None:
-        """Note that a seed has diverged: it trains no more, and is no candidate for the best."""
+        """Mark a seed as diverged: its training stops, and it cannot become the best."""
         self.diverged[seed] = step
         self.scores.leave_out(seed)
         if is_first():
             warnings.warn(
-                f"seed_index {seed} of {self.num_seeds} diverged: {why}; it trains no more, the others go on",
+                f"seed_index {seed} of {self.num_seeds} diverged: {why}; its training stops, the others continue",
                 RljaxWarning,
                 stacklevel=2,
             )
 
     def _note_diverged(self, rows: np.ndarray, alive: np.ndarray) -> None:
-        """Leave out the seeds that diverged in the iterations of `rows`, the last ones done."""
+        """Mark the seeds that diverged in the iterations of `rows`, the latest ones."""
         lost = np.flatnonzero(self.alive & ~alive)
-        for seed, (row, what) in zip(lost, why_lost(rows, self.names, lost), strict=True):
+        for seed, (row, what) in zip(lost, divergence_reasons(rows, self.names, lost), strict=True):
             step = self._step(self.done - len(rows) + row + 1)
             self._leave_out(int(seed), step, f"{what} in the iteration that ended at step {step:,}")
 
     def _layout(self, state: Any) -> Any:
-        """Where the state lies on several devices (one that was read from a checkpoint is on none of them); None on one."""
+        """Return the sharding of the state over several devices, on which a restored state is not yet; None for one device."""
         if self.config.num_devices == 1:
             return None
         mesh = make_mesh(self.config.num_devices)
         return shardings(mesh, state, self.config.num_envs, 0 if self.start.info.seeds is None else 1)
 
     def _next_stop(self) -> int:
-        """The iteration at which the host must look: an evaluation whose weights may be the best, or a checkpoint that is due."""
+        """Return the iteration at which the chunk must end: at an evaluation that may be the best, or at a due checkpoint."""
         stops, steps = [self.last], self.config.steps_per_iteration
         if self.done < self.learns_at - 1:
             stops.append(self.learns_at - 1)
@@ -321,8 +321,8 @@ class Driver:
             stops.append(iterations_to(self._step(self.done), steps, self.checkpoint_every) + self.done)
         return min(stops)
 
-    def _evaluated(self) -> bool:
-        """Whether the last iteration ended with an evaluation (see `train_iteration`)."""
+    def _has_evaluated(self) -> bool:
+        """Return whether the last iteration ended with an evaluation (see `train_iteration`)."""
         every, steps = self.config.eval_every, self.config.steps_per_iteration
         return every is not None and (self.done == self.last or self.done * steps // every > (self.done - 1) * steps // every)
 
@@ -330,22 +330,22 @@ class Driver:
         return self._step(self.done) // every > self._step(before) // every
 
     def _step(self, iterations: int) -> int:
-        """Environment steps after so many iterations."""
+        """Return the number of environment steps after `iterations` iterations."""
         return self.start.info.step_offset + iterations * self.config.steps_per_iteration
 
     def _first_iteration(self) -> int:
         return (self.start.info.first_step - self.start.info.step_offset) // self.config.steps_per_iteration
 
     def _emit(self, iterations: int, summary: dict[str, np.ndarray]) -> None:
-        """Write one record, and ask the callback whether to stop; once it has had enough, or failed, it is not asked again."""
+        """Write one record and call the callback, which may stop the run; once it has, or has failed, it is not called again."""
         step = self._step(iterations)
-        metrics = {name: over_seeds(name, values) for name, values in summary.items()}
+        metrics = {name: aggregate_seeds(name, values) for name, values in summary.items()}
         metrics["perf/steps_per_second"] = self.speed
         if not self.every_iteration:
             self.rows.append(np.stack([summary[name] for name in self.names], -1)[None].astype(np.float32))
         if self.file is not None:
             speed = {"perf/steps_per_second": self.speed}
-            with _disk(self.folder):
+            with _explain_disk_errors(self.folder):
                 self.file.write(record_of(step, summary, bool(self.start.info.seeds), **speed))
         if self.loggers.loggers:
             logged = dict(metrics)
@@ -358,20 +358,20 @@ class Driver:
             try:
                 self.stop = bool(self.callback(step, metrics))
             except TrainingInterrupted:
-                self.stop = True  # of a run within the callback; this one has noted the signal, too
+                self.stop = True  # raised by a run within the callback; this run has received the signal, too
             except Exception as error:
-                # The chunk is finished and saved before it is raised: hours of training are not lost to a typo.
+                # Finish and save the chunk before raising it: hours of training must not be lost to a typo.
                 self.stop, self.failure = True, error
 
-    def _kept(self) -> str:
-        """What of a run that is stopped is left."""
+    def _saved_note(self) -> str:
+        """Return the end of a message about a stopped run: its last good checkpoint, if it has a folder."""
         if self.folder is None or self.writer is None:
             return ""
         self.writer.wait()
         return f"; the last good checkpoint is {(self.folder / CHECKPOINTS / 'latest').resolve()}"
 
     def _check_legal(self, rows: np.ndarray) -> None:
-        """Stop where there was nothing that a policy may do."""
+        """Stop the run if a policy had no legal action."""
         if NO_ACTION not in self.names:
             return
         steps = rows[:, :, self.names.index(NO_ACTION)]
@@ -382,14 +382,14 @@ class Driver:
         raise TrainingError(
             f"training stopped: action_mask of {env_name(self.config)} allowed no action (of some head) in "
             f"{steps[row, seed]:.0f} steps of the iteration that ended at step {step:,}; an episode that goes on needs one"
-            f"{self._kept()}"
+            f"{self._saved_note()}"
         )
 
     def _check_finite(self, rows: np.ndarray, bad: tuple[int, int, int] | None, finite: bool) -> None:
-        """Stop at the first iteration whose losses are not numbers; of several seeds, where none is left."""
+        """Stop the run at the first iteration whose losses are not finite; with several seeds, when all have diverged."""
         if bad is None and finite:
             return
-        kept = self._kept()
+        kept = self._saved_note()
         if bad is None:
             raise TrainingError(
                 f"training stopped: parameters are not finite after step {self._step(self.done + len(rows)):,}{kept}"
@@ -408,8 +408,8 @@ def _states(state: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _disk(folder: Path | None) -> Iterator[None]:
-    """One line for a disk that is full or gone."""
+def _explain_disk_errors(folder: Path | None) -> Iterator[None]:
+    """Turn an error of the disk (full or gone) into one line."""
     try:
         yield
     except OSError as error:

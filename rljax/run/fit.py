@@ -1,4 +1,4 @@
-"""`fit`: train from the host, with a run folder, progress and checks on the way."""
+"""`fit`: train from the host, with a run folder, progress and checks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rljax.core.keys import as_key
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
-from rljax.run.files.places import locked
+from rljax.run.files.places import lock_folder
 from rljax.run.loggers import Logger, Loggers
-from rljax.run.processes import check_processes, is_first, on_this_process
+from rljax.run.processes import check_processes, gather_state, is_first
 from rljax.run.progress import Progress, Silent, default_progress
-from rljax.run.signals import noted_signals
+from rljax.run.signals import note_signals
 from rljax.run.start import start_forked, start_new, start_resumed
 
 
@@ -53,45 +53,46 @@ def fit(
     keep: int | None = 3,
     max_minutes: float | None = None,
 ) -> FitResult:
-    """Train from the host: the numbers of `make_train`, bit for bit, with a run folder, progress and checks on the way.
+    """Train from the host, with a run folder, progress and checks; the numbers are those of `make_train`, bit for bit.
 
-    Whenever it ends (budget, callback, `max_minutes`, Ctrl-C), the whole state is saved; a run resumed from there, or from
-    any checkpoint after a kill, goes on bit for bit as the uninterrupted one would have.
+    However the run ends (budget, callback, `max_minutes`, Ctrl-C), the whole state is saved. A run resumed from there, or from
+    any checkpoint after a kill, continues bit for bit as if it had not been interrupted.
 
     Args:
-        config_or_agent: what to train, or an agent made of it already; not needed to resume a run whose environment and
-            network have names.
-        key: random key; `jax.random.key(config.seed)` unless given.
-        seeds: train this many agents in one program; their state and metrics have a leading axis `[seeds]`. Their keys are those
-            of `config.seed, config.seed + 1, ...`, or come from splitting `key`.
-        run_dir: folder to make for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
-        resume: a run's folder: go on where its latest whole checkpoint is. True: `run_dir`'s, or a new run where there is none,
-            so that a script that is started again goes on by itself. Only `total_timesteps` may differ from the frozen
-            configuration; any other change is an error, as it would not be made.
-        fork: a checkpoint, or a run's folder: start a new run of `config_or_agent` from that state; steps are counted on.
-        total_timesteps: another budget for the run that is resumed. An annealed learning rate follows the new budget's schedule
-            from there on, so that of a completed run rises again: to (1 - done / total) of the initial one. The evaluation at
-            the old end, which every run ends with, stays; a run of the new budget from its beginning may have none there.
-        progress: True shows a bar, or lines where output is neither a terminal nor a notebook; or an object with the methods of
-            `rljax.run.progress.Progress`.
-        callback: called with (environment steps, metrics) for each record; True ends the run early, after the chunk under way.
-            What it raises is raised after that, too.
+        config_or_agent: configuration to train, or an agent made from it. It may be omitted to resume a run whose environment
+            and network have names.
+        key: random key; if None, `jax.random.key(config.seed)`.
+        seeds: number of agents to train in one program; their state and metrics have a leading axis `[seeds]`. Their keys are
+            those of `config.seed, config.seed + 1, ...`, or come from splitting `key`.
+        run_dir: folder to create for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
+        resume: folder of a run to continue from its latest whole checkpoint. True continues the run in `run_dir`, or starts a
+            new one if there is none, so that a script continues when it is started again. Only `total_timesteps` may differ from
+            the frozen configuration; any other change is an error.
+        fork: a checkpoint, or a run's folder, from whose state to start a new run of `config_or_agent`; the count of steps
+            continues.
+        total_timesteps: new budget for a resumed run. An annealed learning rate follows the schedule of the new budget from
+            there on, so that of a completed run rises again, to (1 - done / total) of the initial one. The evaluation at the old
+            end remains, although an uninterrupted run of the new budget may have none there.
+        progress: True shows a bar, or lines if the output is neither a terminal nor a notebook. May be an object with the methods
+            of `rljax.run.progress.Progress`.
+        callback: function called with (environment steps, metrics) for each record. If it returns True, the run ends early,
+            after the current chunk. An error in it is raised after the current chunk, too.
         loggers: names ("tensorboard", "wandb", "mlflow", "aim") or objects with the methods of `Logger`.
-        checkpoint_every: save the state each time this many environment steps have been taken.
-        checkpoint_seconds: save the state when this long has passed since the last save. It is saved at the end in any case, and
-            after an evaluation that is the best so far.
-        keep: how many checkpoints to keep besides the best one; None keeps all.
-        max_minutes: end the run after this long, to be resumed another time.
+        checkpoint_every: number of environment steps between checkpoints.
+        checkpoint_seconds: number of seconds between checkpoints. The state is also saved at the end, and after an evaluation
+            that is the best so far.
+        keep: number of checkpoints to keep besides the best one; None keeps all.
+        max_minutes: number of minutes after which to end the run, which can be resumed later.
 
     Returns:
-        `FitResult`. Its metrics are those of the iterations of this call; of a run so long, or of so many seeds, that these would
-        take more than 100 MB, one mean for each record of metrics.jsonl.
+        `FitResult`. Its metrics are those of the iterations of this call. If they would take more than 100 MB, they have one mean
+        for each record of metrics.jsonl instead.
 
     Raises:
         ConfigError: the configuration cannot be trained, `run_dir` exists, or the run cannot be resumed or forked; nothing was
             written.
-        TrainingError: a loss or parameter became NaN or infinite; says at which step and which metric went first.
-        TrainingInterrupted: Ctrl-C, or SIGTERM; the state is saved and in the error's `result`. A second one stops at once.
+        TrainingError: a loss or parameter became NaN or infinite; the message names the step and the first such metric.
+        TrainingInterrupted: Ctrl-C or SIGTERM; the state is saved, and is in the error's `result`. A second signal stops at once.
         RljaxError: the run folder cannot be written (a full disk, say); the last good checkpoint is kept.
     """
     checkpoint_every = _number("checkpoint_every", checkpoint_every, whole=True)
@@ -108,26 +109,26 @@ def fit(
     folder = _folder(run_dir, resume)
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
     if resume not in (True, False) and (key is not None or fork is not None):
-        raise ConfigError("a resumed run goes on with its own state: give neither key nor fork with resume=RUN")
+        raise ConfigError("a resumed run continues from its own state: give neither key nor fork with resume=RUN")
     if fork is not None and key is not None:
-        raise ConfigError("a fork goes on with the keys of its checkpoint, or those of another seed: give no key with fork")
+        raise ConfigError("a fork continues with the keys of its checkpoint, or those of another seed: give no key with fork")
     if not resumed:
         if agent is None:
             raise ConfigError("nothing to train: give a configuration, or resume=RUN")
         if total_timesteps is not None:
-            raise ConfigError("total_timesteps is for a run that is resumed: otherwise it is a field of the configuration")
+            raise ConfigError("total_timesteps is for a resumed run: otherwise it is a field of the configuration")
         if folder is not None and first:
             check_free(folder)
     warn_of_unseen_gpu()
     shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_noticing_losses(folder if first else None))
+        stack.enter_context(_explain_lost_process(folder if first else None))
         shown_progress.prepare()
         stack.callback(shown_progress.stop)
         if resumed and folder is not None:
-            check_run(folder)  # before a lock is made there
+            check_run(folder)  # before a lock file is created there
             if first:
-                stack.enter_context(locked(folder))
+                stack.enter_context(lock_folder(folder))
             start = start_resumed(folder, agent, total_timesteps, seeds)
         elif fork is not None and agent is not None:
             start = start_forked(fork, agent, seeds)
@@ -147,12 +148,12 @@ def fit(
             keep,
         )
         if saves and not resumed:
-            state = on_this_process(start.state, driver.layout)
+            state = gather_state(start.state, driver.layout)
             if folder is not None:
-                _tell_how_to_name(start.agent.config)
+                _warn_of_unknown_env(start.agent.config)
                 create_run_dir(folder, start.agent.config, start.info, state, driver.scores.meta(start.iteration))
-                stack.enter_context(locked(folder))
-        stopping = stack.enter_context(noted_signals())
+                stack.enter_context(lock_folder(folder))
+        stopping = stack.enter_context(note_signals())
         return driver.run(stopping, max_minutes)
 
 
@@ -165,8 +166,8 @@ def _progress(progress: Progress | bool | None, agent: Agent | None) -> Progress
 
 
 @contextlib.contextmanager
-def _noticing_losses(folder: Path | None) -> Iterator[None]:
-    """One line where another process of the run has died."""
+def _explain_lost_process(folder: Path | None) -> Iterator[None]:
+    """Turn the error that follows when another process of the run has died into one line."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -179,7 +180,7 @@ def _noticing_losses(folder: Path | None) -> Iterator[None]:
 def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | bool) -> Path | None:
     if isinstance(resume, bool):
         if resume and run_dir is None:
-            raise ConfigError("resume = True: needs run_dir, the folder to go on in; or give the folder itself, resume=RUN")
+            raise ConfigError("resume = True: needs run_dir, the folder to continue in; or give the folder itself, resume=RUN")
         return None if run_dir is None else Path(run_dir).resolve()
     folder, checkpoint = split_path(resume)
     folder = folder.resolve()  # a callback may change the working directory
@@ -187,13 +188,13 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
         raise ConfigError(f"run_dir = {shown(str(run_dir))}: a resumed run stays in its folder {folder}; to branch it, fork it")
     if checkpoint != "latest":
         raise ConfigError(
-            f"resume = {shown(str(resume))}: a run resumes from its latest checkpoint, {folder}; to go on from another, fork it"
+            f"resume = {shown(str(resume))}: a run resumes from its latest checkpoint, {folder}; to use another one, fork it"
         )
     return folder
 
 
 def _number(name: str, value: Any, *, whole: bool = False, zero: bool = False) -> Any:
-    """A positive number, None as it is; `1e5` is a whole number."""
+    """Check a positive number; return it, or None as it is. `1e5` is a whole number."""
     if value is None:
         return None
     kind = "a whole number" if whole else "a number"
@@ -211,8 +212,8 @@ def _check_single(config: Config) -> None:
             raise ConfigError(f"{name}: fit trains one configuration; traced values are for vmap of make_train")
 
 
-def _tell_how_to_name(config: Config) -> None:
-    """Say of a run whose environment other processes do not know by its name how they would."""
+def _warn_of_unknown_env(config: Config) -> None:
+    """Warn if other processes cannot find the environment by its name, and say how they could."""
     how = unknown_to_commands(config.env)
     if how is not None:
         what = f"an object of class {env_name(config)}" if not isinstance(config.env, str) else f"{config.env!r}, registered"

@@ -1,4 +1,4 @@
-"""Loggers: where the records of a run go besides metrics.jsonl. Several at once; one that fails is dropped with one warning."""
+"""Loggers, which get the records of a run besides metrics.jsonl. One that fails is dropped with a warning."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_in
 
 
 class RunStart(NamedTuple):
-    """What a logger is told as a run starts or goes on.
+    """Description of a run that a logger gets when the run starts or is resumed.
 
     Attributes:
-        name: of the run: its folder's, or the algorithm's and the environment's.
-        folder: the run's folder; None where nothing is kept.
-        hyperparameters: the fields of the configuration, plain values.
-        step: environment steps taken; more than 0 for a run that goes on. Records of later steps, logged before a kill, come
-            again.
-        resumed: whether the run goes on.
+        name: name of the run: its folder's, or the algorithm and the environment.
+        folder: the run's folder; None if nothing is saved.
+        hyperparameters: fields of the configuration, as plain values.
+        step: number of environment steps taken; more than 0 for a resumed run. Records of later steps that were logged before a
+            kill are logged again.
+        resumed: whether the run is resumed.
     """
 
     name: str
@@ -42,30 +42,30 @@ class RunStart(NamedTuple):
 
 
 class Logger(Protocol):
-    """Write your own: `fit(config, loggers=[MyLogger()])`.
+    """Methods of a logger. To use your own: `fit(config, loggers=[MyLogger()])`.
 
-    A method `histograms(step, trees)` may be added: it is called about 50 times in a run with `{"parameters": tree of arrays,
-    "gradients": tree of arrays}`. Those gradients are Adam's first moment: the mean of the clipped gradients over about the last
-    ten steps.
+    A logger may also have a method `histograms(step, trees)`. It is called about 50 times in a run with `{"parameters": tree of
+    arrays, "gradients": tree of arrays}`. These gradients are Adam's first moment: the mean of the clipped gradients over about
+    the last ten steps.
     """
 
     def start(self, run: RunStart) -> None: ...
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A record: `step` in environment steps; values may be NaN (no episode ended, say)."""
+        """Log a record; `step` is in environment steps, and values may be NaN (if no episode ended, say)."""
         ...
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """Scalars, histograms and the configuration as text, in `RUN/tensorboard` (tensorboardX)."""
+    """TensorBoard: scalars, histograms and the configuration as text, in `RUN/tensorboard` (tensorboardX)."""
 
     def start(self, run: RunStart) -> None:
         from tensorboardX import SummaryWriter
 
         folder = _folder(run) / "tensorboard"
-        # purge_step: what an earlier process logged after the checkpoint that the run goes on from is hidden.
+        # purge_step hides what an earlier process logged after the checkpoint from which the run is resumed.
         self.writer = SummaryWriter(str(folder), purge_step=run.step + 1 if run.resumed else None)
         rows = [f"| {name} | {value} |" for name, value in run.hyperparameters.items()]
         self.writer.add_text("hyperparameters", "\n".join(["| field | value |", "| --- | --- |", *rows]), run.step)
@@ -91,7 +91,7 @@ class WandB:
         import wandb
 
         folder = _folder(run)
-        known = _remembered(run, "wandb", lambda: uuid.uuid4().hex[:8])
+        known = _recall_identity(run, "wandb", lambda: uuid.uuid4().hex[:8])
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "rljax"),
             name=run.name,
@@ -100,7 +100,7 @@ class WandB:
             dir=str(folder),
             config=run.hyperparameters,
         )
-        # An axis of its own: wandb drops records whose built-in step does not rise, as after a resume.
+        # Use our own axis: wandb drops records whose built-in step does not increase, as after a resume.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -112,7 +112,7 @@ class WandB:
 
 
 class MLflow:
-    """MLflow: the server of MLFLOW_TRACKING_URI, or else a database in `RUN/mlflow` (`mlflow ui --backend-store-uri ...`)."""
+    """MLflow, on the server of MLFLOW_TRACKING_URI, else in a database in `RUN/mlflow` (`mlflow ui --backend-store-uri ...`)."""
 
     def start(self, run: RunStart) -> None:
         import mlflow
@@ -131,7 +131,7 @@ class MLflow:
             created: str = self.client.create_run(experiment, run_name=run.name).info.run_id
             return created
 
-        self.run_id = _remembered(run, "mlflow", create)
+        self.run_id = _recall_identity(run, "mlflow", create)
         if not run.resumed:
             for key, value in run.hyperparameters.items():
                 self.client.log_param(self.run_id, key, str(value))
@@ -147,16 +147,16 @@ class MLflow:
 
 
 class Aim:
-    """Aim, in the repository of the working directory, or in that of AIM_REPO."""
+    """Aim, in the repository of AIM_REPO, or else of the working directory."""
 
     def start(self, run: RunStart) -> None:
         import aim
 
         repo = os.environ.get("AIM_REPO") or None
-        known = _remembered(run, "aim", lambda: "")
+        known = _recall_identity(run, "aim", lambda: "")
         self.run = aim.Run(run_hash=known or None, repo=repo, experiment="rljax", log_system_params=False)
         if not known:
-            _remember(run, "aim", self.run.hash)
+            _save_identity(run, "aim", self.run.hash)
         self.run.name = run.name
         self.run["hparams"] = json.loads(json.dumps(run.hyperparameters, default=str))
 
@@ -174,14 +174,14 @@ LOGGERS: dict[str, tuple[Callable[[], Logger], str]] = {
     "mlflow": (MLflow, "mlflow"),
     "aim": (Aim, "aim"),
 }
-"""Logger and the module it needs, by the name that `--log` takes; the extra of rljax is called the same."""
+"""Logger and the module it needs, by its name in `--log`, which is also the name of the extra of rljax."""
 
 
 def make_logger(logger: str | Logger) -> Logger:
-    """A logger by its name, or the user's own as it is.
+    """Return the logger of a name; return the user's own logger as it is.
 
     Raises:
-        ConfigError: an unknown name, or the library behind it is not installed.
+        ConfigError: the name is unknown, or the library is not installed.
     """
     if not isinstance(logger, str):
         return logger
@@ -194,7 +194,7 @@ def make_logger(logger: str | Logger) -> Logger:
 
 
 class Loggers:
-    """Several loggers as one. Whatever one of them raises drops that one, with a single warning, and training goes on."""
+    """Several loggers as one. A logger that raises an error is dropped with a warning, and training continues."""
 
     def __init__(self, loggers: Sequence[str | Logger]):
         self.loggers = [make_logger(logger) for logger in ([loggers] if isinstance(loggers, str) else loggers)]
@@ -241,11 +241,11 @@ class Loggers:
 
 
 def recent_gradients(state: Any) -> Any:
-    """Adam's first moment, in the structure of the parameters; None for an optimiser without one."""
+    """Return Adam's first moment, in the structure of the parameters; None for an optimiser without one."""
     moment = optax.tree.get(getattr(state, "opt_state", None), "mu", None)
     if not isinstance(moment, jax.Array):
         return moment
-    # The optimiser may keep all parameters as one flat vector; of several seeds, as one for each.
+    # The optimiser may keep all parameters as one flat vector; with several seeds, one vector per seed.
     unravel = ravel_pytree(jax.tree.map(lambda x: x[0], state.params) if moment.ndim == 2 else state.params)[1]
     return jax.vmap(unravel)(moment) if moment.ndim == 2 else unravel(moment)
 
@@ -255,24 +255,24 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _folder(run: RunStart) -> Path:
-    """The run's folder, or one under `runs/` for what a logger writes where the run itself keeps nothing."""
+    """Return the run's folder; if the run saves nothing, create one for the logger under `runs/`."""
     folder = run.folder or Path("runs") / run.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _remembered(run: RunStart, service: str, make: Callable[[], str]) -> str:
-    """The identity that a service gave the run, kept in its folder, so that a resumed run goes on under the same one."""
+def _recall_identity(run: RunStart, service: str, make: Callable[[], str]) -> str:
+    """Return the run's identity with a service; it is kept in the run's folder, so that a resumed run keeps it."""
     if run.folder is None:
         return make()
     file = run.folder / f".{service}_id"
     if run.resumed and file.is_file():
         return file.read_text(encoding="utf-8").strip()
     identity = make()
-    _remember(run, service, identity)
+    _save_identity(run, service, identity)
     return identity
 
 
-def _remember(run: RunStart, service: str, identity: str) -> None:
+def _save_identity(run: RunStart, service: str, identity: str) -> None:
     if run.folder is not None:
         (run.folder / f".{service}_id").write_text(identity, encoding="utf-8")

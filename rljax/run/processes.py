@@ -1,4 +1,4 @@
-"""Runs of several processes, on one machine or on many: all run the same program, the first alone writes and speaks."""
+"""Runs of several processes, on one machine or many: all run the same program, but only the first writes and prints."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from rljax.core.config import Config
-from rljax.core.devices import everywhere
+from rljax.core.devices import replicated
 from rljax.core.errors import ConfigError, RljaxError, first_line, shown
 
 HEARTBEAT_SECONDS = 20
-"""Without a word from a process for so long the others give up."""
+"""Number of seconds without a sign of life from a process after which the others give up."""
 
 START_SECONDS = 120
-"""How long to wait for all processes to come."""
+"""Number of seconds to wait for all processes to start."""
 
 
 def join_processes(coordinator: str, num_processes: int, process_id: int) -> None:
-    """Meet the other processes of a run; every one of them must call this before anything else is done with JAX.
+    """Connect to the other processes of a run; each process must call this before it uses JAX.
 
     Args:
-        coordinator: address and port of the first process, `10.0.0.1:1234`; the same for all.
-        num_processes: how many there are.
-        process_id: which one this is, from 0.
+        coordinator: address and port of the first process, `10.0.0.1:1234`; the same for all processes.
+        num_processes: number of processes.
+        process_id: index of this process, from 0.
 
     Raises:
-        ConfigError: a number is not allowed.
-        RljaxError: they did not meet.
+        ConfigError: an argument is not allowed.
+        RljaxError: the processes did not connect.
     """
     host, colon, port = coordinator.rpartition(":")
     if not colon or not host or not port.isdigit():
@@ -53,15 +53,15 @@ def join_processes(coordinator: str, num_processes: int, process_id: int) -> Non
 
 
 def is_first() -> bool:
-    """Whether this process writes and speaks; a run of one process does."""
+    """Return whether this is the first process, which writes and prints; the only process of a run is."""
     return jax.process_index() == 0
 
 
 def check_processes(config: Config) -> None:
-    """Refuse runs that would leave a process without work.
+    """Refuse a run that would leave a process without work.
 
     Raises:
-        ConfigError: `num_devices` is not the number of all devices.
+        ConfigError: `num_devices` is not the number of devices of all processes.
     """
     if jax.process_count() > 1 and config.num_devices != jax.device_count():
         raise ConfigError(
@@ -70,19 +70,19 @@ def check_processes(config: Config) -> None:
         )
 
 
-def all_of(*values: float) -> np.ndarray:
-    """What every process says, f64 `[processes, values]`."""
+def gather_values(*values: float) -> np.ndarray:
+    """Gather the values of every process, f64 `[processes, values]`."""
     if jax.process_count() == 1:
         return np.array([values], np.float64)
     from jax.experimental import multihost_utils
 
-    # As bits: JAX would make f32 of it.
-    said = multihost_utils.process_allgather(np.array(values, np.float64).view(np.uint32))
-    return np.ascontiguousarray(said).view(np.float64).reshape(jax.process_count(), -1)
+    # Gather the bits: JAX would round f64 to f32.
+    bits = multihost_utils.process_allgather(np.array(values, np.float64).view(np.uint32))
+    return np.ascontiguousarray(bits).view(np.float64).reshape(jax.process_count(), -1)
 
 
-def over_processes(state: Any, layout: Any) -> Any:
-    """A state laid out on the devices of all processes, each of which has it whole, or has its part already."""
+def distribute(state: Any, layout: Any) -> Any:
+    """Shard a state over the devices of all processes; each process has all of it, or already has its part."""
     if jax.process_count() == 1:
         return jax.device_put(state, layout)
 
@@ -91,16 +91,16 @@ def over_processes(state: Any, layout: Any) -> Any:
             return x
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             data = jax.random.key_data(x)
-            return jax.random.wrap_key_data(put(data, everywhere(layout)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(put(data, replicated(layout)), impl=jax.random.key_impl(x))
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     return jax.tree.map(put, state, layout)
 
 
-def on_this_process(state: Any, layout: Any) -> Any:
-    """A state that lies on the devices of several processes, whole on each; others as they are. All must call it at once."""
+def gather_state(state: Any, layout: Any) -> Any:
+    """Gather a state from the devices of all processes, which must all call this; return any other state as it is."""
     if jax.process_count() == 1:
         return state
-    gathered = jax.jit(lambda x: x, out_shardings=everywhere(layout))(state)
+    gathered = jax.jit(lambda x: x, out_shardings=replicated(layout))(state)
     return jax.tree.map(lambda x: x.addressable_data(0), gathered)

@@ -11,26 +11,26 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """What `fit` tells about its progress, in this order."""
+    """Methods that `fit` calls to report its progress, in this order."""
 
     def prepare(self) -> None:
-        """The run is being made or read; its program is traced and compiled next."""
+        """Announce that the run is being created or read; tracing and compiling follow."""
         ...
 
     def start(self, total_steps: int) -> None:
-        """How many environment steps there are in all."""
+        """Announce the total number of environment steps."""
         ...
 
     def compiled(self) -> None:
-        """Training begins."""
+        """Announce that training begins."""
         ...
 
     def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
-        """`step` steps are taken. `episode_return` is NaN while no episode has ended, `seconds_left` before learning starts."""
+        """Report the steps taken. `episode_return` is NaN until an episode has ended, `seconds_left` until learning starts."""
         ...
 
     def stop(self) -> None:
-        """The run has ended, or failed, at whatever point; may come twice."""
+        """Announce that the run has ended or failed, at any point; may be called twice."""
         ...
 
 
@@ -52,23 +52,23 @@ class Silent:
 
 
 class Pace:
-    """The time that iterations of full cost take: those before learning starts say nothing of it, being many times faster."""
+    """Mean time of iterations of full cost; those before learning starts are many times faster and do not count."""
 
     def __init__(self) -> None:
         self.seconds, self.iterations = 0.0, 0
 
     def add(self, seconds: float, iterations: int) -> None:
-        """So many full iterations took so long, with all that the host did meanwhile."""
+        """Add the time that some full iterations took, including the work of the host."""
         self.seconds += seconds
         self.iterations += iterations
 
     def left(self, iterations: int) -> float:
-        """Seconds that so many take; NaN before any was seen."""
+        """Return the seconds that `iterations` iterations will take; NaN before any was timed."""
         return iterations * self.seconds / self.iterations if self.iterations else math.nan
 
 
 class _Compiling:
-    """Calls `tick` every so many seconds from `begin` to `end`, in a thread of its own: XLA compiles for minutes."""
+    """Timer that calls `tick` at an interval from `begin` to `end`, in a thread of its own: XLA may compile for minutes."""
 
     thread: threading.Thread | None = None
 
@@ -79,24 +79,24 @@ class _Compiling:
         self.thread.start()
 
     def tick(self) -> None:
-        """Show the time."""
+        """Show the time spent compiling."""
         raise NotImplementedError
 
     def _run(self, interval: float) -> None:
-        # What is printed may have nowhere to go (a full disk): that is for training to find out.
+        # If the output cannot be written (a full disk, say), training will report it.
         with contextlib.suppress(OSError, ValueError):
             while not self.over.wait(interval):
                 self.tick()
 
     def end(self) -> None:
-        """May come twice, and before `begin`."""
+        """Stop the timer; may be called twice, and before `begin`."""
         if self.thread is not None:
             self.over.set()
             self.thread.join()
 
 
 class Lines(_Compiling):
-    """A line at every tenth of the run, or every ten seconds where that is sooner, compiling included; `title` comes first."""
+    """Progress as lines: one at every tenth of the run or every ten seconds, also while compiling; `title` comes first."""
 
     SECONDS = 10.0
 
@@ -134,7 +134,7 @@ class Lines(_Compiling):
 
 
 class Bar(_Compiling):
-    """rich's progress bar: time spent compiling; then steps, steps per second, return, time left. `title` comes first."""
+    """Progress bar of rich: time spent compiling; then steps, steps per second, return, time left. `title` comes first."""
 
     def __init__(self, title: str = ""):
         self.title = title
@@ -145,7 +145,7 @@ class Bar(_Compiling):
 
         if self.title:
             print(self.title, flush=True)
-        # The bar takes what is left of the line: in 80 columns the numbers stay whole.
+        # The bar takes the rest of the line, so that all numbers fit into 80 columns.
         self.bar = RichProgress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -161,10 +161,10 @@ class Bar(_Compiling):
         self.bar.start()
 
     def _refresh(self) -> None:
-        """rich draws in a thread of its own."""
+        """Draw the bar again; nothing to do here, since rich draws in a thread of its own."""
 
     def tick(self) -> None:
-        """Compiling takes long: the time shows that it is alive."""
+        """Show the time spent compiling, as a sign of life."""
         self.bar.update(self.task, numbers=_duration(time.monotonic() - self.begun))
         self._refresh()
 
@@ -188,10 +188,10 @@ class Bar(_Compiling):
 
 
 class NotebookBar(Bar):
-    """The bar in a notebook: an output that is drawn anew, without the widgets that rich would need (ipywidgets)."""
+    """Progress bar in a notebook: an output that is drawn anew, without the widgets that rich would need (ipywidgets)."""
 
     SECONDS = 0.25
-    """Between two drawings at least: each is a message to the browser."""
+    """Smallest number of seconds between two drawings: each is a message to the browser."""
 
     def _show(self) -> None:
         from IPython.display import display
@@ -210,7 +210,7 @@ class NotebookBar(Bar):
 
 
 def default_progress(title: str) -> Progress:
-    """A bar in a notebook, or where standard output is a terminal; plain lines elsewhere."""
+    """Return a bar if standard output is a terminal or a notebook, else plain lines."""
     if sys.stdout.isatty():
         return Bar(title)
     if "ipykernel" in sys.modules:

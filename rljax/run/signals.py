@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the first is noted, to save and stop; the second stops at once."""
+"""Ctrl-C and SIGTERM during training: the first one makes the run save and stop; the second one stops it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Stopping(NamedTuple):
-    """The signals received so far."""
+    """Signals received so far."""
 
     received: list[int]
 
@@ -23,7 +23,7 @@ class Stopping(NamedTuple):
 
 
 class _Active(NamedTuple):
-    """A `noted_signals` that is entered, and the handlers that it stands in for."""
+    """State of a `note_signals` that has been entered, and the handlers that it replaces."""
 
     stopping: Stopping
     usual: dict[int, Any]
@@ -34,12 +34,12 @@ class _Active(NamedTuple):
 
 
 _active: list[_Active] = []
-"""The innermost last: a callback of one run may train another."""
+"""Entered `note_signals`, the innermost last: a callback of one run may train another."""
 
 
 @contextlib.contextmanager
-def noted_signals() -> Iterator[Stopping]:
-    """Within it, the first Ctrl-C or SIGTERM only notes itself; the next has its usual effect. Other threads are left alone."""
+def note_signals() -> Iterator[Stopping]:
+    """Only note the first Ctrl-C or SIGTERM; the next one has its usual effect. In other threads nothing changes."""
     stopping = Stopping([])
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -52,10 +52,10 @@ def noted_signals() -> Iterator[Stopping]:
         for each in _active:
             each.stopping.received.append(signum)
 
-    # A handler of the user's own is theirs to call, and in a notebook the second signal must not end the whole kernel.
+    # A user's own handler must still be called, and in a notebook the second signal must not end the whole kernel.
     fatal = {n for n, handler in active.usual.items() if handler in (signal.default_int_handler, signal.SIG_DFL)}
     watched = signal.SIGINT in fatal and not _interactive()
-    with _watched(fatal) if watched else contextlib.nullcontext():
+    with _watch_signals(fatal) if watched else contextlib.nullcontext():
         _active.append(active)
         for number in active.usual:
             signal.signal(number, note)
@@ -67,10 +67,10 @@ def noted_signals() -> Iterator[Stopping]:
 
 
 @contextlib.contextmanager
-def _watched(fatal: set[int]) -> Iterator[None]:
-    """A thread that says at once that the first signal came, and ends the process at the second, if that is a fatal one.
+def _watch_signals(fatal: set[int]) -> Iterator[None]:
+    """Watch for signals in a thread: it acknowledges the first one at once, and ends the process at the second if it is fatal.
 
-    Python calls its handlers between instructions of the main thread only: in a long compilation, or a long chunk, that would be
+    Python calls its handlers only between instructions of the main thread: during a long compilation or chunk, that would be
     minutes later, and several signals would have become one.
     """
     reader, writer = socket.socketpair()
@@ -84,7 +84,7 @@ def _watched(fatal: set[int]) -> Iterator[None]:
                 continue
             received += 1
             if received == 1:
-                print("stopping: finishing the chunk and saving; once more stops at once", file=sys.stderr, flush=True)
+                print("stopping: finishing the chunk and saving; a second signal stops at once", file=sys.stderr, flush=True)
             elif data[0] in fatal:
                 if sys.stdout.isatty():
                     print("\x1b[?25h", flush=True)  # a progress bar hides the cursor
@@ -102,7 +102,7 @@ def _watched(fatal: set[int]) -> Iterator[None]:
 
 
 _masks: list[set[int]] = []
-"""The signals that were blocked before a fork under way."""
+"""Signals that were blocked before the forks in progress."""
 
 
 def _before_fork() -> None:
@@ -116,7 +116,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A forked process (a data loader's, say) has the handlers and the socket of its parent, whose signals are not its own."""
+    """Restore the signals in a forked process (of a data loader, say), which inherits its parent's handlers and socket."""
     if _active:
         signal.set_wakeup_fd(-1)
         for active in reversed(_active):

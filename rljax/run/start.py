@@ -1,4 +1,4 @@
-"""How a run begins: anew, where an interrupted one stopped, or as a fork of a checkpoint."""
+"""Start a run: a new one, a resumed one, or a fork of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.state import fields_to_reset, roles_of
-from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, state_from
+from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
     check_seeds,
+    checkpoint_state,
     initial_keys,
     initial_state,
     last_iteration,
@@ -29,24 +30,23 @@ from rljax.run.files.folder import (
     read_info,
     replace_config,
     split_path,
-    state_of,
 )
 
 BUDGET = "total_timesteps"
-"""The one field of a run's configuration that resuming it may change."""
+"""The only field of a run's configuration that may change when it is resumed."""
 
 
 class Start(NamedTuple):
-    """Where a run begins.
+    """Start of a run.
 
     Attributes:
-        agent: what trains.
-        state: the whole state, on the device; with a leading axis `[seeds]` where `info.seeds` is not None.
-        info: what run.json says, or will say.
-        iteration: iterations behind it, of `info.step_offset + iteration * steps_per_iteration` environment steps.
-        pending: rows not yet in a record, `[iterations, S, metrics]`, or None.
+        agent: the agent to train.
+        state: the whole state, on the device; with a leading axis `[seeds]` if `info.seeds` is not None.
+        info: contents of run.json.
+        iteration: number of iterations done, after `info.step_offset + iteration * steps_per_iteration` environment steps.
+        pending: rows of metrics not yet in a record, `[iterations, S, metrics]`, or None.
         meta: scores so far; see `Scores`.
-        extended: the budget was changed.
+        extended: whether the budget was changed.
     """
 
     agent: Agent
@@ -63,7 +63,7 @@ class Start(NamedTuple):
 
 
 def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
-    """The first iteration of a new run. `key` None: that of `config.seed`, or those of `seed .. seed + seeds - 1`."""
+    """Start a new run. If `key` is None, use the key of `config.seed`, or the keys of `seed .. seed + seeds - 1`."""
     config = agent.config
     allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
     if not allowed:
@@ -77,16 +77,16 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
         keys = key
     else:
         keys = jax.random.split(key, seeds)
-    state = _initial(agent, keys, seeds)
+    state = _initialize(agent, keys, seeds)
     info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent))
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 
-def _initial(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
-    """The state before the first iteration.
+def _initialize(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
+    """Return the state before the first iteration.
 
     Raises:
-        ConfigError: the device cannot hold it; nothing was compiled.
+        ConfigError: it does not fit on the device; nothing was compiled.
     """
     program = jax.jit(lambda keys: initial_state(agent, keys, seeds)).lower(keys)
     what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
@@ -95,14 +95,14 @@ def _initial(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
 
 
 def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None, seeds: int | None) -> Start:
-    """Where the latest whole checkpoint of a run is.
+    """Start from the latest whole checkpoint of a run.
 
     Args:
-        folder: the run's.
-        given: an agent of the configuration that the user holds; only its budget may differ from the frozen one, and the
-            objects in it (an environment, a network) stand for what the folder knows by name only.
-        total_timesteps: another budget; None: as `given`, or as the run has it.
-        seeds: must be those of the run, or None.
+        folder: the run's folder.
+        given: the user's agent, or None. Only the budget of its configuration may differ from the frozen one. Its objects (an
+            environment, a network) are used, since the folder has only their names.
+        total_timesteps: new budget; if None, that of `given`, or else of the run.
+        seeds: number of seeds, which must be that of the run, or None.
     """
     frozen, info = read_config(folder), read_info(folder)
     _check_seeds(seeds, info, f"run {folder}")
@@ -112,12 +112,12 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     step = saved.meta["step"]
     if step != info.step_offset + saved.meta["iteration"] * frozen.steps_per_iteration:
         raise ConfigError(f"{folder}: step {step} and iteration {saved.meta['iteration']} of its checkpoint do not agree")
-    config = frozen if given is None else _with_objects(frozen, given.config, folder)
+    config = frozen if given is None else _restore_objects(frozen, given.config, folder)
     budget = total_timesteps
     if budget is None and given is not None:
         budget = given.config.total_timesteps
         if budget < step:
-            # A script that is started again, of a run that was extended since.
+            # A script was started again, and its run has been extended since.
             warnings.warn(
                 f"{BUDGET} = {budget}: refused, run {folder} has taken {step} steps already", RljaxWarning, stacklevel=2
             )
@@ -125,7 +125,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     if budget is not None:
         config = config.replace(**{BUDGET: budget})
     if own and given is not None and config != given.config:
-        # Another agent of this configuration would be made without what is its own.
+        # A new agent of this configuration would lack the user's own parts.
         raise ConfigError(
             f"run {folder}: the agent with {own} has another configuration: make it of load_run(...).config with "
             f"{BUDGET} = {config.total_timesteps}"
@@ -133,7 +133,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     agent = given if given is not None and config == given.config else make_agent(config)
     start = Start(
         agent=agent,
-        state=state_of(agent, info, saved, folder),
+        state=checkpoint_state(agent, info, saved, folder),
         info=info,
         iteration=saved.meta["iteration"],
         pending=saved.pending,
@@ -148,19 +148,20 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
 
 
 def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) -> Start:
-    """A new run of `agent` that begins with what fits it of a checkpoint; the count of steps goes on.
+    """Start a new run of `agent` with the parts of a checkpoint that fit; the count of steps continues.
 
-    All of the parameters must fit. Any other part of the state is taken over whole, or else made anew with a warning that
-    names it: environments under way where their number or the environment changed, the optimiser where it changed. With
-    another `seed` the random keys are that seed's.
+    All of the parameters must fit. Every other part of the state is taken over as a whole, or made anew with a warning that
+    names it: the environments if they or their number changed, the optimiser if it changed. With another `seed` the random keys
+    are those of that seed.
 
     Args:
-        path: a checkpoint, or a run's folder for its latest.
-        agent: of the new configuration.
-        seeds: must be those of the run, or None.
+        path: a checkpoint, or a run's folder for its latest one.
+        agent: agent of the new configuration.
+        seeds: number of seeds, which must be that of the run, or None.
 
     Raises:
-        ConfigError: the network cannot take the weights (names the first parameter that differs), or the budget is spent.
+        ConfigError: the network cannot take the weights (the message names the first parameter that differs), or the budget is
+            spent.
     """
     folder, name = split_path(path)
     saved_config, info, saved = read_config(folder), read_info(folder), load_checkpoint(folder, name)
@@ -173,7 +174,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
         iteration = saved.meta["iteration"]
     step_offset = step - iteration * config.steps_per_iteration
     keys = initial_keys(config.seed, info.seeds, info.key_impl)
-    fresh = _initial(agent, keys, info.seeds)
+    fresh = _initialize(agent, keys, info.seeds)
     state, anew, left_out = _take_over(fresh, saved, saved_config, config, source, info.seeds)
     if anew:
         warnings.warn(
@@ -195,7 +196,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     )
     if start.last_iteration <= iteration:
         raise ConfigError(
-            f"total_timesteps = {config.total_timesteps}: the checkpoint is at step {step} already, and steps go on from there: "
+            f"total_timesteps = {config.total_timesteps}: the checkpoint is at step {step} already, and steps count from there: "
             f"expected at least {step + config.steps_per_iteration}"
         )
     return start
@@ -209,7 +210,11 @@ def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:
 def _take_over(
     fresh: Any, checkpoint: Checkpoint, old: Config, new: Config, source: Path, seeds: int | None
 ) -> tuple[Any, list[str], list[str]]:
-    """`(state, fields begun anew, saved fields left out)`: the fresh state, with the saved fields that fit as a whole."""
+    """Replace the fields of a fresh state by the saved fields that fit as a whole.
+
+    Returns:
+        `(state, fields begun anew, saved fields left out)`.
+    """
     saved: dict[str, dict[str, np.ndarray]] = {}
     for name, x in checkpoint.arrays.items():
         saved.setdefault(name.partition("/")[0], {})[name] = x
@@ -234,7 +239,7 @@ def _take_over(
     reset, reseeded = fields_to_reset(fresh, unfit, config_table(old), config_table(new), old.seed == new.seed)
     reset &= set(fields)
     kept = fields.keys() - reset - reseeded
-    state = fresh.replace(**{name: state_from(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
+    state = fresh.replace(**{name: restore_state(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
     # A target network or a past policy that is not taken over is a copy of the parameters, as in a new run.
     copies = {name: role.copy for name, role in roles_of(fresh).items() if name in reset and role.copy is not None}
     for name, copy in copies.items():
@@ -244,7 +249,7 @@ def _take_over(
 
 
 def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:
-    """The first name, in order, whose arrays differ in shape or dtype: `(name, there, here)`."""
+    """Return `(name, there, here)` for the first name whose arrays differ in shape or dtype, or None."""
     for name in [*here, *there]:
         a, b = (describe(side[name]) if name in side else "missing" for side in (there, here))
         if a != b:
@@ -252,15 +257,15 @@ def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray])
     return None
 
 
-def _with_objects(frozen: Config, given: Config, folder: Path) -> Config:
-    """The frozen configuration, with the objects of the given one for what the folder knows by name.
+def _restore_objects(frozen: Config, given: Config, folder: Path) -> Config:
+    """Return the frozen configuration with the objects of the given one, of which the folder has only the names.
 
     Raises:
-        ConfigError: another field than the budget differs.
+        ConfigError: a field other than the budget differs.
     """
     if type(frozen) is not type(given):
         raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
-    # By the names of classes alone: a script may have been renamed since.
+    # Compare objects only by the names of their classes: a script may have been renamed since.
     there, here = (
         {name: OBJECT_PREFIX + class_name(x) if _is_object(x) else x for name, x in config_table(config).items()}
         for config in (frozen, given)
@@ -275,7 +280,7 @@ def _is_object(value: Any) -> bool:
 
 
 def refuse_changes(names: list[str], folder: Path) -> None:
-    """Raise a ConfigError where a run that is resumed would change: what the user asks for would not be done."""
+    """Raise a ConfigError if fields of a resumed run would change, since the change would not be made."""
     if names:
         raise ConfigError(
             f"{', '.join(names)}: a resumed run keeps its configuration, only {BUDGET} may change; a fork may change "

@@ -31,7 +31,7 @@ from rljax.run import start as starts
 from rljax.run.files import folder as folders
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.files.folder import METRICS_FILE, read_info
-from rljax.run.files.records import cut_after
+from rljax.run.files.records import truncate_after
 from rljax.run.view.curves import read_metrics
 from rljax.run.view.show import show
 from tests.campaigns.campaign import Campaign, main
@@ -177,7 +177,7 @@ def resumable(reference: Reference, path: Path, how: str) -> str:
     if metrics.exists():
         before = metrics.read_bytes()
         try:
-            cut_after(metrics, step)
+            truncate_after(metrics, step)
             kept = metrics.read_bytes().splitlines()
         finally:
             metrics.write_bytes(before)

@@ -42,7 +42,7 @@ import rljax.run.search.tune
 from rljax.core.config import Config, config_table
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
 from rljax.run.files.folder import load_checkpoint, read_config, read_info
-from rljax.run.files.places import made_aside
+from rljax.run.files.places import atomic_folder
 from rljax.run.progress import Silent
 from tests.campaigns.campaign import Campaign, main
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
@@ -190,7 +190,7 @@ class Saves(Kind):
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         say()
         if not folder.exists():
-            with made_aside(folder) as aside:
+            with atomic_folder(folder) as aside:
                 (aside / CHECKPOINTS).mkdir()
                 write_checkpoint(aside / CHECKPOINTS, 0, self.state(0), {"iteration": 0})
                 link(aside / CHECKPOINTS, "latest", 0)

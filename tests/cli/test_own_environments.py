@@ -169,7 +169,7 @@ def test_list_explains_an_environment(capsys: pytest.CaptureFixture[str], monkey
     assert lines["action"] == "Discrete(2): 0 to 1"
     assert lines["gravity"] == "9.8"
     assert lines["time"] == "limit 500 steps (max_steps_in_episode)"
-    assert lines["reward"] == "threshold 475: solved from this mean return on"
+    assert lines["reward"] == "threshold 475; a mean return of at least this solves it"
     assert "cartpole_ppo" in lines["presets"]
     assert lines["source"].endswith("cartpole.py")
     status, out, _ = cli(capsys, "list", "Territory-v0")

@@ -14,7 +14,7 @@ from flax import struct
 
 import rljax
 from rljax.envs import TicTacToe
-from rljax.run.files.records import over_seeds, summarize
+from rljax.run.files.records import aggregate_seeds, summarize
 from tests.run.tiny_runs import TINY
 
 
@@ -114,4 +114,4 @@ def test_windows_weigh_them_by_episodes_whatever_their_names() -> None:
     rows = {name: np.array(column)[:, None] for name, column in
             {"episode/count": (1.0, 0.0, 3.0), "env/won": (1.0, nan, 0.0), "env/count": (5.0, nan, 1.0)}.items()}  # fmt: skip
     assert summarize(rows) == {"episode/count": [4.0], "env/won": [0.25], "env/count": [2.0]}
-    assert over_seeds("env/count", np.array([1.0, 3.0])) == 2.0
+    assert aggregate_seeds("env/count", np.array([1.0, 3.0])) == 2.0

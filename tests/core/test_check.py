@@ -196,7 +196,7 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
     ("truncated at once", Walk, {"is_truncated": lambda *_: jnp.ones((), bool)},
      r"is_truncated is true of a state that reset_env returned: the episode would end as it begins"),
     ("clock that stands", Walk, {"step_env": lambda self, k, s, a, p: (self.observe(s), s, 1.0, False, {})},
-     r"state.time does not grow in step_env: the time limit, max_steps_in_episode, goes by it"),
+     r"state.time does not grow in step_env: the time limit, max_steps_in_episode, depends on it"),
     ("Python's random numbers", Walk, {"reward": lambda *_: random.random()},
      r"step_env is another program each time it is traced: .*"),
     ("NumPy's random arrays", Walk, {"reward": lambda *_: jnp.asarray(GENERATOR.random(100)).sum()},
@@ -217,7 +217,7 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      r"action_mask of player 1, who is to move allows no action after 1 steps of random play: expected at least one"),
     ("draws and does not say so", Pass,
      {"step_env": lambda self, k, s, a, p: Pass.step_env(self, k, s.replace(position=jax.random.uniform(k)), a, p)},
-     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches go by"),
+     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"),
 ]  # fmt: skip
 
 

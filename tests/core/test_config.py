@@ -403,9 +403,9 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("network = " + "[" * 2000 + "]" * 2000, "too deep in each other"),
-        ("network = " + "{a=" * 2000 + "1" + "}" * 2000, "too deep in each other"),
-        ("[network." + ".".join("a" * 900) + "]", "network: tables and lists lie more than 32 deep in each other"),
+        ("network = " + "[" * 2000 + "]" * 2000, "nested too deep"),
+        ("network = " + "{a=" * 2000 + "1" + "}" * 2000, "nested too deep"),
+        ("[network." + ".".join("a" * 900) + "]", "network: tables and lists are nested more than 32 deep"),
         ("num_envs = " + "1" * 5000, "digits"),
         ('num_envs = "' + "1" * 5000 + '"', "num_envs = '1+...1+': expected a whole number > 0"),
         ("x" * 5000 + " = 1", "unknown field 'x+...x+' of PPOConfig"),

@@ -21,7 +21,7 @@ from rljax.league.game_tree import game_tree
 from rljax.planning import make_mcts, search_player
 from rljax.run.files.folder import Run
 from rljax.run.reproduce.perfect import optimal_moves
-from rljax.run.view.tournament import entries_of, player_of
+from rljax.run.view.tournament import make_entries, make_player
 
 GAME = Draft()
 
@@ -226,9 +226,9 @@ def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() ->
     # What `tournament --include mcts`, `tournament --simulations` and `play --simulations` call.
     run = Run(agent.config, None, 0)
     with refused:
-        entries_of([("a", run)], ["random", "mcts"])
+        make_entries([("a", run)], ["random", "mcts"])
     with refused:
-        player_of(run, simulations=8)
+        make_player(run, simulations=8)
     with pytest.raises(rljax.ConfigError, match="holds a random key"):
         make_mcts(Gamble(draws="state"))
     make_mcts(Gamble(draws="never"), num_simulations=2)

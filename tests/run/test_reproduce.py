@@ -13,7 +13,7 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, reproduce
-from rljax.run.reproduce.report import summarized
+from rljax.run.reproduce.report import summarize
 
 TINY = rljax.PPOConfig(
     env="MaskedBandit-v0", total_timesteps=64, num_envs=4, num_steps=8, num_minibatches=1, network={"hidden": [4]}
@@ -21,9 +21,9 @@ TINY = rljax.PPOConfig(
 
 
 def tiny(report: Report) -> None:
-    run = report.trained(TINY, "tiny")
-    report.measured("return", report.returns(run, 5), 1.0)
-    report.measured("losses", run.metrics["train/value_loss"])
+    run = report.train(TINY, "tiny")
+    report.measure("return", report.returns(run, 5), 1.0)
+    report.measure("losses", run.metrics["train/value_loss"])
     report.facts["limit"] = np.float32(0.1)
 
 
@@ -63,10 +63,10 @@ def test_a_record_says_of_each_arm_what_was_changed_of_which_preset(monkeypatch:
     monkeypatch.setattr("rljax.run.reproduce.report.fit", lambda *_, **__: SimpleNamespace(state=None, metrics={}))
     report = Report("tried", "presets", 5000, 2, quiet=True)
     usual = rljax.load_config("cartpole_ppo")
-    report.trained("cartpole_ppo")
-    report.trained("cartpole_ppo", "as it is by name", gamma=usual.gamma)
-    report.trained(usual.replace(gamma=0.5), "made by hand", preset="cartpole_ppo", num_envs=2)
-    report.trained(TINY, "of no preset")
+    report.train("cartpole_ppo")
+    report.train("cartpole_ppo", "as it is by name", gamma=usual.gamma)
+    report.train(usual.replace(gamma=0.5), "made by hand", preset="cartpole_ppo", num_envs=2)
+    report.train(TINY, "of no preset")
     found = report.record("a command")
     assert list(found["presets"]) == list(found["configs"])
     assert [(arm["preset"], sorted(arm["changed"])) for arm in found["presets"].values()] == [
@@ -78,10 +78,10 @@ def test_a_record_says_of_each_arm_what_was_changed_of_which_preset(monkeypatch:
 
 
 def test_a_seed_without_a_value_is_left_out_and_not_solved() -> None:
-    assert summarized(np.array([1.0, np.nan, 3.0, 8.0]), 2.0) == {
+    assert summarize(np.array([1.0, np.nan, 3.0, 8.0]), 2.0) == {
         "mean": 4.0, "median": 3.0, "min": 1.0, "max": 8.0, "known": 3, "solved": 2,
     }  # fmt: skip
-    assert summarized(np.array([np.nan])) == {"known": 0}
+    assert summarize(np.array([np.nan])) == {"known": 0}
 
 
 @pytest.mark.slow

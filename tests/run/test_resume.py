@@ -235,7 +235,7 @@ def test_no_whole_checkpoint_is_one_line_and_a_named_one_is_never_replaced_by_an
     assert rljax.load_run(tmp_path / "a", checkpoint=steps[0]).step == steps[0]
     for step in steps:
         damage(tmp_path / "a" / "checkpoints" / f"step_{step}", "empty")
-    with pytest.raises(rljax.ConfigError, match="no checkpoint of it is whole") as error:
+    with pytest.raises(rljax.ConfigError, match="all its checkpoints are damaged") as error:
         rljax.load_run(tmp_path / "a")
     assert "\n" not in str(error.value)
 
@@ -260,7 +260,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_last_good_checkpoint(
 
     with monkeypatch.context() as patch:
         if where == "checkpoint":
-            patch.setattr(checkpoint_module, "_sums", fails_the_fifth_time(checkpoint_module._sums))
+            patch.setattr(checkpoint_module, "_checksums", fails_the_fifth_time(checkpoint_module._checksums))
         else:
             patch.setattr(records_module.JsonLines, "write", fails_the_fifth_time(records_module.JsonLines.write))
         with pytest.raises(rljax.RljaxError, match="cannot be written: No space left on device") as error:
@@ -360,7 +360,7 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
         rljax.fit(resume=tmp_path / "a", seeds=3)
     with pytest.raises(rljax.ConfigError, match="stays in its folder"):
         rljax.fit(resume=tmp_path / "a", run_dir=tmp_path / "b")
-    with pytest.raises(rljax.ConfigError, match="to go on from another, fork it"):
+    with pytest.raises(rljax.ConfigError, match="to use another one, fork it"):
         rljax.fit(resume=tmp_path / "a" / "checkpoints" / "best")
     for wrong in (
         {"keep": 0},
@@ -544,7 +544,7 @@ def test_keys_of_another_kind_and_arrays_without_elements_survive(tmp_path: Path
     }
     path = checkpoint_module.write_checkpoint(tmp_path / "b", 5, named_arrays(state), {"iteration": 1, "keys": {}})
     read = checkpoint_module.read_checkpoint(path)
-    assert_same_state(checkpoint_module.state_from(read.arrays, state, {}, path), state)
+    assert_same_state(checkpoint_module.restore_state(read.arrays, state, {}, path), state)
 
 
 @pytest.mark.slow

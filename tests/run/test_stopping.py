@@ -188,7 +188,7 @@ def test_ctrl_c_exits_130_and_says_how_to_resume(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     first, last = err.strip().splitlines()
-    assert first == "stopping: finishing the chunk and saving; once more stops at once"
+    assert first == "stopping: finishing the chunk and saving; a second signal stops at once"
     assert re.fullmatch(
         r"rljax: interrupted at step [\d,]+, saved in \S+; to go on: rljax train --resume runs/cartpole_ppo", last
     )
@@ -209,7 +209,7 @@ def test_a_second_ctrl_c_stops_at_once_with_the_last_checkpoint_intact(tmp_path:
     time.sleep(5.0)  # into the compilation or the iteration; either will do
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    assert process.stderr.readline() == "stopping: finishing the chunk and saving; once more stops at once\n"
+    assert process.stderr.readline() == "stopping: finishing the chunk and saving; a second signal stops at once\n"
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130

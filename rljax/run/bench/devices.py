@@ -1,4 +1,4 @@
-"""`rljax bench devices`: weak scaling, with as many environments on each device. A CPU simulates several devices in processes."""
+"""`rljax bench devices`: weak scaling, with a fixed number of environments per device. A CPU simulates several devices."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rljax.core.errors import RljaxError
 from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
 
 COUNTS = (1, 2, 4, 8)
-"""Devices; of real ones as many as there are."""
+"""Numbers of devices; real ones only as far as they exist."""
 
 ENVS = 256
-"""Environments on each."""
+"""Number of environments per device."""
 
 ITERATIONS = 20
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
-"""For simulated devices: one of them alone would compute with all cores, and several would be compared with that."""
+"""XLA flag for simulated devices: without it, a single device would use all cores, and distort the comparison."""
 
 
 def print_devices(repeats: int) -> None:
-    """PPO on CartPole: run time on 1, 2, 4 and 8 devices, each of which has the environments and batches of one alone."""
+    """Print run times of PPO on CartPole on 1, 2, 4 and 8 devices, each with the environments and batches of a single one."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     simulated = jax.default_backend() == "cpu"
@@ -58,7 +58,7 @@ def print_devices(repeats: int) -> None:
 
 
 def weak_config(count: int, envs: int, iterations: int) -> PPOConfig:
-    """What `count` devices train; each has its part of every minibatch."""
+    """Return the configuration for `count` devices, each of which has its part of every minibatch."""
     num_envs, num_steps = count * envs, 32
     return PPOConfig(
         env="CartPole-v1",
@@ -71,7 +71,7 @@ def weak_config(count: int, envs: int, iterations: int) -> PPOConfig:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -81,7 +81,7 @@ def _time_real(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
 
 
 def _time_simulated(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
-    """A process for each number of devices, which cannot be changed in one; they compile one after the other and run in turn."""
+    """Time a process for each number of devices, which is fixed in a process; they compile one by one and run in turn."""
     timings: dict[int, Timing] = {}
     workers: dict[int, subprocess.Popen[str]] = {}
     with contextlib.ExitStack() as stack:
@@ -96,26 +96,26 @@ def _time_simulated(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
                     text=True,
                 )
             )
-            timings[count] = Timing(_answer(workers[count]), [])
+            timings[count] = Timing(_read_seconds(workers[count]), [])
         for _ in range(repeats):
             for count, worker in workers.items():
                 assert worker.stdin is not None
                 worker.stdin.write("\n")
                 worker.stdin.flush()
-                timings[count].runs.append(_answer(worker))
+                timings[count].runs.append(_read_seconds(worker))
     return timings
 
 
-def _answer(worker: subprocess.Popen[str]) -> float:
+def _read_seconds(worker: subprocess.Popen[str]) -> float:
     assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line:
-        raise RljaxError("a process of simulated devices ended; what it said is above")
+        raise RljaxError("a process of simulated devices ended; its output is above")
     return float(line)
 
 
 def _serve(count: int, envs: int, iterations: int) -> None:
-    """Say how many seconds compiling took; then, for each line that comes in, how many a run takes."""
+    """Print the seconds that compiling took; then, for each line of input, those of a run."""
     started = time.perf_counter()
     run = jax.jit(make_train(weak_config(count, envs, iterations))).lower(jax.random.key(0)).compile()
     print(time.perf_counter() - started, flush=True)

@@ -1,4 +1,4 @@
-"""`rljax bench dreamer`: updates per second, what they are made of, and what many seeds in one program cost."""
+"""`rljax bench dreamer`: updates per second, the times of their parts, and the cost of many seeds in one program."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rljax.core.agent import make_agent
 from rljax.run.chunks import vectorized_iteration
 
 UPDATES = 8
-"""Of each timed program: the first touch of fresh memory, a fifth of a single update's time, is then spread over so many."""
+"""Updates per timed program: the first use of fresh memory, a fifth of one update's time, is spread over this many."""
 
 
 def print_dreamer(config: DreamerConfig, repeats: int) -> None:
-    """Compile time of an iteration, time of an update and of its parts, throughput of vmapped seeds."""
+    """Print the compile time of an iteration, the times of an update and its parts, and the throughput of vmapped seeds."""
     agent, parts = make_agent(config), dreamer_parts(config)
     every, updates, _ = config.schedule
     state = jax.tree.map(lambda x: x[0], warm_states(config, 1))
@@ -41,7 +41,7 @@ def print_dreamer(config: DreamerConfig, repeats: int) -> None:
     jax.jit(agent.step).lower(state).compile()
     compiling = time.perf_counter() - started
     keys = jax.random.split(jax.random.key(1), UPDATES)
-    programs = {name: jax.jit(repeated(piece)) for name, piece in dreamer_pieces(parts).items()}
+    programs = {name: jax.jit(repeat_and_sum(piece)) for name, piece in dreamer_pieces(parts).items()}
     seconds = {name: _median_seconds(program, (state, keys), repeats) / UPDATES for name, program in programs.items()}
     dtype = jnp.dtype(parts.networks.rssm.dtype or jnp.float32)
     work = f"{config.num_steps} steps of {config.num_envs} environments, {updates * config.num_steps // every} updates"
@@ -65,8 +65,8 @@ def print_dreamer(config: DreamerConfig, repeats: int) -> None:
         print(f"| {seeds} | {per_iteration:.2f} | {steps:,.1f} | {all_updates:.2f} | {per_iteration / base:.2f} |", flush=True)
 
 
-def repeated(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[DreamerState, jax.Array], jax.Array]:
-    """A program that does it once for each of several keys, and gives the sum of all it makes so that none of it is left out."""
+def repeat_and_sum(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[DreamerState, jax.Array], jax.Array]:
+    """Return a program that runs `piece` for each of several keys and sums all its results, so that XLA removes none of them."""
 
     def program(state: DreamerState, keys: jax.Array) -> jax.Array:
         def once(total: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
@@ -79,9 +79,9 @@ def repeated(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[Dream
 
 
 def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax.Array], Any]]:
-    """Functions of a state whose buffer holds sequences, and a key: a step of all environments, the parts of an update, and one.
+    """Return functions of a state with sequences in its buffer and a key: an environment step, an update, and its parts.
 
-    `observe` is the world model's loss with its gradient; `actor and critic` are their losses on imagined states with theirs.
+    `observe` is the world model's loss with its gradient; `actor and critic` are their losses on imagined states with gradients.
     """
     config, networks = parts.config, parts.networks
 
@@ -91,7 +91,7 @@ def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax
         return replayed_normalized(networks.rssm, state, places, config.batch_length), loss_noise(parts, key)
 
     def rollout(state: DreamerState, key: jax.Array) -> Any:
-        # All but the buffer: its sum, which keeps things alive here, would be most of the time.
+        # Return all but the buffer: summing it, as is done with every result here, would take most of the time.
         state, noise = dreamer_noise(parts, state.replace(key=key))
         state, _ = dreamer_collect(parts, state, jax.tree.map(lambda x: x[:1], noise.collect))
         return state.carry, state.env_state, state.obs, state.arrival
@@ -126,7 +126,7 @@ def dreamer_pieces(parts: DreamerParts) -> dict[str, Callable[[DreamerState, jax
 
 
 def warm_states(config: DreamerConfig, seeds: int) -> DreamerState:
-    """States `[seeds, ...]` with enough in their buffers to learn from."""
+    """Return states `[seeds, ...]` with enough steps in their buffers to learn from."""
     parts = dreamer_parts(config)
     steps = 2 * max(config.window, -(-config.learning_starts // config.num_envs))
 
@@ -140,7 +140,7 @@ def warm_states(config: DreamerConfig, seeds: int) -> DreamerState:
 
 
 def _median_seconds(program: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> float:
-    """Of runs after the first, which compiles."""
+    """Return the median time of runs after the first one, which compiles."""
     jax.block_until_ready(program(*arguments))
     seconds = []
     for _ in range(repeats):

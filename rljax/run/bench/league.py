@@ -1,4 +1,4 @@
-"""`rljax bench league`: what opponents from a pool cost beside plain self-play, and games beside those of pgx."""
+"""`rljax bench league`: the cost of opponents from a pool beside plain self-play, and of games beside those of pgx."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SIZE: dict[str, Any] = {
 
 
 def print_league(repeats: int) -> None:
-    """Connect Four: plain self-play, a league with 16 opponents at once, and self-play in pgx's game, interleaved."""
+    """Print times of Connect Four: plain self-play, a league with 16 opponents at once, and self-play in pgx's game."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     plain = SelfPlayConfig(**SIZE)
-    # Of a game against another only one side's moves are learned from: two epochs of half as many are the same updates.
+    # In games against other players only one side's moves are used: two epochs of half as many are the same number of updates.
     league = LeagueConfig(
         **{**SIZE, "num_epochs": 2 * plain.num_epochs, "num_minibatches": plain.num_minibatches // 2},
         main_exploiters=0,

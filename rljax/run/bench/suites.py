@@ -1,4 +1,4 @@
-"""Benchmarks: compile and run time apart, medians, interleaved with a peer where one is installed.
+"""Benchmarks: compile time and run time apart, medians, interleaved with a peer library if one is installed.
 
 `rljax reproduce bench_NAME` records a suite for the README.
 """
@@ -38,7 +38,7 @@ from rljax.run.progress import Silent
 
 def bench_ppo(repeats: int) -> None:
     """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO, and time to solve `cartpole_ppo`."""
-    # A program read from the cache would count as compiled in no time.
+    # A program read from the cache would seem to need no time to compile.
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     _print_startup(repeats)
@@ -48,14 +48,14 @@ def bench_ppo(repeats: int) -> None:
 
 
 def bench_fit(repeats: int) -> None:
-    """What `fit` costs beside the pure program: run folder, JSON lines, checks, and checkpoints every 10 s or every second."""
+    """Overhead of `fit` beside the pure program: run folder, JSON lines, checks, and checkpoints every 10 s or every second."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     _print_fit(repeats)
 
 
 def bench_dqn(repeats: int) -> None:
-    """DQN: `cartpole_dqn_rejax` beside rejax's DQN at the same work, and what a seed costs among 32 vmapped ones."""
+    """DQN: `cartpole_dqn_rejax` beside rejax's DQN with the same work, and the cost of a seed among 32 vmapped ones."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     config = load_config("cartpole_dqn_rejax", eval_every=None)
@@ -65,9 +65,9 @@ def bench_dqn(repeats: int) -> None:
 
 
 def bench_recurrent(repeats: int) -> None:
-    """PPO with a GRU and an LSTM beside a feed-forward one of that size and recurrent PPO as it is usually written.
+    """PPO with a GRU and an LSTM beside a feed-forward one of that size, and beside a usual implementation of recurrent PPO.
 
-    That other PPO is in the repository only.
+    That implementation is only in the repository.
     """
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
@@ -78,10 +78,10 @@ def bench_recurrent(repeats: int) -> None:
 
 
 def bench_dreamer(repeats: int) -> None:
-    """Dreamer, size 1M on CartPole: updates per second, what they are made of, and what many seeds in one program cost."""
+    """Dreamer, size 1M on CartPole: updates per second, the times of their parts, and the cost of many seeds in one program."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
-    # A small buffer, since programs that are timed on one state copy it.
+    # The buffer is small, since timed programs copy it with the state.
     print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)
 
 
@@ -98,7 +98,7 @@ SUITES: dict[str, Callable[[int], None]] = {
 
 
 def rejax_ppo(config: Any) -> Program | None:
-    """rejax's PPO on the same environment, network, batch and epochs, evaluation off; None where rejax is not installed."""
+    """Return rejax's PPO with the same environment, network, batch and epochs, evaluation off; None without rejax."""
     return _rejax(
         "ppo",
         config,
@@ -115,7 +115,7 @@ def rejax_ppo(config: Any) -> Program | None:
 
 
 def rejax_dqn(config: Any) -> Program | None:
-    """rejax's DQN on the same environment, network, buffer, batch and number of updates, evaluation off; None without rejax."""
+    """Return rejax's DQN with the same environment, network, buffer, batch and updates, evaluation off; None without rejax."""
     return _rejax(
         "dqn",
         config,
@@ -141,7 +141,7 @@ def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
     import rejax
 
     class FiveValues(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
-        """gymnax 1.x returns terminated and truncated apart; rejax expects one done flag."""
+        """Join terminated and truncated, which gymnax 1.x returns apart, into the single done flag that rejax expects."""
 
         def step(self, key: Any, state: Any, action: Any, params: Any = None) -> Any:
             obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
@@ -162,14 +162,14 @@ def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
 
 
 class _Clock(Silent):
-    """Notes when `fit` has compiled its program."""
+    """Progress that notes when `fit` has compiled its program."""
 
     def compiled(self) -> None:
         self.at = time.perf_counter()
 
 
 def _print_fit(repeats: int) -> None:
-    """Run times interleaved, compiling left out; those of `fit` last until the final checkpoint is on the disk."""
+    """Print interleaved run times without compiling; those of `fit` last until the final checkpoint is on the disk."""
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
     pure = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
     variants: dict[str, dict[str, Any]] = {
@@ -217,7 +217,7 @@ def _print_startup(repeats: int) -> None:
 
 
 def _seconds(command: list[str], folder: str | None = None) -> float:
-    """Wall time of a process; in `folder`, with a compilation cache of its own there, where one is given."""
+    """Return the wall time of a process; with a `folder`, it runs there with its own compilation cache."""
     env = dict(os.environ)
     if folder is not None:
         env["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "xla")
@@ -244,7 +244,7 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
 
 
 def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program] | None, repeats: int) -> None:
-    """All programs have the environment, batch, epochs and minibatches of `config`."""
+    """Print times of recurrent programs, all with the environment, batch, epochs and minibatches of `config`."""
     flat = config.replace(network={"type": "mlp", "hidden": [128, 128]})
     configs = {"rljax, feed-forward": flat}
     programs: dict[str, Program] = {"rljax, feed-forward": make_train(flat)}
@@ -274,7 +274,7 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
 
 
 def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
-    """Run time of many seeds in one program against that of one, both compiled already."""
+    """Print the run time of many seeds in one program against that of one, both without compiling."""
     train = make_train(config)
     programs: dict[str, Program] = {"one": train, "many": lambda key: jax.vmap(train)(jax.random.split(key, seeds))}
     timings = time_interleaved(programs, repeats)
@@ -288,7 +288,7 @@ def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
 
 
 def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0) -> None:
-    """Steps until a greedy evaluation of 100 episodes reaches the threshold, and the training time that takes."""
+    """Print the steps until a greedy evaluation of 100 episodes reaches the threshold, and the training time that takes."""
     config = load_config("cartpole_ppo")
     seconds_per_step = median(time_interleaved({"rljax": make_train(config)}, repeats)["rljax"].runs) / config.total_timesteps
     curve_config = config.replace(eval_every=1024, eval_episodes=100)

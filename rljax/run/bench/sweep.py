@@ -1,4 +1,4 @@
-"""`rljax bench sweep`: what many agents in one program cost, and what `sweep` adds to that."""
+"""`rljax bench sweep`: the cost of many agents in one program, and the overhead of `sweep`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.search.sweep import sweep
 
 COUNTS = {"cpu": (1, 16, 64), "gpu": (1, 64, 512, 2048)}
-"""Agents in one program."""
+"""Numbers of agents in one program, by platform."""
 
 RATES = (1e-4, 3e-4, 1e-3)
 SEEDS = 16
 
 
 def print_sweep(repeats: int) -> None:
-    """PPO of PureJaxRL's settings on CartPole: seconds for 1 to 2048 agents, and a sweep of 3 learning rates x 16 seeds."""
+    """Print times of PPO with PureJaxRL's settings on CartPole: 1 to 2048 agents, and a sweep of 3 learning rates x 16 seeds."""
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
@@ -34,7 +34,7 @@ def print_sweep(repeats: int) -> None:
 
 
 def print_agents(config: Any, counts: tuple[int, ...], repeats: int) -> None:
-    """A row for each number of agents."""
+    """Print a row for each number of agents."""
     train = make_train(config)
 
     def many(count: int) -> Program:
@@ -53,7 +53,7 @@ def print_agents(config: Any, counts: tuple[int, ...], repeats: int) -> None:
 
 
 def print_overhead(config: Any, repeats: int) -> None:
-    """`sweep` beside the bare program: compiling, chunks and the games at the end are what it adds."""
+    """Print times of `sweep` beside the bare program: it adds compiling, chunks and the episodes at the end."""
     rates = jnp.repeat(jnp.array(RATES), SEEDS)
 
     def bare(key: jax.Array) -> Any:

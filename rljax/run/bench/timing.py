@@ -1,4 +1,4 @@
-"""Timing of programs for `rljax bench`: compile and run time apart, interleaved."""
+"""Timing of programs for `rljax bench`: compile time and run time apart, with interleaved runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jax
 
 
 class Timing(NamedTuple):
-    """Seconds: to trace and compile, the median of several times, and of each run."""
+    """Seconds to trace and compile (the median of several times), and of each run."""
 
     compile: float
     runs: list[float]
@@ -24,7 +24,7 @@ Program = Callable[[jax.Array], Any]
 
 
 def cpu_model() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -34,7 +34,7 @@ def cpu_model() -> str:
 
 
 def hardware() -> str:
-    """One line: processor, cores, accelerator, versions."""
+    """Return one line with processor, cores, accelerator and versions."""
     model = cpu_model()
     device = jax.devices()[0]
     accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
@@ -43,14 +43,16 @@ def hardware() -> str:
 
 
 def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int = 1) -> dict[str, Timing]:
-    """Compile each program `compiles` times, then run them in turn `repeats` times with the same keys, so that a slow spell hits
-    all alike."""
+    """Compile each program `compiles` times, then run them in turn `repeats` times with the same keys.
+
+    Running them in turn spreads a slow spell of the machine over all of them.
+    """
     compiled = {}
     compiling: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(compiles):
         for name, program in programs.items():
             if compiles > 1:
-                jax.clear_caches()  # a program that was traced before would count as traced in no time
+                jax.clear_caches()  # a program that was traced before would seem to need no time for it
             started = time.perf_counter()
             compiled[name] = jax.jit(program).lower(jax.random.key(0)).compile()
             compiling[name].append(time.perf_counter() - started)
@@ -63,8 +65,8 @@ def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int =
     return timings
 
 
-def printed_tables(text: str) -> dict[str, Any]:
-    """What a benchmark printed, as JSON holds it: `hardware`, `notes` (lines of prose) and `tables` (lists of rows by column)."""
+def parse_tables(text: str) -> dict[str, Any]:
+    """Parse a benchmark's output for JSON: `hardware`, `notes` (lines of prose) and `tables` (lists of rows by column)."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     found: dict[str, Any] = {"hardware": lines[0] if lines else "", "notes": [], "tables": []}
     columns: list[str] | None = None

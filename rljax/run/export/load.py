@@ -17,20 +17,20 @@ from jax import export as jax_export
 
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, first_line
-from rljax.run.export.metadata import FORMAT, GREEDY_FILE, METADATA_FILE, SAMPLING_FILE, described
+from rljax.run.export.metadata import FORMAT, GREEDY_FILE, METADATA_FILE, SAMPLING_FILE, describe_tree
 from rljax.run.export.signature import leaf_names, same_structure
 
 
 @dataclass(frozen=True)
 class ExportedPolicy:
-    """A policy read back by `load_policy`.
+    """Policy read by `load_policy`.
 
-    Observations may be one (`[...]`, the action is unbatched too) or a batch (`[b, ...]`). NumPy observations, lists and numbers
-    give NumPy actions, and an `int` for a single discrete one: Gymnasium's environments take them as they come. Where any part of
-    the observation is a JAX array, the action is of JAX arrays, so that the policy works under `jit` and `vmap`.
+    It takes one observation (`[...]`, and the action is unbatched, too) or a batch (`[b, ...]`). For NumPy observations, lists
+    and numbers the action is of NumPy arrays, or an `int` if it is a single discrete one, as Gymnasium's environments need it. If
+    any part of the observation is a JAX array, the action is of JAX arrays, so that the policy works under `jit` and `vmap`.
 
     Attributes:
-        metadata: the contents of `metadata.json`.
+        metadata: contents of `metadata.json`.
     """
 
     metadata: dict[str, Any]
@@ -40,50 +40,50 @@ class ExportedPolicy:
     _mask: jax.ShapeDtypeStruct | None
 
     def greedy(self, obs: Any, mask: Any = None) -> Any:
-        """The policy's most likely action, or a dictionary of actions where the action space has named heads.
+        """Return the policy's most likely action, or a dictionary of actions if the action space has named heads.
 
         Args:
-            obs: `[...]` or `[b, ...]`.
-            mask: legal actions, bool `[flat_dim]` or `[b, flat_dim]`, where the environment has a mask (of both its axes where
-                it has two); None: all are.
+            obs: one observation `[...]` or a batch `[b, ...]`.
+            mask: legal actions, bool `[flat_dim]` or `[b, flat_dim]`, if the environment has a mask (with both axes if it has
+                two); None: all are legal.
 
         Returns:
-            For observations in NumPy: `int` of one Discrete action, NumPy arrays of a batch of them (`[b]`, i32) and of all other
-            spaces, which may be written to. For JAX arrays: JAX arrays.
+            For NumPy observations: `int` for one Discrete action, else writable NumPy arrays (`[b]`, i32, for a batch of Discrete
+            actions). For JAX arrays: JAX arrays.
 
         Raises:
             ConfigError: `obs` or `mask` does not have the shape that the policy takes.
         """
-        checked, mask, batched = self._checked(obs, mask)
-        return self._as_given(self._greedy(checked, *mask), batched, obs)
+        checked, mask, batched = self._prepare_inputs(obs, mask)
+        return self._match_inputs(self._greedy(checked, *mask), batched, obs)
 
     def sample(self, obs: Any, key: Any, mask: Any = None) -> Any:
-        """An action drawn from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
-        checked, mask, batched = self._checked(obs, mask)
+        """Sample an action from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
+        checked, mask, batched = self._prepare_inputs(obs, mask)
         is_typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         key = jax.random.key_data(key) if is_typed else jnp.asarray(key)
         if key.shape != (2,) or key.dtype != jnp.uint32:
             raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
-        return self._as_given(self._sampling(checked, key, *mask), batched, obs)
+        return self._match_inputs(self._sampling(checked, key, *mask), batched, obs)
 
-    def _as_given(self, action: Any, batched: bool, obs: Any) -> Any:
-        """An action `[b, ...]` of the artifact, without `b` unless `batched`, of the kind that `obs` was."""
+    def _match_inputs(self, action: Any, batched: bool, obs: Any) -> Any:
+        """Convert an action `[b, ...]` of the artifact to the kind of array of `obs`, without the axis `b` unless `batched`."""
         action = action if batched else jax.tree.map(lambda x: x[0], action)
         if any(isinstance(x, jax.Array) for x in jax.tree.leaves(obs)):
             return action
-        # Copies: what NumPy sees of a JAX array cannot be written to. Heads of a Dict are Discrete.
+        # Copy, since NumPy's view of a JAX array is read-only. Heads of a Dict are Discrete.
         single = not batched and self.metadata["action_space"]["type"] in ("Discrete", "Dict")
         return jax.tree.map(lambda x: int(x) if single else np.array(x), action)
 
-    def _checked(self, obs: Any, mask: Any) -> tuple[Any, tuple[jax.Array, ...], bool]:
-        """`(obs, mask as further arguments, whether they came with a batch axis)`, both with one."""
+    def _prepare_inputs(self, obs: Any, mask: Any) -> tuple[Any, tuple[jax.Array, ...], bool]:
+        """Check the inputs and add a batch axis; return `(obs, mask as further arguments, whether there was a batch axis)`."""
         leaves, structure = jax.tree.flatten(self._obs)
-        # A lone array may come as a list of numbers; within a tree, lists are structure.
+        # A single array may be given as a list of numbers; within a tree, lists are structure.
         given = [obs] if is_array(self._obs) else jax.tree.leaves(obs)
         if not is_array(self._obs) and not same_structure(obs, self._obs):
-            raise ConfigError(f"obs: expected {json.dumps(described(self._obs))}, got {jax.tree.structure(obs)}")
+            raise ConfigError(f"obs: expected {json.dumps(describe_tree(self._obs))}, got {jax.tree.structure(obs)}")
         names = leaf_names("obs", self._obs)
-        checked, batches = zip(*map(_checked_leaf, names, given, leaves), strict=True)
+        checked, batches = zip(*map(_prepare_leaf, names, given, leaves), strict=True)
         if len(set(batches)) > 1:
             raise ConfigError(f"obs: its parts have batches of different sizes: {dict(zip(names, batches, strict=True))}")
         batch = batches[0]
@@ -94,17 +94,17 @@ class ExportedPolicy:
             return result, (), batch is not None
         if mask is None:
             mask = jnp.ones(self._mask.shape if batch is None else (batch, *self._mask.shape), bool)
-        legal, mask_batch = _checked_leaf("mask", mask, self._mask)
+        legal, mask_batch = _prepare_leaf("mask", mask, self._mask)
         if mask_batch != batch:
             raise ConfigError(f"mask: expected the batch of obs, {batch}, got {mask_batch}")
         return result, (legal,), batch is not None
 
 
 def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Read a folder that `export_policy` wrote. A policy is a program: calling that of a stranger runs what they wrote.
+    """Read a folder that `export_policy` wrote. A policy is a program: calling a stranger's policy runs their code.
 
     Raises:
-        ConfigError: no exported policy there, or one that is damaged or of another format.
+        ConfigError: there is no exported policy, or it is damaged or of another format.
     """
     folder = Path(path)
     try:
@@ -123,7 +123,7 @@ def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
 
 
 def _read_artifact(path: Path, digest: str) -> Any:
-    """The `jax.export.Exported` in a file. The digest comes first: a damaged artifact can take the process down with it."""
+    """Read the `jax.export.Exported` in a file, after checking its digest: a damaged artifact can crash the process."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -138,8 +138,8 @@ def _read_artifact(path: Path, digest: str) -> Any:
         raise ConfigError(f"{path}: JAX {jax.__version__} cannot read it: {first_line(error)}") from error
 
 
-def _checked_leaf(name: str, x: Any, expected: jax.ShapeDtypeStruct) -> tuple[jax.Array, int | None]:
-    """One array with a batch axis, of the dtype that the artifact takes, and the size of the batch it came with."""
+def _prepare_leaf(name: str, x: Any, expected: jax.ShapeDtypeStruct) -> tuple[jax.Array, int | None]:
+    """Return an array with a batch axis and the artifact's dtype, and the size of its batch (None if it had no such axis)."""
     try:
         x = x if is_array(x) else np.asarray(x)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""metadata.json: what goes into a policy and comes out of it, for readers without rljax."""
+"""metadata.json: inputs and outputs of an exported policy, for readers without rljax."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.spaces import Dict
-from rljax.run.export.signature import Signature, action_of, batched, input_names, leaf_names
+from rljax.run.export.signature import Signature, action_shapes, batched, input_names, leaf_names
 from rljax.version import __version__
 
 FORMAT = 1
-"""Of the folder; a reader refuses another."""
+"""Format of the folder; a reader refuses any other."""
 
 GREEDY_FILE, SAMPLING_FILE, ONNX_FILE, METADATA_FILE = "greedy.jax", "sampling.jax", "greedy.onnx", "metadata.json"
 
 
-def described(tree: Any) -> Any:
-    """Shapes and dtypes of a tree as JSON can hold them."""
+def describe_tree(tree: Any) -> Any:
+    """Describe the shapes and dtypes of a tree for JSON."""
     if isinstance(tree, dict):
-        return {"type": "dict", "parts": {name: described(part) for name, part in tree.items()}}
+        return {"type": "dict", "parts": {name: describe_tree(part) for name, part in tree.items()}}
     if isinstance(tree, (tuple, list)):
-        return {"type": type(tree).__name__, "parts": [described(part) for part in tree]}
+        return {"type": type(tree).__name__, "parts": [describe_tree(part) for part in tree]}
     shape = [n if isinstance(n, int) else str(n) for n in tree.shape]
     return {"type": "array", "shape": shape, "dtype": jnp.dtype(tree.dtype).name}
 
 
-def space_described(space: Any) -> dict[str, Any]:
-    """The same for an action space, with its number of actions or its bounds; no bound is null, as JSON has no infinity.
+def describe_space(space: Any) -> dict[str, Any]:
+    """Describe an action space for JSON, with its number of actions or its bounds; an infinite bound becomes null.
 
-    Named heads are in their order, which the pytree of an action does not have.
+    Named heads are listed in their order, which the pytree of an action does not keep.
     """
     if isinstance(space, Dict):
-        return {"type": "Dict", "heads": [{"name": name, **space_described(part)} for name, part in space.spaces.items()]}
+        return {"type": "Dict", "heads": [{"name": name, **describe_space(part)} for name, part in space.spaces.items()]}
     description: dict[str, Any] = {"type": type(space).__name__, "shape": list(space.shape), "dtype": jnp.dtype(space.dtype).name}
     bounds = {name: np.asarray(getattr(space, name)).tolist() for name in ("n", "nvec", "low", "high") if hasattr(space, name)}
     return description | bounds
 
 
-def artifacts(signature: Signature, exported: Mapping[str, Any], onnx: bool) -> dict[str, Any]:
-    """How each file is called."""
+def describe_artifacts(signature: Signature, exported: Mapping[str, Any], onnx: bool) -> dict[str, Any]:
+    """Describe the arguments and the result of each file's function."""
     shapes = dict(zip(("obs", "mask"), batched(signature), strict=False))
-    arguments = {name: described(x) for name, x in shapes.items()}
+    arguments = {name: describe_tree(x) for name, x in shapes.items()}
     key = {"key": {"type": "array", "shape": [2], "dtype": "uint32"}}
-    action = described(action_of(exported[GREEDY_FILE]))
+    action = describe_tree(action_shapes(exported[GREEDY_FILE]))
     mask = {name: x for name, x in arguments.items() if name == "mask"}
     calls = {
         GREEDY_FILE: {"arguments": arguments, "result": action},
         SAMPLING_FILE: {"arguments": {"obs": arguments["obs"], **key, **mask}, "result": action},
     }
     if onnx:
-        inputs = dict(zip(input_names(signature), map(described, jax.tree.leaves(batched(signature))), strict=True))
-        leaves = jax.tree.leaves(action_of(exported[GREEDY_FILE]))
-        outputs = dict(zip(leaf_names("action", action_of(exported[GREEDY_FILE])), map(described, leaves), strict=True))
+        inputs = dict(zip(input_names(signature), map(describe_tree, jax.tree.leaves(batched(signature))), strict=True))
+        leaves = jax.tree.leaves(action_shapes(exported[GREEDY_FILE]))
+        outputs = dict(zip(leaf_names("action", action_shapes(exported[GREEDY_FILE])), map(describe_tree, leaves), strict=True))
         calls[ONNX_FILE] = {"arguments": inputs, "result": outputs}
     return calls
 
@@ -70,7 +70,7 @@ def versions(onnx: bool) -> dict[str, str]:
 
 
 def example(signature: Signature) -> list[str]:
-    """Lines of Python that use the artifacts from within their folder."""
+    """Return lines of Python that use the artifacts from within their folder."""
     mask = "" if signature.mask is None else f", jnp.ones({(1, *signature.mask.shape)}, bool)"
     return [
         "import jax",
@@ -97,7 +97,7 @@ def _zeros_code(tree: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it; numbers that are not finite become null."""
+    """Convert a value for JSON; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -2,12 +2,12 @@
 
     greedy.jax     greedy(obs [b, ...]) -> action [b, ...]               a `jax.export` artifact for CPU, CUDA and TPU
     sampling.jax   sampling(obs [b, ...], key u32 [2]) -> action [b, ...]
-    greedy.onnx    the greedy action once more, for ONNX runtimes (only where jax2onnx is installed)
-    metadata.json  what goes in and comes out, where the policy is from, and an example that needs jax alone
+    greedy.onnx    the same greedy policy for ONNX runtimes (only if jax2onnx is installed)
+    metadata.json  inputs and outputs, the origin of the policy, and an example that needs only jax
 
-Parameters and observation normaliser are constants of the artifacts, and `b` is any batch size. Where the environment has an
-action mask, both functions take `mask` bool `[b, flat_dim]` (`[b, flat_dim, flat_dim]` where heads rule out actions of later
-ones) after their other arguments. An action with named heads is a dictionary of arrays `[b]`, and an ONNX output for each.
+Parameters and observation normaliser are constants of the artifacts, and `b` is any batch size. If the environment has an action
+mask, both functions take `mask` bool `[b, flat_dim]` (`[b, flat_dim, flat_dim]` if heads rule out actions of later ones) after
+their other arguments. An action with named heads is a dictionary of arrays `[b]`, with an ONNX output for each.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from rljax.run.export.metadata import (
     METADATA_FILE,
     ONNX_FILE,
     SAMPLING_FILE,
-    artifacts,
-    described,
+    describe_artifacts,
+    describe_space,
+    describe_tree,
     example,
     plain,
-    space_described,
     versions,
 )
 from rljax.run.export.onnx import onnx_or_reason
-from rljax.run.export.signature import batched, check_memoryless, check_state, signature_of
+from rljax.run.export.signature import batched, check_memoryless, check_state, read_signature
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 class ExportReport(NamedTuple):
-    """What `export_policy` wrote: the folder, bytes by file name, and why there is no ONNX file (None where there is one)."""
+    """Result of `export_policy`: the folder, the bytes of each file, and why there is no ONNX file (None if there is one)."""
 
     path: Path
     files: dict[str, int]
@@ -63,23 +63,23 @@ def export_policy(
     run_info: Mapping[str, Any] | None = None,
     onnx: bool = True,
 ) -> ExportReport:
-    """Write the policy of `state` to the new folder `out`, which appears whole or not at all.
+    """Write the policy of `state` to a new folder `out`, which appears whole or not at all.
 
     Args:
-        agent: from `make_agent`.
-        state: the agent's state, unbatched; only what `agent.act` reads of it gets into the files.
-        out: a path where there is nothing yet, or an empty folder.
-        step: environment steps the policy was trained for, for the metadata.
-        run_info: anything else for the metadata.
-        onnx: write `greedy.onnx` too, where it can be made; the report says why not.
+        agent: agent from `make_agent`.
+        state: the agent's state, unbatched; the files contain only the parts that `agent.act` reads.
+        out: path of a folder to create, or of an empty one.
+        step: number of environment steps of training, for the metadata.
+        run_info: further entries for the metadata.
+        onnx: write `greedy.onnx`, too, if the policy can be converted; the report says why not.
 
     Raises:
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or `jax.export` cannot
-            take the policy.
+            export the policy.
     """
     folder = Path(os.path.abspath(out))
     _check_free(folder)
-    signature = signature_of(agent)
+    signature = read_signature(agent)
     check_state(agent, state)
     check_memoryless(agent, state, signature)
 
@@ -87,16 +87,16 @@ def export_policy(
         return agent.act(state, obs, None, jax.random.key(0), True, *mask)[0]
 
     def sampling(obs: Any, key: jax.Array, *mask: jax.Array) -> Any:
-        # Raw bits and a fixed generator: a typed key would need the reader to know more than jax's defaults.
+        # Take raw bits for a fixed generator: for a typed key the reader would need more than jax's defaults.
         return agent.act(state, obs, None, jax.random.wrap_key_data(key, impl="threefry2x32"), False, *mask)[0]
 
     obs, *mask = batched(signature)
     exported = {
-        GREEDY_FILE: _exported(greedy, obs, *mask),
-        SAMPLING_FILE: _exported(sampling, obs, jax.ShapeDtypeStruct((2,), jnp.uint32), *mask),
+        GREEDY_FILE: _export(greedy, obs, *mask),
+        SAMPLING_FILE: _export(sampling, obs, jax.ShapeDtypeStruct((2,), jnp.uint32), *mask),
     }
-    contents = {name: _serialized(artifact) for name, artifact in exported.items()}
-    no_onnx: str | None = "not asked for"
+    contents = {name: _serialize(artifact) for name, artifact in exported.items()}
+    no_onnx: str | None = "not requested"
     if onnx:
         model, no_onnx = onnx_or_reason(greedy, exported[GREEDY_FILE], signature)
         contents |= {} if model is None else {ONNX_FILE: model}
@@ -106,11 +106,11 @@ def export_policy(
         "environment": signature.env_name,
         "step": step,
         "run": None if run_info is None else dict(run_info),
-        "observation": described(signature.obs),
-        "action_space": space_described(signature.action_space),
-        "mask": None if signature.mask is None else described(signature.mask),
+        "observation": describe_tree(signature.obs),
+        "action_space": describe_space(signature.action_space),
+        "mask": None if signature.mask is None else describe_tree(signature.mask),
         "platforms": list(PLATFORMS),
-        "artifacts": artifacts(signature, exported, ONNX_FILE in contents),
+        "artifacts": describe_artifacts(signature, exported, ONNX_FILE in contents),
         "versions": versions(ONNX_FILE in contents),
         "files": {name: {"bytes": len(x), "sha256": hashlib.sha256(x).hexdigest()} for name, x in contents.items()},
         "example": example(signature),
@@ -129,7 +129,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files aside and rename their folder, so that no reader finds half of them."""
+    """Write the files to a temporary folder and rename it, so that no reader finds only some of them."""
     aside = folder.with_name(f".writing_{folder.name}_{os.getpid()}")
     try:
         aside.mkdir(parents=True)
@@ -142,8 +142,8 @@ def _write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _exported(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function as a `jax.export.Exported`. JIT drops whatever the action does not depend on: the critic, say."""
+def _export(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the function as a `jax.export.Exported`. JIT drops the parts that the action does not need, such as the critic."""
     try:
         with _no_source_locations():
             return jax_export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
@@ -151,7 +151,7 @@ def _exported(function: Callable[..., Any], *arguments: Any) -> Any:
         raise ConfigError(f"the policy cannot be exported for any batch size: {first_line(error)}") from error
 
 
-def _serialized(exported: Any) -> bytes:
+def _serialize(exported: Any) -> bytes:
     try:
         return bytes(exported.serialize())
     except ImportError:
@@ -160,7 +160,7 @@ def _serialized(exported: Any) -> bytes:
 
 @contextlib.contextmanager
 def _no_source_locations() -> Iterator[None]:
-    """Programs without the file names of whoever made them, which an artifact would carry around otherwise."""
+    """Trace programs without source locations: otherwise an artifact would contain the file names of its author."""
     option = "jax_traceback_in_locations_limit"
     before = getattr(jax.config, option)
     jax.config.update(option, 0)

@@ -1,4 +1,4 @@
-"""The inputs of a policy: read from an agent, and checked."""
+"""Read the inputs of a policy from an agent, and check them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rljax.core.wrappers import PublicObservation
 
 
 class Signature(NamedTuple):
-    """What a policy takes, unbatched: `jax.ShapeDtypeStruct` leaves; `mask` is None where the environment has none."""
+    """Inputs of a policy, unbatched, with `jax.ShapeDtypeStruct` leaves; `mask` is None if the environment has none."""
 
     env_name: str
     obs: Any
@@ -27,9 +27,9 @@ class Signature(NamedTuple):
     action_space: Any
 
 
-def signature_of(agent: Agent) -> Signature:
+def read_signature(agent: Agent) -> Signature:
     env, env_params = make_evaluation_env(agent.config)
-    # What only the critic sees is not there where the policy goes.
+    # An exported policy does not get the part of observations that only a critic sees.
     env = PublicObservation(env)
     obs, env_state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
@@ -40,7 +40,7 @@ def signature_of(agent: Agent) -> Signature:
 
 
 def _check_structure(env_name: str, obs: Any) -> None:
-    """Containers that jax alone can read back: a class of somebody's would have to be importable there."""
+    """Refuse containers that jax alone cannot read back: a user's class would have to be importable where the policy is used."""
     if type(obs) is dict and all(isinstance(key, str) for key in obs):
         parts = list(obs.values())
     elif type(obs) in (tuple, list):
@@ -57,17 +57,17 @@ def _check_structure(env_name: str, obs: Any) -> None:
 
 
 def check_state(agent: Agent, state: Any) -> None:
-    """One line for a batch of states, or another agent's."""
+    """Refuse a batch of states, or the state of another agent."""
     expected = jax.eval_shape(agent.init, jax.random.key(0))
     if not same_structure(state, expected) or jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, expected):
         raise ConfigError(
             "the state does not fit the agent: expected one state of agent.init or agent.step "
-            "(of a batch take one: jax.tree.map(lambda x: x[0], state))"
+            "(take one state of a batch: jax.tree.map(lambda x: x[0], state))"
         )
 
 
 def check_memoryless(agent: Agent, state: Any, signature: Signature) -> None:
-    """The files have no place for a carry, and without it a recurrent policy would take each step for an episode's first."""
+    """Refuse a recurrent policy: the files have no carry, without which it would treat each step as the first of an episode."""
     arguments = [signature.obs, signature.mask]
     carry = jax.eval_shape(lambda obs, mask: agent.act(state, obs, None, jax.random.key(0), True, mask)[1], *arguments)
     if jax.tree.leaves(carry):
@@ -77,14 +77,14 @@ def check_memoryless(agent: Agent, state: Any, signature: Signature) -> None:
 
 
 def batched(signature: Signature) -> list[Any]:
-    """`[obs]` or `[obs, mask]` with a symbolic batch axis `b` in front."""
+    """Return the shapes of `[obs]` or `[obs, mask]` with a leading symbolic batch axis `b`."""
     (b,) = jax_export.symbolic_shape("b")
     arguments = [signature.obs] + ([] if signature.mask is None else [signature.mask])
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, *x.shape), x.dtype), arguments)
 
 
 def leaf_names(root: str, tree: Any) -> list[str]:
-    """`obs`, or `obs.camera`, `obs.speed`, ... for the leaves of a tree."""
+    """Return names for the leaves of a tree: `obs`, or `obs.camera`, `obs.speed`, ..."""
     keystr = jax.tree_util.keystr
     return [".".join([root, *(keystr((key,), simple=True) for key in path)]) for path, _ in jax.tree.leaves_with_path(tree)]
 
@@ -98,6 +98,6 @@ def same_structure(a: Any, b: Any) -> bool:
     return bool(left == jax.tree.structure(b))
 
 
-def action_of(exported: Any) -> Any:
-    """The shapes of an artifact's action, `[b, ...]`."""
+def action_shapes(exported: Any) -> Any:
+    """Return the shapes of an artifact's action, `[b, ...]`."""
     return jax.tree.unflatten(exported.out_tree, exported.out_avals)

@@ -1,1 +1,1 @@
-"""What is written to disk: folders of runs, checkpoints, records of metrics, and files that appear whole or not at all."""
+"""Files on disk: run folders, checkpoints, records of metrics, and files that are written whole or not at all."""

@@ -1,8 +1,8 @@
-"""Checkpoints: a whole state as named arrays, written aside, checked by sums when read, with `latest` and `best` links.
+"""Checkpoints: whole states as named arrays, written atomically, verified by checksums, with `latest` and `best` links.
 
 checkpoints/step_N/{meta.json, state/}   checkpoints/latest -> step_N   checkpoints/best -> step_M
 
-A folder called step_N is whole: it got that name, by a rename, after all of it was written.
+A folder called step_N is complete: it is renamed to that after everything in it has been written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError
-from rljax.run.files.places import Watched
+from rljax.run.files.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
 
 META_FILE = "meta.json"
@@ -32,11 +32,17 @@ CHECKPOINTS = "checkpoints"
 
 
 class CheckpointError(ConfigError):
-    """A checkpoint is damaged, or is of another structure than it should be; the message says which and how."""
+    """A checkpoint is damaged or does not have the expected structure; the message says which and how."""
 
 
 class Checkpoint(NamedTuple):
-    """The state's leaves by name, the rows not yet summed up in a record (or None), and what meta.json says."""
+    """A checkpoint read from disk.
+
+    Attributes:
+        arrays: leaves of the state, by name.
+        pending: rows of metrics not yet summarized in a record, or None.
+        meta: contents of meta.json.
+    """
 
     arrays: dict[str, np.ndarray]
     pending: np.ndarray | None
@@ -44,34 +50,34 @@ class Checkpoint(NamedTuple):
 
 
 def named_arrays(state: Any) -> dict[str, np.ndarray]:
-    """A copy of a state's leaves on the host, by name (`params/params/network/actor_0/kernel`); keys as integers."""
-    # A copy and not a view: the buffers are donated to the next chunk while this one is being written.
+    """Copy a state's leaves to the host, by name (`params/params/network/actor_0/kernel`); random keys become integers."""
+    # Copy the arrays instead of viewing them: their buffers are donated to the next chunk while these are being written.
     return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in _named_leaves(state)}
 
 
 def key_impls(state: Any) -> dict[str, str]:
-    """The implementation of each leaf that is a random key, by name."""
-    return {name: _impl(x) for name, x in _named_leaves(state) if _is_key(x)}
+    """Return the implementation of each leaf that is a random key, by name."""
+    return {name: _key_impl(x) for name, x in _named_leaves(state) if _is_key(x)}
 
 
-def _impl(key: Any) -> str:
-    """Of a key, or of the shape of one, which JAX says of arrays only."""
+def _key_impl(key: Any) -> str:
+    """Return the implementation of a random key or of its shape; JAX gives it only for arrays."""
     found: list[str] = []
     jax.eval_shape(lambda x: found.append(str(jax.random.key_impl(x))), key)
     return found[0]
 
 
-def state_from(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[str, str], source: object) -> Any:
-    """The state with the structure of `example` (arrays or their shapes) from named arrays.
+def restore_state(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[str, str], source: object) -> Any:
+    """Restore a state with the structure of `example` (arrays or their shapes) from named arrays.
 
     Args:
-        arrays: as `named_arrays` gives them.
-        example: says what the state looks like here, and of which implementation each of its keys is.
-        keys: as `key_impls` gave them when the arrays were saved; of old checkpoints nothing is known.
-        source: where the arrays come from, for messages.
+        arrays: named arrays, from `named_arrays`.
+        example: state with the expected structure, shapes, dtypes and implementations of keys.
+        keys: implementations of the saved keys, from `key_impls`; empty for old checkpoints.
+        source: origin of the arrays, for messages.
 
     Raises:
-        CheckpointError: they do not fit; names the first leaf that differs.
+        CheckpointError: the arrays do not fit; the message names the first leaf that differs.
     """
     leaves = []
     for name, expected in _named_leaves(example):
@@ -80,15 +86,16 @@ def state_from(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[str
         x = arrays[name]
         is_key = _is_key(expected)
         here = jax.eval_shape(jax.random.key_data, expected) if is_key else expected
-        if is_key and keys.get(name, _impl(expected)) != _impl(expected):
+        if is_key and keys.get(name, _key_impl(expected)) != _key_impl(expected):
             raise CheckpointError(
-                f"{source}: does not fit this configuration: {name} is a key of {keys[name]} there and of {_impl(expected)} here"
+                f"{source}: does not fit this configuration: {name} is a key of {keys[name]} there and of "
+                f"{_key_impl(expected)} here"
             )
         if x.shape != here.shape or x.dtype != here.dtype:
             raise CheckpointError(
                 f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
             )
-        leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=_impl(expected)) if is_key else jnp.asarray(x))
+        leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=_key_impl(expected)) if is_key else jnp.asarray(x))
     names = [name for name, _ in _named_leaves(example)]
     unknown = next((name for name in arrays if name not in set(names)), None)
     if unknown is not None:
@@ -104,12 +111,12 @@ def write_checkpoint(
     pending: np.ndarray | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Write `folder/step_<step>`: aside first, then renamed, so that it is there whole or not at all.
+    """Write `folder/step_<step>` under another name and rename it at the end, so that it is there whole or not at all.
 
-    `check` is called before anything is made and before the renaming; what it raises ends the write.
+    `check` is called before anything is created and before the renaming; an error in it ends the write.
 
     Raises:
-        RljaxError: it cannot be written (a full disk, say); what was there before is untouched.
+        RljaxError: the checkpoint cannot be written (a full disk, say); earlier ones are untouched.
     """
     target = folder / f"step_{step}"
     aside = folder / f".writing_step_{step}"
@@ -129,24 +136,24 @@ def write_checkpoint(
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **meta,
             "arrays": {name: [list(x.shape), str(x.dtype)] for name, x in arrays.items()},
-            "files": _sums(aside),
+            "files": _checksums(aside),
         })  # fmt: skip
         (aside / META_FILE).write_text(text, encoding="utf-8")
         check()
         if target.exists():
             _remove(target)
         aside.rename(target)
-    except Exception as error:  # orbax raises a full disk as several types
+    except Exception as error:  # orbax reports a full disk with several types of errors
         shutil.rmtree(aside, ignore_errors=True)
         raise RljaxError(f"checkpoint {target}: cannot be written: {_reason(error)}; the ones before it are untouched") from error
     return target
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint after comparing every file of it with the size and the CRC-32 noted when it was written.
+    """Read a checkpoint, after comparing each of its files with the size and CRC-32 noted when it was written.
 
     Raises:
-        CheckpointError: it is damaged; says which file.
+        CheckpointError: it is damaged; the message names the file.
     """
     meta = read_meta(path)
     _check_files(path, meta["files"])
@@ -158,7 +165,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     arrays: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in meta["arrays"].items():
         try:
-            # Arrays without elements are not written; their shapes are noted.
+            # Arrays without elements are not written; meta.json has their shapes.
             x = np.zeros(shape, dtype) if 0 in shape else np.asarray(tree["arrays"][name])
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing") from None
@@ -169,13 +176,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _check_files(path: Path, sums: Mapping[str, tuple[int, int]]) -> None:
-    """Compare the files of a checkpoint's state with their sums: nothing else is there, and nothing elsewhere is looked at.
+    """Compare the files of a checkpoint's state with their sizes and checksums; no other file may be there.
 
     Raises:
-        CheckpointError: they differ; names the first file.
+        CheckpointError: they differ; the message names the first file.
     """
     there = _files(path)
-    # A file manager's own hidden files do no harm.
+    # Hidden files of a file manager do no harm.
     unknown = next((name for name in there if name not in sums and not Path(name).name.startswith(".")), None)
     if unknown is not None:
         raise CheckpointError(f"checkpoint {path} is damaged: {unknown} is none of the files that were written")
@@ -191,11 +198,11 @@ def _check_files(path: Path, sums: Mapping[str, tuple[int, int]]) -> None:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, the fields of `META_FIELDS`: None for those that it does not have.
+    """Read a checkpoint's meta.json: the fields of `META_FIELDS`, with None for missing ones.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
-        ConfigError: it was written by a version of rljax whose format this one does not read.
+        CheckpointError: the file is missing or damaged.
+        ConfigError: it was written by a version of rljax whose format this one cannot read.
     """
     try:
         meta = read_sealed(path / META_FILE, META_FIELDS)
@@ -206,41 +213,41 @@ def read_meta(path: Path) -> dict[str, Any]:
     except OtherFormatError as error:
         raise ConfigError(f"checkpoint {path} has format {error.format}: this version of rljax reads format 1") from None
     name = path.resolve().name
-    if name.startswith("step_") and name != f"step_{meta['step']}":  # in a copy whose links were followed, `best` is a folder
+    if name.startswith("step_") and name != f"step_{meta['step']}":  # in a copy that followed links, `best` is a folder
         raise CheckpointError(f"checkpoint {path} is damaged: {META_FILE} says step {meta['step']}")
     return meta
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, whole or damaged, the newest first."""
-    steps = [as_step(p.name.removeprefix("step_")) for p in folder.glob("step_*")]
+    """Return the steps of the checkpoints in a folder, whole or damaged, the newest first."""
+    steps = [parse_step(p.name.removeprefix("step_")) for p in folder.glob("step_*")]
     return sorted((step for step in steps if step is not None), reverse=True)
 
 
-def as_step(text: str) -> int | None:
-    """The number of steps that a text is, written as we write them; None for others (`007`, `²`)."""
+def parse_step(text: str) -> int | None:
+    """Parse a number of steps as rljax writes it; return None for any other text (`007`, `²`)."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
     return number if str(number) == text else None
 
 
 def link(folder: Path, name: str, step: int) -> None:
-    """Point `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
+    """Point the link `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
     aside, target = folder / f".{name}", folder / name
     if target.is_symlink() and os.readlink(target) == f"step_{step}":
         return
     if target.is_dir() and not target.is_symlink():
-        _remove(target)  # a copy of the run whose links were followed
+        _remove(target)  # in a copy of the run that followed links, it is a folder
     aside.unlink(missing_ok=True)
     aside.symlink_to(f"step_{step}")
     aside.rename(target)
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run in a thread, one at a time, keeps the newest few and the best, and moves the links."""
+    """Writer of a run's checkpoints, in a thread, one at a time: it keeps the newest few and the best, and moves the links."""
 
     def __init__(self, folder: Path, keep: int | None, best_step: int | None):
         self.folder, self.keep, self.best_step = folder, keep, best_step
-        self.run = Watched(folder.parent)
+        self.run = WatchedFolder(folder.parent)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="rljax-checkpoint")
         self.writing: Future[None] | None = None
         for junk in [*folder.glob(".writing_*"), *folder.glob(".removing_*")]:
@@ -251,17 +258,17 @@ class CheckpointWriter:
         return self.writing is not None and not self.writing.done()
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], pending: np.ndarray, best: bool) -> None:
-        """Start writing a state's leaves (see `named_arrays`). An error of the write before this one is raised here.
+        """Start writing a state's leaves (see `named_arrays`). An error in the previous write is raised here.
 
         Raises:
-            RljaxError: the run's folder was moved or removed; or the last checkpoint could not be written.
+            RljaxError: the run's folder was moved or removed, or the previous checkpoint could not be written.
         """
         self.wait()
         self.run.check()
         self.writing = self.thread.submit(self._write, step, dict(arrays), dict(meta), pending.copy(), best)
 
     def wait(self) -> None:
-        """Return when nothing is being written.
+        """Wait until nothing is being written.
 
         Raises:
             RljaxError: the last checkpoint could not be written.
@@ -286,19 +293,19 @@ class CheckpointWriter:
                 self.best_step = step
                 link(self.folder, "best", step)
             if self.keep is not None:
-                # Only older ones: what lies ahead of this step is left from before a fall-back, and is written anew in time.
+                # Remove only older ones: those of later steps are left from before a fall-back and will be overwritten.
                 older = [s for s in checkpoint_steps(self.folder) if s < step and s != self.best_step]
                 for old in older[self.keep - 1 :]:
                     _remove(self.folder / f"step_{old}")
         except (RljaxError, OSError) as error:
-            self.run.check()  # the reason, where the folder was taken away meanwhile
+            self.run.check()  # raises the true reason if the folder was moved or removed meanwhile
             raise (
                 error if isinstance(error, RljaxError) else RljaxError(f"checkpoints in {self.folder}: {_reason(error)}")
             ) from error
 
 
 def _remove(path: Path) -> None:
-    """Renamed first, so that a kill leaves no half of it under its name."""
+    """Remove a folder; rename it first, so that a kill leaves no half of it under its name."""
     doomed = path.with_name(f".removing_{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -309,12 +316,12 @@ def _remove(path: Path) -> None:
 def _checkpointer() -> Iterator[Any]:
     import orbax.checkpoint as ocp
 
-    # Orbax logs an error with its traceback besides raising it; what is raised becomes our one line.
+    # Besides raising an error, Orbax logs it with its traceback. rljax turns the raised error into one line.
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        # For itself: where a run has several processes Orbax would have them all wait for each other.
+        # Otherwise, in a run of several processes, Orbax would let them all wait for each other.
         this = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"process{this}"
@@ -326,13 +333,13 @@ def _checkpointer() -> Iterator[Any]:
         logger.setLevel(level)
 
 
-def _sums(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and CRC-32 of every file of a checkpoint's state, by its name relative to the checkpoint."""
+def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and CRC-32 of every file of a checkpoint's state, by its name relative to the checkpoint."""
     return {name: (file.stat().st_size, _crc(file)) for name, file in _files(folder).items()}
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files of a checkpoint's state, by their names relative to the checkpoint; what a link points to is none of them."""
+    """Return the files of a checkpoint's state, without links, by their names relative to the checkpoint."""
     files = sorted(p for p in (folder / STATE_FOLDER).rglob("*") if p.is_file() and not p.is_symlink())
     return {p.relative_to(folder).as_posix(): p for p in files}
 
@@ -355,12 +362,12 @@ def _is_key(x: Any) -> bool:
 
 
 def describe(x: Any) -> str:
-    """Dtype and shape of an array: `float32[4, 64]`."""
+    """Return the dtype and shape of an array as text: `float32[4, 64]`."""
     return f"{x.dtype}{list(x.shape)}"
 
 
 def _reason(error: BaseException) -> str:
-    """The shortest true account of an error: the system's words where it has some."""
+    """Return the shortest true description of an error: the operating system's words if it has some."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:

@@ -1,4 +1,4 @@
-"""Run folders: what a training run leaves behind, and reading it back.
+"""Run folders: create them, and read back their configuration, information and checkpoints.
 
 runs/NAME/config.toml  run.json  metrics.jsonl  checkpoints/{step_N, latest, best}
 """
@@ -25,16 +25,16 @@ from rljax.run.files.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointError,
-    as_step,
     checkpoint_steps,
     key_impls,
     link,
     named_arrays,
+    parse_step,
     read_checkpoint,
-    state_from,
+    restore_state,
     write_checkpoint,
 )
-from rljax.run.files.places import made_aside
+from rljax.run.files.places import atomic_folder
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
 from rljax.run.files.sealed import FORMAT, INFO_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
@@ -47,7 +47,7 @@ CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
 class Run(NamedTuple):
-    """A run read back from its folder: its configuration, the agent's whole state and the environment steps taken."""
+    """A run read back from its folder: its configuration, the agent's whole state and the number of environment steps taken."""
 
     config: Any
     state: Any
@@ -55,15 +55,16 @@ class Run(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """What run.json says, beside the configuration.
+    """Contents of run.json: facts about a run beside its configuration.
 
     Attributes:
-        seeds: how many seeds the run trains in one program; None for one, whose state has no axis for it.
-        key_impl: implementation of its random keys.
-        first_step: environment steps at which the run starts: 0, or those of the checkpoint it was forked from.
-        step_offset: environment steps = step_offset + iterations * steps per iteration; 0 unless a fork changed the latter.
+        seeds: number of seeds that the run trains in one program; None for a single one, whose state has no axis of seeds.
+        key_impl: implementation of the run's random keys.
+        first_step: number of environment steps at the start of the run: 0, or that of the checkpoint it was forked from.
+        step_offset: constant in environment steps = step_offset + iterations * steps per iteration; 0 unless a fork changed the
+            steps per iteration.
         forked_from: `{"checkpoint": path, "step": n}`, or None.
-        own: what is the user's own in the agent that trains (see `own_in`).
+        own: names of the user's own parts in the agent (see `own_in`).
     """
 
     seeds: int | None = None
@@ -75,12 +76,12 @@ class RunInfo(NamedTuple):
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
-    """Iterations behind a run at the end of its budget, counted from its own beginning; the budget is never exceeded."""
+    """Return a run's number of iterations at the end of its budget, counted from its start; the budget is never exceeded."""
     return int((config.total_timesteps - info.step_offset) // config.steps_per_iteration)
 
 
 def check_free(path: Path) -> None:
-    """Raise a ConfigError where there is something at `path` that a new run would write into."""
+    """Raise a ConfigError if `path` is a file, or a folder that is not empty: a new run would write into it."""
     try:
         taken = os.path.lexists(path) and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:
@@ -92,16 +93,16 @@ def check_free(path: Path) -> None:
 def create_run_dir(
     path: Path, config: Config, info: RunInfo, state: Any, meta: dict[str, Any], records: Sequence[dict[str, Any]] = ()
 ) -> None:
-    """Make the folder of a new run, its first checkpoint and its records in it: whatever is there can resume.
+    """Create the folder of a new run with its first checkpoint and its records, all at once, so that it can be resumed.
 
     Raises:
-        ConfigError: there is something at `path` already (nothing is touched), or it cannot be made.
+        ConfigError: there is something at `path` already (nothing is touched), or the folder cannot be created.
     """
     check_free(path)
     try:
-        with made_aside(path) as aside:
+        with atomic_folder(path) as aside:
             (aside / CHECKPOINTS).mkdir()
-            (aside / CONFIG_FILE).write_text(_with_checksum(dump_config(config)), encoding="utf-8")
+            (aside / CONFIG_FILE).write_text(_add_checksum(dump_config(config)), encoding="utf-8")
             _write_info(aside, info)
             meta = {**meta, "keys": key_impls(state)}
             write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
@@ -119,26 +120,26 @@ def create_run_dir(
 
 
 def replace_config(folder: Path, config: Config) -> None:
-    """Write another configuration into a run folder; a reader sees the old one or the new one."""
+    """Replace the configuration in a run folder; a reader sees the old one or the new one."""
     aside = folder / f".{CONFIG_FILE}"
     try:
-        aside.write_text(_with_checksum(dump_config(config)), encoding="utf-8")
+        aside.write_text(_add_checksum(dump_config(config)), encoding="utf-8")
         aside.rename(folder / CONFIG_FILE)
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
 
 def check_run(folder: Path) -> None:
-    """Raise a ConfigError where there is no run at `folder`."""
+    """Raise a ConfigError if there is no run at `folder`."""
     if not os.path.isfile(folder / CONFIG_FILE):
-        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); a run folder is what `rljax train` makes")
+        raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
 
 
 def read_config(folder: Path, /, **overrides: Any) -> Any:
-    """The frozen configuration of a run, with fields of it replaced.
+    """Read the frozen configuration of a run, with some fields replaced.
 
     Raises:
-        ConfigError: no run there, its configuration is not as it was written, or not one that this version reads.
+        ConfigError: there is no run, its configuration has been changed, or this version cannot read it.
     """
     check_run(folder)
     file = folder / CONFIG_FILE
@@ -153,12 +154,12 @@ def read_config(folder: Path, /, **overrides: Any) -> Any:
     try:
         return load_config(file, **overrides)
     except ConfigError as error:
-        made_by = _made_by(folder)
-        raise ConfigError(f"{error}{'' if made_by is None else f' (the run was made by rljax {made_by})'}") from None
+        version = _other_version(folder)
+        raise ConfigError(f"{error}{'' if version is None else f' (the run was made by rljax {version})'}") from None
 
 
-def _with_checksum(text: str) -> str:
-    """A configuration as a run keeps it. The checksum comes first, so that a file that was cut off has it, too."""
+def _add_checksum(text: str) -> str:
+    """Return a configuration with its checksum in the first line, where a truncated file has it, too."""
     return f"{_checksum_line(text.encode())}\n{text}"
 
 
@@ -167,10 +168,10 @@ def _checksum_line(text: bytes) -> str:
 
 
 def read_info(folder: Path) -> RunInfo:
-    """What run.json says.
+    """Read run.json.
 
     Raises:
-        ConfigError: it is missing, damaged or of a format that this version does not read.
+        ConfigError: the file is missing, damaged, or of a format that this version cannot read.
     """
     file = folder / INFO_FILE
     try:
@@ -183,33 +184,33 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table["own"] = table["own"] or ""  # which runs before it was noted do not have
+    table["own"] = table["own"] or ""  # runs of earlier versions do not have it
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 
 def load_run(
     path: str | os.PathLike[str], *, checkpoint: str | int = "latest", seed_index: int | str | None = None, **overrides: Any
 ) -> Run:
-    """Read a run folder: `Run(config, state, step)` of one of its checkpoints.
+    """Read a run folder; return `Run(config, state, step)` at one of its checkpoints.
 
     Args:
         path: the run's folder, or one of its checkpoints (`runs/a/checkpoints/best`).
-        checkpoint: "latest", "best" or a number of steps. A damaged latest one is passed over, with a warning, for the one
-            before it.
-        seed_index: for a run of several seeds, whose state has a leading axis `[seeds]`: the number of the one to return
-            without that axis, or "best", the one with the highest score; None returns all.
-        overrides: fields of the configuration to replace: an environment or network that was given as an object is written
-            to the folder by name only, so give it again here (`env=MyEnv()`).
+        checkpoint: "latest", "best" or a number of steps. If the latest one is damaged, the one before it is read instead, with
+            a warning.
+        seed_index: index of the seed to return from a run of several seeds, whose state has a leading axis `[seeds]`; it is
+            returned without that axis. "best" is the seed with the highest score; None returns all.
+        overrides: fields of the configuration to replace. An environment or network given as an object is saved only by name,
+            so give it again here (`env=MyEnv()`).
 
     Raises:
-        ConfigError: no run or no checkpoint there, it is damaged, or it does not fit the configuration.
+        ConfigError: there is no run or checkpoint, it is damaged, or it does not fit the configuration.
     """
     folder, checkpoint = split_path(path, checkpoint)
     config = read_config(folder, **overrides)
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
-    # What lies on how many devices matters to those who train on: the run may be looked at anywhere.
-    state = state_of(make_agent(config.replace(num_devices=1)), info, saved, folder)
+    # The number of devices only matters for further training: a run can be viewed on any machine.
+    state = checkpoint_state(make_agent(config.replace(num_devices=1)), info, saved, folder)
     if isinstance(seed_index, int) and info.seeds is None:
         raise ConfigError(f"seed_index = {seed_index}: run {folder} has a single seed")
     if seed_index is not None and info.seeds is not None:
@@ -218,48 +219,52 @@ def load_run(
     return Run(config, state, saved.meta["step"])
 
 
-def state_of(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:
-    """The state in a checkpoint of a run of `agent`.
+def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:
+    """Return the state in a checkpoint of a run of `agent`.
 
     Raises:
-        CheckpointError: it is of another number of seeds, or does not fit the configuration.
+        CheckpointError: the checkpoint has another number of seeds, or does not fit the configuration.
     """
     check_seeds(info, saved, agent.config, source)
-    return state_from(saved.arrays, example_state(agent, info.seeds, info.key_impl), saved.meta["keys"] or {}, source)
+    return restore_state(saved.arrays, example_state(agent, info.seeds, info.key_impl), saved.meta["keys"] or {}, source)
 
 
 def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:
-    """Raise a CheckpointError where a checkpoint is not of as many seeds as run.json says: before keys of so many are made."""
+    """Check that a checkpoint has as many seeds as run.json says, before keys for them are created.
+
+    Raises:
+        CheckpointError: it has another number of seeds, or its scores have.
+    """
     has = saved.arrays["iteration"].shape if "iteration" in saved.arrays else None
     if has != (() if info.seeds is None else (info.seeds,)) or config.seed + (info.seeds or 0) > 2**32:
-        raise CheckpointError(f"{source}: {INFO_FILE} says seeds = {info.seeds}, and its checkpoint is not of so many")
+        raise CheckpointError(f"{source}: {INFO_FILE} says seeds = {info.seeds}, but its checkpoint has another number")
     known = [scores for scores in [saved.meta["scores"], *(saved.meta["returns"] or {}).values()] if scores is not None]
     if any(len(scores) != (info.seeds or 1) for scores in known):
         raise CheckpointError(f"{source}: a checkpoint of {info.seeds or 1} seeds has scores of another number")
 
 
 def example_state(agent: Agent, seeds: int | None, key_impl: str) -> Any:
-    """Shapes and dtypes of a state, with a leading axis `[seeds]` unless that is None."""
+    """Return the shapes and dtypes of a state, with a leading axis `[seeds]` unless `seeds` is None."""
     return jax.eval_shape(lambda: initial_state(agent, initial_keys(agent.config.seed, seeds, key_impl), seeds))
 
 
 def initial_state(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
-    """`agent.init` of one key, or of `[seeds]` keys."""
+    """Return `agent.init` of one key, or of `[seeds]` keys."""
     return agent.init(keys) if seeds is None else jax.vmap(agent.init)(keys)
 
 
 def initial_keys(seed: int, seeds: int | None, key_impl: str | None = None) -> jax.Array:
-    """The key of `seed`, or those of `seed, seed + 1, ...`: seed i of many is the run that `seed + i` alone would be."""
+    """Return the key of `seed`, or those of `seed, seed + 1, ...`: seed i of many trains like a single run of `seed + i`."""
     if seeds is None:
         return jax.random.key(seed, impl=key_impl)
     return jax.vmap(lambda s: jax.random.key(s, impl=key_impl))(np.arange(seed, seed + seeds, dtype=np.uint32))
 
 
 def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoint:
-    """One checkpoint of a run; a damaged latest one is passed over, with a warning, for the newest before it that is whole.
+    """Read a checkpoint of a run; if the latest one is damaged, the newest whole one before it, with a warning.
 
     Raises:
-        ConfigError: there is none, or none that is whole.
+        ConfigError: there is no checkpoint, or none that is whole.
     """
     checkpoints = folder / CHECKPOINTS
     steps = checkpoint_steps(checkpoints)
@@ -276,7 +281,7 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
             if damaged:
                 warnings.warn(f"{'; '.join(damaged)}; falling back to step {step}", RljaxWarning, stacklevel=2)
             return saved
-        raise ConfigError(f"{folder}: no checkpoint of it is whole: {'; '.join(damaged)}")
+        raise ConfigError(f"{folder}: all its checkpoints are damaged: {'; '.join(damaged)}")
     if checkpoint == "best" and not os.path.lexists(checkpoints / "best"):
         raise ConfigError(
             f"{folder}: no best checkpoint, since no evaluation was made: train with eval_every, or use the latest checkpoint"
@@ -298,16 +303,16 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
 
 
 def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -> tuple[Path, str | int]:
-    """The run's folder and the checkpoint meant by a path to either."""
+    """Return the run's folder and the checkpoint that a path to either of them means."""
     folder = Path(path)
     if folder.parent.name != CHECKPOINTS and Path(os.path.abspath(path)).parent.name == CHECKPOINTS:
-        folder = Path(os.path.abspath(path))  # `.` in a checkpoint, `latest` in their folder
+        folder = Path(os.path.abspath(path))  # for `.` within a checkpoint, or `latest` within the folder of checkpoints
     if folder.parent.name == CHECKPOINTS and not (folder / CONFIG_FILE).exists():
         name = folder.name.removeprefix("step_")
-        step = as_step(name)
+        step = parse_step(name)
         return folder.parent.parent, name if step is None else step
     if isinstance(checkpoint, str):
-        step = as_step(checkpoint.removeprefix("step_"))
+        step = parse_step(checkpoint.removeprefix("step_"))
         checkpoint = checkpoint if step is None else step
     return folder, checkpoint
 
@@ -325,8 +330,8 @@ def _write_info(folder: Path, info: RunInfo) -> None:
     (folder / INFO_FILE).write_text(seal(table, indent=2), encoding="utf-8")
 
 
-def _made_by(folder: Path) -> str | None:
-    """The version of rljax that made a run, where that is known and another one."""
+def _other_version(folder: Path) -> str | None:
+    """Return the version of rljax that made a run; None if it is unknown or the same as this one."""
     try:
         version = json.loads((folder / INFO_FILE).read_text(encoding="utf-8")).get("rljax")
     except (OSError, ValueError, AttributeError):

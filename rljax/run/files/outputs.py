@@ -1,4 +1,4 @@
-"""Files that a user asks for (plots, recordings): checked before any work is done, and there whole or not at all."""
+"""Files that a user asks for (plots, recordings): their paths are checked before any work, and they are written atomically."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rljax.core.errors import ConfigError, shown
-from rljax.run.files.places import made_aside
+from rljax.run.files.places import atomic_folder
 
 
 def output_path(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
-    """The path of a file to write, whose suffix says its format.
+    """Check and return the path of a file to write, whose suffix gives its format.
 
     Raises:
-        ConfigError: another suffix, or a folder in the file's place.
+        ConfigError: the suffix is not allowed, or the path is a folder.
     """
     path = Path(out)
     if path.suffix.lower() not in suffixes:
@@ -30,11 +30,11 @@ def output_path(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
 
 
 @contextlib.contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """A path to write to, with the suffix of `path`, which is renamed to it at the end: a failure leaves nothing behind.
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path with the suffix of `path`; rename it to `path` at the end. A failure leaves nothing behind.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: the file cannot be written.
     """
     aside = path.with_name(f".writing_{os.getpid()}_{path.name}")
     try:
@@ -49,23 +49,23 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table, there whole or as it was."""
-    with written_aside(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+    """Write a table as CSV atomically: a failure leaves the old file as it was."""
+    with atomic_file(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
 
 
 def make_folder(folder: Path, files: Mapping[str, str], again: str) -> None:
-    """A new folder with some files of text, there with all of them or not at all.
+    """Create a folder with some text files, with all of them or not at all.
 
     Raises:
-        ConfigError: it exists (`again` says what to do about that), or cannot be made.
+        ConfigError: the folder exists (the message ends with the advice `again`), or cannot be created.
     """
     try:
         if os.path.lexists(folder):
             raise FileExistsError
-        with made_aside(folder) as aside:
+        with atomic_folder(folder) as aside:
             for name, text in files.items():
                 (aside / name).write_text(text, encoding="utf-8")
     except FileExistsError:
@@ -77,16 +77,16 @@ def make_folder(folder: Path, files: Mapping[str, str], again: str) -> None:
 
 
 def read_table(folder: Path, name: str, what: str) -> dict[str, Any]:
-    """A table of a folder, from TOML.
+    """Read a TOML table from a file in a folder.
 
     Raises:
-        ConfigError: it is not there (`what` should be), or is no TOML.
+        ConfigError: the file is missing (the message names the expected `what`), or is not TOML.
     """
     try:
         return tomllib.loads((folder / name).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{folder}: no {what} there ({name}: {error.strerror or error})") from None
     except RecursionError:
-        raise ConfigError(f"{folder / name}: tables or lists lie too deep in each other") from None
-    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+        raise ConfigError(f"{folder / name}: tables or lists are nested too deep") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{folder / name}: {error}") from None

@@ -1,4 +1,4 @@
-"""Folders that are made whole or not at all, held by one process, and watched while they are written to."""
+"""Folders that are created atomically, locked by one process, and watched while they are written to."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LOCK_FILE = ".lock"
 
 
 @contextlib.contextmanager
-def made_aside(folder: Path) -> Iterator[Path]:
-    """A folder to fill, beside `folder`, that gets its name at the end: a kill or a full disk leaves nothing under that name.
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `folder`; rename it to `folder` at the end, so that a kill leaves no half of it there.
 
-    What a process that was killed meanwhile has left there is removed.
+    Temporary folders left by processes that were killed are removed.
 
     Raises:
-        OSError: it cannot be made, or something is at `folder` by now.
+        OSError: the folder cannot be created, or there is something at `folder` by now.
     """
     _remove_left(folder)
     aside = folder.parent / f".{folder.name}.new-{os.getpid()}"
     try:
         aside.mkdir(parents=True)
-        with locked(aside):
+        with lock_folder(aside):
             yield aside
             aside.rename(folder)
     finally:
@@ -39,17 +39,17 @@ def _remove_left(folder: Path) -> None:
         return
     prefix = f".{folder.name}.new-"
     for left in [path for path in folder.parent.iterdir() if path.name.startswith(prefix) and path.name[len(prefix) :].isdigit()]:
-        with contextlib.suppress(ConfigError), locked(left):  # of a process that lives: leave it alone
+        with contextlib.suppress(ConfigError), lock_folder(left):  # a living process holds the lock: leave its folder alone
             shutil.rmtree(left, ignore_errors=True)
-            warnings.warn(f"removed {left}, left by a process that was killed while it began", RljaxWarning, stacklevel=2)
+            warnings.warn(f"removed {left}, left by a process that was killed while starting", RljaxWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process; the system lets go of it however the process ends.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a run folder for this process; the system releases the lock however the process ends.
 
     Raises:
-        ConfigError: another process trains there.
+        ConfigError: another process is training there.
     """
     try:
         import fcntl
@@ -70,19 +70,19 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-class Watched:
-    """A folder that is known again as long as this is open: an inode in use is not given to another folder."""
+class WatchedFolder:
+    """Folder that is kept open, to notice when it is moved or replaced: an inode in use is not given to another folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         try:
             self._descriptor: int | None = os.open(folder, os.O_RDONLY)
-        except OSError:  # Windows cannot open folders, and does not let go of those with open files
+        except OSError:  # Windows cannot open folders, but does not let one with open files be moved either
             self._descriptor = None
 
     @property
     def there(self) -> bool:
-        """Whether the folder is where it was."""
+        """True if the folder is still where it was."""
         if self._descriptor is None:
             return True
         try:
@@ -91,7 +91,7 @@ class Watched:
             return False
 
     def check(self) -> None:
-        """Raise a RljaxError where the folder is gone, or is another one by now."""
+        """Raise a RljaxError if the folder is gone or has been replaced."""
         if self.there:
             return
         raise RljaxError(f"training stopped: {self.folder} was moved or removed meanwhile; nothing was written in its place")
@@ -101,7 +101,7 @@ class Watched:
         if descriptor is not None:
             os.close(descriptor)
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchedFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Records: one line of JSON for each window of iterations."""
+"""Records of metrics: one line of JSON for each window of iterations."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import numpy as np
 from rljax.collect.rollout import NO_ACTION
 
 MAX_RECORDS = 1000
-"""Number of records in a run: enough for any curve, and a bound on the file."""
+"""Largest number of records in a run: enough for any curve, and a bound on the file."""
 
 MAX_VALUES = 4_000_000
-"""Number of values in all records: bounds the file of a run of thousands of seeds, which then has fewer records."""
+"""Largest number of values in all records, to bound the file of a run of thousands of seeds, which then has fewer records."""
 
 MIN_RECORDS = 50
 
 
 UPDATES = "train/updates"
-"""Gradient steps in an iteration, of algorithms that begin with none: without one nothing is known of the losses."""
+"""Metric with the number of gradient steps in an iteration; without one, the losses of the iteration are unknown."""
 
 
-def window_of(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
-    """Iterations that go into one record."""
+def window_length(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
+    """Return the number of iterations per record."""
     records = min(MAX_RECORDS, max(MIN_RECORDS, MAX_VALUES // (num_seeds * num_metrics)))
     return -(-num_iterations // records)
 
 
 def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One value per metric and seed, f64 `[S]`, for a window of iterations, each metric `[window, S]`.
+    """Summarize a window of iterations, each metric `[window, S]`, as one value per metric and seed, f64 `[S]`.
 
-    Means over episodes are weighted by their counts, counts add up, evaluations keep the last one, everything else is averaged:
-    losses over the iterations with gradient steps.
+    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. Everything else
+    is averaged, losses over the iterations with gradient steps.
     """
     if all(len(values) == 1 for values in rows.values()):
         return {name: values[0].astype(np.float64) for name, values in rows.items()}
@@ -46,7 +46,7 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, values in rows.items():
         known = np.isfinite(values)
         if name.startswith("eval/"):
-            summary[name] = last_known(values)
+            summary[name] = last_finite(values)
         elif is_count(name):
             summary[name] = np.sum(values, 0, dtype=np.float64)
         elif name.startswith(("episode/", "env/")) and counts is not None:
@@ -64,19 +64,19 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_count(name: str) -> bool:
-    """Whether a metric adds up over iterations and seeds; those of environments are means, whatever they are called."""
+    """Return whether a metric is summed over iterations and seeds; metrics of environments are always means."""
     return name.endswith("/count") and not name.startswith("env/")
 
 
-def last_known(values: np.ndarray) -> np.ndarray:
-    """The last finite value of each column of `[window, S]`, f64 `[S]`; NaN where there is none."""
+def last_finite(values: np.ndarray) -> np.ndarray:
+    """Return the last finite value of each column of `[window, S]`, f64 `[S]`; NaN where there is none."""
     known = np.isfinite(values)
     last = len(values) - 1 - np.argmax(known[::-1], axis=0)
     return np.where(known.any(0), values[last, np.arange(values.shape[1])], math.nan).astype(np.float64)
 
 
-def over_seeds(name: str, values: np.ndarray) -> float:
-    """A metric's value for all seeds `[S]` together: the mean of those that are known; counts add up."""
+def aggregate_seeds(name: str, values: np.ndarray) -> float:
+    """Return one value for all seeds `[S]` of a metric: the mean of the finite ones, or for counts their sum."""
     if len(values) == 1:
         return float(values[0])
     known = values[np.isfinite(values)]
@@ -86,17 +86,17 @@ def over_seeds(name: str, values: np.ndarray) -> float:
 
 
 def record_of(step: int, summary: Mapping[str, np.ndarray], has_seeds: bool, **more: float) -> dict[str, Any]:
-    """A line of metrics.jsonl: each metric `[S]` over seeds, then `more`, then those of each seed where the run has several."""
-    metrics = {name: over_seeds(name, values) for name, values in summary.items()}
+    """Return a line of metrics.jsonl: metrics `[S]` aggregated over seeds, `more`, and with several seeds the values of each."""
+    metrics = {name: aggregate_seeds(name, values) for name, values in summary.items()}
     per_seed = {"seeds": {name: values.tolist() for name, values in summary.items()}} if has_seeds else {}
     return {"step": step, **metrics, **more, **per_seed}
 
 
 class JsonLines:
-    """Appends records to a file, one JSON object per line, each at once; NaN and infinities are written as null."""
+    """File to which records are appended at once, one JSON object per line; NaN and infinities are written as null."""
 
     def __init__(self, path: Path):
-        # No buffer: what a full disk did not take must not be tried again when the file is closed.
+        # No buffer: bytes that a full disk refused must not be written again when the file is closed.
         self.file = path.open("ab", buffering=0)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -122,10 +122,10 @@ def _without_nan(value: Any) -> Any:
     return [_without_nan(v) for v in value] if isinstance(value, list) else value
 
 
-def cut_after(path: Path, step: int) -> int:
-    """Take back what a metrics file says of later steps, and a line that a kill cut off: those iterations run again.
+def truncate_after(path: Path, step: int) -> int:
+    """Remove the records of later steps from a metrics file, and a line that a kill cut off: those iterations run again.
 
-    Lines that cannot be read are left as they are. Returns the step of the last record that is kept, -1 where there is none.
+    Lines that cannot be read are left as they are. Return the step of the last record that is kept, or -1 without one.
     """
     if not path.exists():
         return -1
@@ -141,7 +141,7 @@ def cut_after(path: Path, step: int) -> int:
         after = found if found is not None else after
     kept, last = 0, -1
     for (end, found), after in zip(ends, reversed(following), strict=True):
-        # Steps rise: one that is higher than the next is damaged, and no reason to take back what follows.
+        # Steps increase: one that is higher than the next is damaged, and no reason to remove the records after it.
         if found is not None and (after is None or found <= after):
             if found > step:
                 break
@@ -152,7 +152,7 @@ def cut_after(path: Path, step: int) -> int:
 
 
 def _step_of(line: bytes) -> int | None:
-    """What a line says is its step; None where it cannot be read."""
+    """Return the step in a line; None if it cannot be read."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -160,16 +160,17 @@ def _step_of(line: bytes) -> int | None:
 
 
 class Records:
-    """Turns the metrics of iterations into records, one for each full window.
+    """Collector that turns the metrics of iterations into records, one for each full window.
 
-    Rows wait in `pending` until their window is full; a checkpoint takes those with it.
+    Rows wait in `pending` until their window is full; a checkpoint saves them.
 
     Args:
-        names: of the metrics, in the order of the rows' last axis.
-        window: iterations in a record.
-        first, last: iterations at which the run goes on, rows in `pending` not counted, and ends.
-        emit: called with (iterations done by then, metric -> `[S]`) for each record.
-        pending: `[iterations, S, metrics]`.
+        names: names of the metrics, in the order of the rows' last axis.
+        window: number of iterations per record.
+        first: iteration at which the run continues, not counting the rows in `pending`.
+        last: iteration at which the run ends.
+        emit: function called with (number of iterations done, metric -> `[S]`) for each record.
+        pending: rows that wait for their window to be full, `[iterations, S, metrics]`.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Records:
         self.names, self.window, self.written, self.last, self.pending, self.emit = names, window, first, last, pending, emit
 
     def add(self, rows: np.ndarray) -> None:
-        """Take in rows `[iterations, S, metrics]`."""
+        """Add rows `[iterations, S, metrics]`."""
         self.pending = np.concatenate([self.pending, rows])
         while len(self.pending):
             length = min(self.window, self.last - self.written)

@@ -1,4 +1,4 @@
-"""Trained agents as files, without `fit`: a run folder of one checkpoint, which every command takes."""
+"""Save and load trained agents without `fit`, as a run folder with one checkpoint that every command can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljax.core.agent import Agent, MakeAgent, make_agent, own_in
 from rljax.core.config import Config, config_table
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
-from rljax.run.files.records import Records, record_of, window_of
+from rljax.run.files.records import Records, record_of, window_length
 from rljax.run.files.scores import Scores
 
 
@@ -26,16 +26,16 @@ def save(
     *,
     metrics: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a trained agent to the new folder `path`: a run folder, checked by sums when it is read, that every command takes.
+    """Write a trained agent to a new run folder `path`, with checksums, for every command to read.
 
-    What `fit` writes while it trains, this writes of what `make_train` returned: `rljax.load(path)` reads it back,
-    `fit(resume=path, total_timesteps=...)` trains on, and `rljax eval`, `show`, `plot`, `record` and `export` look at it.
+    The folder is like one that `fit` writes, from the results of `make_train`: `rljax.load(path)` reads it back,
+    `fit(resume=path, total_timesteps=...)` continues training, and `rljax eval`, `show`, `plot`, `record` and `export` take it.
 
     Args:
-        path: where there is nothing yet.
-        config_or_agent: what was trained.
-        state: from `make_train`, `fit` or `agent.step`; of several seeds with a leading axis `[seeds]`.
-        metrics: of its training, arrays `[iterations]` or `[seeds, iterations]` up to this state, for `show` and `plot`.
+        path: folder to create; nothing may be there yet.
+        config_or_agent: the configuration or agent that was trained.
+        state: state from `make_train`, `fit` or `agent.step`; for several seeds with a leading axis `[seeds]`.
+        metrics: metrics of the training up to this state, arrays `[iterations]` or `[seeds, iterations]`, for `show` and `plot`.
 
     Returns:
         The folder.
@@ -64,7 +64,7 @@ def save(
         def emit(iterations: int, summary: dict[str, np.ndarray]) -> None:
             records.append(record_of(iterations * config.steps_per_iteration, summary, seeds is not None))
 
-        window, empty = window_of(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
+        window, empty = window_length(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
         Records(names, window, done - len(rows), done, empty, emit).add(rows)
     info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent))
     create_run_dir(folder, config, info, state, scores.meta(done), records)
@@ -79,17 +79,17 @@ def load(
     make_agent: MakeAgent = make_agent,
     **overrides: Any,
 ) -> tuple[Agent, Any]:
-    """Read a trained agent, `(agent, state)`, from a folder that `save`, `fit` or `rljax train` made.
+    """Read a trained agent, `(agent, state)`, from a folder made by `save`, `fit` or `rljax train`.
 
     Args:
         path: the folder, or one of its checkpoints.
         checkpoint: "latest", "best" or a number of steps.
-        seed_index: of a run of several seeds: which one, or "best".
-        make_agent: what made the agent, where a loss or a step of it was your own. Without that it acts, and does not train.
+        seed_index: index of the seed to read from a run of several seeds, or "best".
+        make_agent: function that made the agent, if its loss or step was your own. Without it the agent can act but not train.
         **overrides: fields of the configuration to change, as in `load_run`.
 
     Raises:
-        ConfigError: nothing there, it is damaged, or it does not fit the configuration.
+        ConfigError: there is no agent, it is damaged, or it does not fit the configuration.
     """
     run = load_run(path, checkpoint=checkpoint, seed_index=seed_index, **overrides)
     agent, own = make_agent(run.config), read_info(split_path(path)[0]).own
@@ -100,21 +100,21 @@ def load(
                 f"{path}: was trained with {own or 'the algorithm as it is'}: load it with that make_agent to train on"
             )
 
-        # Whoever saves it again, or resumes the run with it, has what it was trained with.
+        # The agent keeps the names of its parts, for those who save it again or resume the run with it.
         agent = agent._replace(step=step, own=own)
         agent = agent._replace(made=agent)
     return agent, run.state
 
 
 def _key_impl(state: Any) -> str:
-    """Of the agent's own keys; an environment may draw with others."""
+    """Return the implementation of the agent's own random keys; an environment may use another one."""
     key: Any = getattr(state, "key", None)
     is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return str(jax.random.key_impl(key)) if is_key else RunInfo().key_impl
 
 
 def _check_fits(state: Any, example: Any) -> None:
-    # By dtypes, too: those of keys say their implementation, and what differs could not be read back.
+    # Compare dtypes, too: those of keys contain their implementation, and a state that differs could not be read back.
     there, here = ([(jnp.shape(x), getattr(x, "dtype", None)) for x in jax.tree.leaves(tree)] for tree in (state, example))
     structure: Any = jax.tree.structure(state)
     if structure != jax.tree.structure(example) or there != here:
@@ -125,7 +125,7 @@ def _check_fits(state: Any, example: Any) -> None:
 
 
 def _rows(metrics: Mapping[str, Any], seeds: int | None, done: int) -> np.ndarray:
-    """Metrics as `[iterations, S, metrics]`, their names sorted."""
+    """Stack metrics as `[iterations, S, metrics]`, sorted by name."""
     arrays = {name: np.asarray(metrics[name], np.float32) for name in sorted(metrics)}
     for name, x in arrays.items():
         lead = () if seeds is None else (seeds,)

@@ -1,4 +1,4 @@
-"""Scores: how good the agents in a checkpoint are known to be."""
+"""Scores of the agents in a checkpoint: their latest returns and their best evaluation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.files.records import last_known
+from rljax.run.files.records import last_finite
 
 SCORES = ("eval/rating", "eval/return", "episode/return")
-"""What seeds are compared by: the first of these that is known. Ratings are those of games with a pool of past players."""
+"""Metrics to compare seeds by: the first one that is known. Only games with a pool of past players have ratings."""
 
 EVALUATIONS = SCORES[:2]
 
 
 class Scores:
-    """The last known returns of each seed, and the best evaluation so far; meta.json holds them for a checkpoint.
+    """Last known returns of each seed and best evaluation so far; a checkpoint keeps them in its meta.json.
 
     Args:
-        num_seeds: S.
-        meta: of the checkpoint that the run goes on from; empty for a new run.
+        num_seeds: number of seeds S.
+        meta: meta.json of the checkpoint from which the run continues; empty for a new run.
     """
 
     def __init__(self, num_seeds: int, meta: dict[str, Any]):
@@ -32,39 +32,41 @@ class Scores:
         self.left_out = np.zeros(num_seeds, bool)
 
     def update(self, names: list[str], rows: np.ndarray) -> None:
-        """Take in rows `[iterations, S, metrics]`."""
+        """Update the returns with rows `[iterations, S, metrics]`."""
         for name in set(EVALUATIONS) & set(names):
             evaluations = rows[:, :, names.index(name)]
             made = np.isfinite(evaluations).any(1)
             if made.any():
-                # The last evaluation whole: a seed none of whose episodes ended keeps no score of older weights.
+                # Take all seeds from the last evaluation: one whose episodes did not end must not keep a score of older weights.
                 self.returns[name] = evaluations[made][-1].astype(np.float64)
-        values = last_known(rows[:, :, names.index("episode/return")])
+        values = last_finite(rows[:, :, names.index("episode/return")])
         self.returns["episode/return"] = np.where(np.isfinite(values), values, self.returns["episode/return"])
         for known in self.returns.values():
             known[self.left_out] = math.nan
 
     def leave_out(self, seed: int) -> None:
-        """A seed that has diverged has no score from now on; the others are judged without it, then and before."""
+        """Drop the score of a seed that has diverged; past and future scores of the run are means over the other seeds."""
         self.left_out[seed] = True
         others = self.best_scores[~self.left_out]
-        if np.isfinite(others).any():  # checkpoints of earlier versions do not say what each seed's was
+        if np.isfinite(others).any():  # checkpoints of earlier versions do not have the score of each seed
             self.best_score = float(np.mean(others))
         for known in self.returns.values():
             known[seed] = math.nan
 
     def improved(self, step: int) -> bool:
-        """Whether the evaluation just made is the best so far (the mean over seeds, all known but those left out); it is
-        then noted as that."""
+        """Return whether the latest evaluation is the best so far, and if so, note it.
+
+        Evaluations are compared by the mean over seeds without those left out, all of which must be known.
+        """
         name = next((name for name in EVALUATIONS if np.isfinite(self.returns[name]).any()), "eval/return")
         score = float(np.mean(self.returns[name][~self.left_out]))
-        if not score > self.best_score:  # NaN is not
+        if not score > self.best_score:  # NaN is not greater
             return False
         self.best_score, self.best_scores, self.best_step = score, self.returns[name].copy(), step
         return True
 
     def meta(self, iteration: int) -> dict[str, Any]:
-        """What meta.json says of a checkpoint after so many iterations."""
+        """Return the scores for the meta.json of a checkpoint after `iteration` iterations."""
         score_name = next((name for name in SCORES if np.isfinite(self.returns[name]).any()), SCORES[-1])
         returns = {name: _to_json(values) for name, values in self.returns.items()}
         return {
@@ -79,7 +81,7 @@ class Scores:
 
 
 def best_seed(meta: dict[str, Any]) -> int:
-    """The number of the seed with the highest score in a checkpoint's meta; 0 where none has one."""
+    """Return the index of the seed with the highest score in a checkpoint's meta.json; 0 if none has a score."""
     scores = [-np.inf if score is None else score for score in meta.get("scores") or [0.0]]
     return int(np.argmax(scores))
 

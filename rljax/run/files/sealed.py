@@ -1,4 +1,4 @@
-"""JSON tables of a run (run.json, meta.json): sealed with a checksum of their own, and read with every field checked."""
+"""JSON tables of a run (run.json, meta.json): written with a checksum, and validated field by field when read."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rljax.core.errors import shown
 CHECKSUM = "checksum"
 FORMAT = "format"
 MAX_WHOLE = 2**62
-"""No count in a run comes near it; shapes and sums of such numbers still fit in 64 bits."""
+"""Largest whole number: no count in a run comes near it, and sums of such numbers still fit in 64 bits."""
 
 
 class DamagedError(ValueError):
-    """A table is not as it was written; the message names the field, its value and what is allowed."""
+    """A table has changed since it was written; the message names the field, its value and what is allowed."""
 
 
 class OtherFormatError(ValueError):
-    """A table, sealed and whole, is of a format that this version does not read."""
+    """A table is undamaged, but its format is one that this version cannot read."""
 
     def __init__(self, table: dict[str, Any]):
         self.format, self.version = table.get(FORMAT), table.get("rljax")
 
 
 class Field(NamedTuple):
-    """What a field may hold.
+    """Rule for the values of a field.
 
     Attributes:
-        allowed: in words, for a message.
-        test: of its value.
-        required: whether a table without it is damaged.
+        allowed: allowed values in words, for a message.
+        test: function that returns whether a value is allowed.
+        required: whether a table without the field is damaged.
     """
 
     allowed: str
@@ -46,23 +46,23 @@ class Field(NamedTuple):
 
     @property
     def optional(self) -> Field:
-        """The same, but null and no field at all are allowed, too."""
+        """The same rule, but the field may also be null or missing."""
         return Field(f"{self.allowed} or null", lambda x: x is None or self.test(x), required=False)
 
 
 def whole(low: int = 0, high: int = MAX_WHOLE) -> Field:
-    """A whole number from `low` to `high`."""
+    """Allow a whole number from `low` to `high`."""
     upper = "" if high == MAX_WHOLE else f" to {high}"
     return Field(f"a whole number from {low}{upper}", lambda x: _is_whole(x, low, high))
 
 
 def matching(pattern: str, words: str) -> Field:
-    """A string that a pattern matches as a whole."""
+    """Allow a string that a pattern matches as a whole."""
     return Field(words, lambda x: isinstance(x, str) and re.fullmatch(pattern, x) is not None)
 
 
 def number() -> Field:
-    """A number, NaN and infinities included."""
+    """Allow any number, including NaN and infinities."""
     return Field("a number", is_number)
 
 
@@ -71,12 +71,12 @@ def is_number(x: Any) -> bool:
 
 
 def list_of(test: Callable[[Any], bool], words: str) -> Field:
-    """A list whose entries pass a test."""
+    """Allow a list whose entries pass a test."""
     return Field(f"a list of {words}", lambda x: isinstance(x, list) and all(map(test, x)))
 
 
 def table_of(test: Callable[[Any], bool], words: str) -> Field:
-    """A table whose values pass a test."""
+    """Allow a table whose values pass a test."""
     return Field(f"a table of {words}", lambda x: isinstance(x, dict) and all(map(test, x.values())))
 
 
@@ -92,17 +92,17 @@ def _known_or_none(x: Any) -> bool:
 
 
 def _is_array(x: Any) -> bool:
-    """Whether this is `[shape, dtype]`."""
+    """Return whether a value is `[shape, dtype]`."""
     if not (isinstance(x, list) and len(x) == 2 and isinstance(x[0], list) and all(map(whole().test, x[0]))):
         return False
     try:
-        return isinstance(x[1], str) and np.dtype(x[1]).kind in "biufcV"  # V: bfloat16 and its like
+        return isinstance(x[1], str) and np.dtype(x[1]).kind in "biufcV"  # V: bfloat16 and similar dtypes
     except (TypeError, ValueError, SyntaxError):
         return False
 
 
 def _is_sum(x: Any) -> bool:
-    """Whether this is `[size, CRC-32]`."""
+    """Return whether a value is `[size, CRC-32]`."""
     return isinstance(x, list) and len(x) == 2 and all(map(whole().test, x))
 
 
@@ -135,7 +135,7 @@ META_FIELDS = {
     "arrays": table_of(_is_array, "[shape, dtype]"),
     "files": Field("a table of [size, CRC-32], not empty", lambda x: bool(x) and table_of(_is_sum, "").test(x)),
 }
-"""What meta.json says of a checkpoint; `arrays` are the leaves of its state, `keys` those of them that are random keys."""
+"""Fields of a checkpoint's meta.json; `arrays` are the leaves of its state, `keys` the implementations of its random keys."""
 
 INFO_FIELDS = {
     "rljax": matching(r"\S{1,60}", "a version").optional,
@@ -147,23 +147,23 @@ INFO_FIELDS = {
     "own": Field("a string", lambda x: isinstance(x, str)).optional,
     "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
 }
-"""What run.json says of a run; see `RunInfo`."""
+"""Fields of a run's run.json; see `RunInfo`."""
 
 
 def seal(table: Mapping[str, Any], indent: int | None = None) -> str:
-    """A table as JSON, its checksum the last field."""
+    """Return a table as JSON, with its checksum as the last field."""
     return json.dumps({**table, CHECKSUM: _checksum(table)}, indent=indent) + "\n"
 
 
 def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """A table of format 1 that `seal` wrote, with None for fields that it lacks.
+    """Read a table of format 1 that `seal` wrote, with None for missing fields.
 
-    Tables of before there were checksums have none: they are taken where every field is what it may be, and none is unknown.
+    Tables of early versions have no checksum: they are accepted if every field is known and has an allowed value.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedError: it cannot be read, a field is missing or of a wrong type or range, or the checksum does not match.
-        OtherFormatError: the table is whole, and of another format.
+        FileNotFoundError: there is no such file.
+        DamagedError: the file cannot be read, a field is missing or of a wrong type or range, or the checksum does not match.
+        OtherFormatError: the table is undamaged, but of another format.
     """
     try:
         table = json.loads(file.read_bytes())
@@ -186,7 +186,7 @@ def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _problem(table: dict[str, Any], fields: Mapping[str, Field], known_only: bool) -> str | None:
-    """The first thing that is wrong with a table, or None."""
+    """Return the first fault of a table, or None."""
     for name, field in {FORMAT: Field("1", lambda x: _is_whole(x, 1, 1)), **fields}.items():
         if name not in table:
             if field.required:
@@ -198,5 +198,5 @@ def _problem(table: dict[str, Any], fields: Mapping[str, Field], known_only: boo
 
 
 def _checksum(table: Mapping[str, Any]) -> str:
-    """CRC-32 of a table as JSON; the same after it was written and read."""
+    """Return the CRC-32 of a table as JSON, which is the same after writing and reading it."""
     return f"{zlib.crc32(json.dumps(table).encode()):08x}"

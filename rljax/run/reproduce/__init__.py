@@ -1,4 +1,4 @@
-"""`rljax reproduce`: every published figure is one experiment here, and one record in `results/`."""
+"""`rljax reproduce`: each published figure has an experiment here and a record in `results/`."""
 
 from rljax.run.reproduce.experiments import EXPERIMENTS, Experiment, reproduce
 from rljax.run.reproduce.report import Report

@@ -1,4 +1,4 @@
-"""Experiments with world models: returns on the way and at the end of the budget."""
+"""Experiments with world models: returns during training and at the end of the budget."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ EPISODES = 50
 
 
 def learns(report: Report, preset: str) -> None:
-    """Evaluations during training are the preset's own."""
-    run = report.trained(preset)
+    """Measure the preset's own evaluations during training, and returns at the end."""
+    run = report.train(preset)
     report.facts["evaluated at"] = run.evaluated_at
-    report.measured("curve", run.curve)
-    report.measured("return", report.returns(run, EPISODES), run.threshold)
-    report.measured("first solved: steps", first_step(run.curve, run.evaluated_at, run.threshold))
+    report.measure("curve", run.curve)
+    report.measure("return", report.returns(run, EPISODES), run.threshold)
+    report.measure("first solved: steps", first_step(run.curve, run.evaluated_at, run.threshold))

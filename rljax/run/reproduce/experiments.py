@@ -1,4 +1,4 @@
-"""The table of experiments, and how one is run."""
+"""Table of experiments, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
 FIRST_SEED = 5000
-"""Seeds from here on were not used while presets were tuned."""
+"""First seed by default: seeds from here on were not used to tune the presets."""
 
 
 class Experiment(NamedTuple):
-    """`run` fills a report; `minutes` is about what it takes on one core, compiling included."""
+    """Experiment: `run` fills a report; `minutes` is its approximate time on one core, including compilation."""
 
     measures: str
     minutes: float
@@ -32,19 +32,17 @@ def _solves(preset: str, minutes: float, threshold: float | None = None, seeds: 
 
 
 def _holds(preset: str, minutes: float, threshold: float | None = None, seeds: int = 100) -> Experiment:
-    measures = (
-        f"{preset}: greedy mean return over 100 episodes after training, and the least of its evaluations in the last fifth"
-    )
+    measures = f"{preset}: greedy mean return over 100 episodes after training, and its lowest evaluation in the last fifth"
     return Experiment(measures, minutes, seeds, lambda report: presets.holds(report, preset, threshold))
 
 
 def _dreams(preset: str, minutes: float, seeds: int = 5) -> Experiment:
-    measures = f"{preset}: greedy mean return over 50 episodes after training, and its evaluations on the way"
+    measures = f"{preset}: greedy mean return over 50 episodes after training, and its evaluations during training"
     return Experiment(measures, minutes, seeds, lambda report: dreamer.learns(report, preset))
 
 
 def _bench(suite: str, minutes: float) -> Experiment:
-    return Experiment(f"what `rljax bench {suite}` prints", minutes, 1, lambda report: speed.suite(report, suite))
+    return Experiment(f"output of `rljax bench {suite}`", minutes, 1, lambda report: speed.suite(report, suite))
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -58,7 +56,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "acrobot_dqn": _solves("acrobot_dqn", 2),
     "pendulum_sac": _holds("pendulum_sac", 5, -180.0),
     "gridworld_ppo": Experiment(
-        "gridworld_ppo: greedy mean return over 100 episodes, and from how many cells the greedy move shortens the way",
+        "gridworld_ppo: greedy mean return over 100 episodes, and the share of cells from which the greedy move is optimal",
         1,
         20,
         presets.gridworld,
@@ -80,12 +78,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "memory": Experiment("T-maze and memory chain, with memory and without: greedy mean return", 3, 10, features.memory),
     "entities": Experiment(
-        "target_pick_ppo and an MLP: right picks of 8, on as many targets as in training and on more", 6, 10, features.entities
+        "target_pick_ppo and an MLP: right picks of 8, with as many targets as in training and with more",
+        6,
+        10,
+        features.entities,
     ),
-    "composite": Experiment("composite_ppo, heads in turn or independent: sampled mean return", 3, 10, features.composite),
-    "exploration": Experiment("sparse grid world: in how many seeds the goal is found, by bonus", 3, 10, features.exploration),
+    "composite": Experiment("composite_ppo, autoregressive or independent heads: sampled mean return", 3, 10, features.composite),
+    "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
-    "command": Experiment("command_ppo: R2 of what is achieved against what is commanded", 1, 10, features.command),
+    "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
     "biased_rps_league": Experiment(
         "biased rock, paper, scissors: exploitability of a league and its controls", 4, 5, games.biased_rps
     ),
@@ -101,7 +102,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda report: games.tictactoe(report, "tictactoe_alphazero"),
     ),
     "number_duel_league": Experiment(
-        "Number Duel: what a fresh PPO learns to win a game from a league and its controls", 8, 3, games.number_duel
+        "Number Duel: mean win of a new PPO trained against a league and its controls", 8, 3, games.number_duel
     ),
     "territory_selfplay": Experiment("territory_selfplay: mean lead over random and greedy players", 4, 3, games.territory),
     "connect_four_selfplay": Experiment(
@@ -124,7 +125,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_infonce": _dreams("cartpole_infonce", 4),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
     "tuning": Experiment(
-        "what `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on seeds it did not see",
+        "configuration that `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on new seeds",
         3,
         20,
         presets.tuning,
@@ -152,18 +153,18 @@ def reproduce(
     """Run an experiment and write its record, `folder/NAME.json`.
 
     Args:
-        name: of `EXPERIMENTS`.
-        folder: where the record goes; one of that name there is replaced once the experiment is done.
-        seeds: how many; the experiment's own number unless given.
-        first_seed: the first of them.
-        budget: the share of each configuration's steps to train: below 1 for a quick look.
+        name: name in `EXPERIMENTS`.
+        folder: folder for the record; an existing record is replaced once the experiment is done.
+        seeds: number of seeds; if None, the experiment's own number.
+        first_seed: first of the seeds.
+        budget: fraction of each configuration's steps to train: below 1 for a quick look.
         quiet: print nothing.
 
     Returns:
         The record (see `rljax.run.reproduce.report`).
 
     Raises:
-        ConfigError: no experiment has this name, or a number is out of its range.
+        ConfigError: no experiment has this name, or a number is out of range.
     """
     if name not in EXPERIMENTS:
         raise ConfigError(f"unknown experiment '{name}': {did_you_mean(name, EXPERIMENTS)}")
@@ -172,7 +173,7 @@ def reproduce(
     check_counts(seeds=seeds)
     if not 0 < budget <= 1:
         raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
-    # A program read from the cache would count as compiled in no time.
+    # A program read from the cache would seem to need no time to compile.
     settings: Any = jax.config
     cached = settings.jax_enable_compilation_cache
     settings.update("jax_enable_compilation_cache", False)

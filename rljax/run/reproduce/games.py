@@ -1,4 +1,4 @@
-"""Experiments with games: exact exploitability where the game is small, known opponents where it is not."""
+"""Experiments with games: exact exploitability of small games, and matches against known opponents in large ones."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rljax.run.reproduce.report import Report, Trained
 from rljax.run.reproduce.solver import PHASES, Positions, solved_positions, value_losing_rates
 
 SIMULATIONS = 32
-"""Of an agent that searches before each move."""
+"""Number of simulations per move of an agent that searches."""
 
 UCT = 100
-"""Simulations of the opponent that searches by playing on at random."""
+"""Number of simulations per move of the opponent that searches with random rollouts."""
 
 GAMES = 200
 DUEL_BUDGET: dict[str, Any] = {
@@ -40,24 +40,24 @@ DUEL_BUDGET: dict[str, Any] = {
     "gamma": 1.0,
     "network": {"hidden": [64, 64]},
 }
-"""Of the PPO that learns to win from an agent of Number Duel."""
+"""Settings of the PPO that learns to win against an agent of Number Duel."""
 
 
 def exact(report: Report, name: str, run: Trained) -> None:
-    """Exploitability of the last policy, the average of the pool's and its equilibrium, and the values of these."""
+    """Measure the exploitability of the last policy, of the pool's average and of its equilibrium, and the average's value."""
     parts = game_parts(run.agent.config)
-    found = report.timed(jax.vmap(lambda state: exact_report(parts, state)), run.states)
+    found = report.time_program(jax.vmap(lambda state: exact_report(parts, state)), run.states)
     for part in ("last", "average", "meta_nash"):
-        report.measured(f"{name}: exploitability, {part}", getattr(found, part))
-    report.measured(f"{name}: value, average", found.average_value)
+        report.measure(f"{name}: exploitability, {part}", getattr(found, part))
+    report.measure(f"{name}: value, average", found.average_value)
 
 
 def biased_rps(report: Report) -> None:
-    """The league, and self-play and a uniform pool of as many steps."""
+    """Compare the league with self-play and a uniform pool, for the same number of steps."""
     config = load_config("biased_rps_league")
     config = config.replace(exploitability_every=config.total_timesteps)
-    exact(report, "league", report.trained(config, "league", preset="biased_rps_league"))
-    shared = _shared(
+    exact(report, "league", report.train(config, "league", preset="biased_rps_league"))
+    shared = _shared_fields(
         config, "vf_clip_eps", "max_grad_norm", "normalize_advantages", "num_slots", "snapshot_every", "exploitability_every"
     )
     controls: dict[str, dict[str, Any]] = {
@@ -66,26 +66,26 @@ def biased_rps(report: Report) -> None:
         "uniform pool": {"ent_coef": 0.0, "opponents": "uniform"},
     }
     for name, changes in controls.items():
-        run = report.trained(SelfPlayConfig(**{**shared, **changes}), name, preset="biased_rps_league")
+        run = report.train(SelfPlayConfig(**{**shared, **changes}), name, preset="biased_rps_league")
         parts = game_parts(run.agent.config)
 
         def last(state: Any, parts: Any = parts) -> jax.Array:
             return exploitability(parts.tree, tree_policies(parts, jax.tree.map(lambda x: x[0], state.params)))
 
-        report.measured(f"{name}: exploitability, last", report.timed(jax.vmap(last), run.states))
+        report.measure(f"{name}: exploitability, last", report.time_program(jax.vmap(last), run.states))
 
 
 def poker(report: Report, preset: str) -> None:
-    """NashConv is twice the exploitability. Uniform play beside it."""
-    run = report.trained(preset)
+    """Measure the exploitability of a preset beside the NashConv of uniform play; NashConv is twice the exploitability."""
+    run = report.train(preset)
     exact(report, preset, run)
     tree = game_tree(*make_env(run.agent.config.env))
     report.facts["NashConv of uniform play"] = nash_conv(tree, uniform_policies(tree))
 
 
 def tictactoe(report: Report, preset: str) -> None:
-    """Games lost to a player that makes no mistake, in either seat, of 100 in each."""
-    run = report.trained(preset, eval_every=None)
+    """Count the games lost to a perfect player, of 100 in each seat."""
+    run = report.train(preset, eval_every=None)
     game, params = make_env(run.agent.config.env)
     players: dict[str, Callable[[Any], Player]] = {"greedy": partial(policy_player, run.agent, deterministic=True)}
     if preset.endswith("alphazero"):
@@ -96,29 +96,33 @@ def tictactoe(report: Report, preset: str) -> None:
             match = play_match(game, params, player(state), perfect_player(), key, GAMES)
             return jnp.sum(match.result < 0)
 
-        report.measured(f"{name}: lost of {GAMES}", report.timed(jax.vmap(lost), run.states, _fresh(run)))
+        report.measure(f"{name}: lost of {GAMES}", report.time_program(jax.vmap(lost), run.states, _fresh_keys(run)))
 
 
 def number_duel(report: Report) -> None:
-    """What a fresh PPO wins a game, from the main agent and from self-play of as many steps."""
+    """Measure what a new PPO learns to win per game, from the main agent and from self-play with as many steps."""
     config = load_config("number_duel_league", eval_every=None)
-    control = SelfPlayConfig(**_shared(config, "gamma"), ent_coef=0.0)
+    control = SelfPlayConfig(**_shared_fields(config, "gamma"), ent_coef=0.0)
     arms: dict[str, Config] = {
         "league": config,
         "self-play": control,
         "self-play with the league's entropy bonus": control.replace(ent_coef=config.ent_coef),
     }
     for name, arm in arms.items():
-        run = report.trained(arm, name, preset="number_duel_league")
+        run = report.train(arm, name, preset="number_duel_league")
 
         def gain(state: Any, key: jax.Array, run: Trained = run) -> jax.Array:
             return exploited(run.agent, state, key, **DUEL_BUDGET).value
 
-        report.measured(f"{name}: won from it", report.timed(jax.vmap(gain), run.states, _fresh(run)))
+        report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, _fresh_keys(run)))
 
 
 def greedy_painter(sees_far: bool) -> Player:
-    """Each on its own: to the neighbouring cell that brings most at once, or towards the nearest cell that is not its team's."""
+    """Return a player whose members each move greedily on their own.
+
+    They go to the neighbouring cell with the highest immediate gain, or if `sees_far`, towards the nearest cell that is not their
+    team's.
+    """
     game = Territory()
     teams, cells = jnp.array(game.teams), jnp.stack(jnp.meshgrid(jnp.arange(SIZE), jnp.arange(SIZE), indexing="ij"), axis=-1)
 
@@ -145,8 +149,8 @@ PAINTERS: dict[str, Callable[[], Player]] = {
 
 
 def territory(report: Report) -> None:
-    """The mean lead in cells at the end of a game, of self-play and of the greedy players over random ones."""
-    run = report.trained("territory_selfplay", eval_every=None)
+    """Measure the mean lead in cells at the end of a game: of self-play over other players, and of greedy over random ones."""
+    run = report.train("territory_selfplay", eval_every=None)
     game, params = make_env(run.agent.config.env)
     for name, other in PAINTERS.items():
 
@@ -155,17 +159,17 @@ def territory(report: Report) -> None:
                 play_match(game, params, policy_player(run.agent, state, deterministic=False), other(), key, GAMES).result
             )
 
-        report.measured(f"lead over {name}", report.timed(jax.vmap(lead), run.states, _fresh(run)))
+        report.measure(f"lead over {name}", report.time_program(jax.vmap(lead), run.states, _fresh_keys(run)))
         if name != "random":
-            match = report.timed(
+            match = report.time_program(
                 lambda key, other=other: play_match(game, params, other(), random_player, key, GAMES), run.keys[0]
             )
             report.facts[f"lead of {name} over random"] = jnp.mean(match.result)
 
 
 def connect_four(report: Report, preset: str) -> None:
-    """Games against random play and a search, of the sampled policy and with a search of its own; moves in solved positions."""
-    run = report.trained(preset, eval_every=None)
+    """Play against random play and a search, with and without a search by the agent; measure its moves in solved positions."""
+    run = report.train(preset, eval_every=None)
     game, params = make_env(run.agent.config.env)
     uct = searching(make_mcts(game, params, num_simulations=UCT), game)
     own: dict[str, Callable[[Any], Player]] = {
@@ -178,21 +182,21 @@ def connect_four(report: Report, preset: str) -> None:
             def won(state: Any, key: jax.Array, player: Any = player, opponent: Any = opponent, games: int = games) -> jax.Array:
                 return jnp.mean(play_match(game, params, player(state), opponent, key, games).result > 0)
 
-            report.measured(f"{name}: won against {other}", report.timed(jax.vmap(won), run.states, _fresh(run)))
+            report.measure(f"{name}: won against {other}", report.time_program(jax.vmap(won), run.states, _fresh_keys(run)))
     if importlib.util.find_spec("bitbully") is None:
         report.note = "bitbully is not installed: no solved positions"
         return
     positions = solved_positions(300)
     untrained = jax.vmap(run.agent.init)(run.keys)
     for when, states in (("untrained", untrained), ("trained", run.states)):
-        moves = np.asarray(report.timed(jax.vmap(partial(best_moves, run.agent, positions)), states))
+        moves = np.asarray(report.time_program(jax.vmap(partial(best_moves, run.agent, positions)), states))
         rates = [value_losing_rates(positions, found) for found in moves]
         for phase in (*PHASES, "all"):
-            report.measured(f"{when}: moves that lose value, {phase}", [rate[phase] for rate in rates])
+            report.measure(f"{when}: moves that lose value, {phase}", [rate[phase] for rate in rates])
 
 
 def best_moves(agent: Any, positions: Positions, state: Any) -> jax.Array:
-    """The greedy legal moves i32 `[N]` of an agent that sees what the player to move sees."""
+    """Return the greedy legal moves of an agent, i32 `[N]`, with the observation of the player to move."""
     game, states = ConnectFour(), ConnectFourState(jnp.asarray(positions.board), jnp.asarray(positions.time))
     of_both = jax.vmap(lambda state: game.observe(state, game.default_params))(states)
     seen = of_both[jnp.arange(len(of_both)), states.time % 2]
@@ -200,13 +204,13 @@ def best_moves(agent: Any, positions: Positions, state: Any) -> jax.Array:
     return moves
 
 
-def _fresh(run: Trained) -> jax.Array:
-    """Keys `[seeds]` that training did not use."""
+def _fresh_keys(run: Trained) -> jax.Array:
+    """Return keys `[seeds]` that training did not use."""
     return jax.vmap(lambda key: jax.random.fold_in(key, 1))(run.keys)
 
 
-def _shared(config: Any, *more: str) -> dict[str, Any]:
-    """Fields that a league and its control have alike."""
+def _shared_fields(config: Any, *more: str) -> dict[str, Any]:
+    """Return the fields that are the same for a league and its control."""
     names = (
         "env",
         "total_timesteps",

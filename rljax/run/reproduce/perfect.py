@@ -1,4 +1,4 @@
-"""A perfect player of tic-tac-toe, by plain recursion: any move that keeps the value of the game, each as likely."""
+"""A perfect player of tic-tac-toe, by plain recursion: it chooses uniformly among the moves that keep the value of the game."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ POWERS = 3 ** np.arange(9)
 
 @functools.cache
 def optimal_moves() -> np.ndarray:
-    """Which moves are best, bool `[3 ** 9, 9]`, by the number of the board; False for boards that do not come up."""
+    """Return which moves are best, bool `[3 ** 9, 9]`, by the number of the board; False for boards that cannot occur."""
     table = np.zeros((3**9, 9), bool)
 
     @functools.cache
     def value(board: tuple[int, ...]) -> int:
-        """To the player to move."""
+        """Return the value for the player to move."""
         moves = sum(mark > 0 for mark in board)
         mover = moves % 2 + 1
         if any(all(board[cell] == 3 - mover for cell in line) for line in LINES):

@@ -1,23 +1,23 @@
-"""What an experiment measured, and the record that is kept of it.
+"""Measurements of an experiment, and their record.
 
 A record is `results/NAME.json`, one JSON object:
 
 | key | value |
 | --- | --- |
-| `name`, `measures`, `command` | of the experiment; the command that measures it again |
-| `note` | what a reader must know: "not repeated: ..." where old values stand in for a run; "" otherwise |
-| `date` | when it began, ISO 8601 in UTC |
-| `commit` | of the source, with `-dirty` where `rljax`, `envs` or `configs` differ from it; null outside a git checkout |
-| `versions` | of Python and the packages that compute |
+| `name`, `measures`, `command` | name and description of the experiment, and the command that repeats it |
+| `note` | remark for readers, such as "not repeated: ..." if old values stand in for a run; else "" |
+| `date` | start of the experiment, ISO 8601 in UTC |
+| `commit` | commit of the source, with `-dirty` if `rljax`, `envs` or `configs` differ from it; null outside a git checkout |
+| `versions` | versions of Python and of the packages that compute |
 | `hardware` | `cpu`, `cores` (that this process may use), `cores_of_machine`, `devices` |
 | `load` | `os.getloadavg()` before and after: 6 numbers |
-| `seconds` | `compile` (tracing too) and `run`, summed over the programs |
-| `seeds`, `budget` | the keys; the share of each configuration's budget of steps that was trained: 1 in whatever is published |
+| `seconds` | `compile` (including tracing) and `run`, summed over the programs |
+| `seeds`, `budget` | seeds of the keys; fraction of each configuration's budget that was trained, 1 in published records |
 | `configs` | every field of each configuration, by arm |
-| `presets` | by arm: `preset`, the name of what it was made from, or null; `changed`, the fields not meant to be as there |
+| `presets` | by arm: `preset`, the name of the preset it was made from, or null; `changed`, the fields changed on purpose |
 | `raw` | by name: a value for each seed, or a list of values for each seed |
-| `thresholds` | by name of `raw`: the least value that counts as solved |
-| `summary` | by name of `raw` with one value a seed: `mean`, `median`, `min`, `max`, and `solved` with a threshold |
+| `thresholds` | by name of `raw`: the smallest value that counts as solved |
+| `summary` | by name of `raw` with one value per seed: `mean`, `median`, `min`, `max`, and `solved` with a threshold |
 | `facts` | by name: single numbers and texts that belong to no seed (a game's exact value, the rows of a benchmark's table) |
 
 Numbers that are not finite are written as null.
@@ -46,18 +46,18 @@ from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
 from rljax.run.bench.timing import cpu_model
-from rljax.run.files.outputs import written_aside
+from rljax.run.files.outputs import atomic_file
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
 from rljax.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "distrax", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")
-"""Installed for some experiments only."""
+"""Packages that only some experiments need."""
 
 
 class Trained(NamedTuple):
-    """`states`, `metrics` (NumPy arrays `[seeds, iterations]`) and `keys` have a leading axis of seeds."""
+    """Trained seeds of one configuration: `states`, `metrics` (NumPy `[seeds, iterations]`) and `keys` have an axis of seeds."""
 
     agent: Agent
     states: Any
@@ -66,30 +66,30 @@ class Trained(NamedTuple):
 
     @property
     def curve(self) -> np.ndarray:
-        """The evaluations during training, `[seeds, evaluations]`."""
+        """Evaluations during training, `[seeds, evaluations]`."""
         values = self.metrics["eval/return"]
         return values[:, np.isfinite(values).any(0)]
 
     @property
     def evaluated_at(self) -> list[int]:
-        """Environment steps of these evaluations."""
+        """Numbers of environment steps at these evaluations."""
         found = np.flatnonzero(np.isfinite(self.metrics["eval/return"]).any(0))
         return [int(i + 1) * self.agent.config.steps_per_iteration for i in found]
 
     @property
     def threshold(self) -> float | None:
-        """The return from which the environment counts as solved; None where it has none."""
+        """Return at which the environment counts as solved; None if it has none."""
         return make_evaluation_env(self.agent.config)[0].reward_threshold
 
 
 def first_step(values: np.ndarray, steps: Sequence[int], threshold: float | None) -> np.ndarray:
-    """The first of `steps` at which `values` `[seeds, len(steps)]` reach a threshold, f64 `[seeds]`; NaN: never."""
+    """Return the first of `steps` at which `values` `[seeds, len(steps)]` reach a threshold, f64 `[seeds]`; NaN if never."""
     reached = np.nan_to_num(values, nan=-np.inf) >= (np.inf if threshold is None else threshold)
     return np.where(reached.any(1), np.array(steps, np.float64)[reached.argmax(1)], np.nan)
 
 
 class Report:
-    """Collects what an experiment measures; trains, evaluates and times for it."""
+    """Report of an experiment: it trains, evaluates and times for the experiment, and collects its measurements."""
 
     def __init__(self, name: str, measures: str, first_seed: int, seeds: int, budget: float = 1.0, quiet: bool = False):
         self.name, self.measures, self.budget, self.quiet = name, measures, budget, quiet
@@ -104,18 +104,18 @@ class Report:
         self.compiling = self.running = 0.0
         self.began = datetime.datetime.now(datetime.UTC)
         self.load = os.getloadavg()
-        self.commit = source_commit()  # before anybody changes it
+        self.commit = source_commit()  # at the start, before the source may change
 
     def say(self, line: str) -> None:
         if not self.quiet:
             print(line, flush=True)
 
-    def trained(
+    def train(
         self, config_or_preset: Config | str, arm: str | None = None, *, preset: str | None = None, **changes: Any
     ) -> Trained:
         """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does.
 
-        `arm` names the configuration, and `preset` the preset that a configuration was made from.
+        `arm` is a name for the configuration, and `preset` the name of the preset that it was made from.
         """
         preset = config_or_preset if isinstance(config_or_preset, str) else preset
         config = load_config(config_or_preset) if isinstance(config_or_preset, str) else config_or_preset
@@ -124,7 +124,7 @@ class Report:
         config = config.replace(total_timesteps=steps)
         arm = arm or preset or config.algorithm
         self.configs[arm] = config_table(config)
-        self.presets[arm] = {"preset": preset, "changed": _changed(config, preset, {"seed", *changes})}
+        self.presets[arm] = {"preset": preset, "changed": _changed_fields(config, preset, {"seed", *changes})}
         agent = make_agent(config)
         clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds"))
         result = fit(agent, seeds=len(self.seeds), progress=clock)
@@ -134,7 +134,7 @@ class Report:
         metrics = {name: np.asarray(values) for name, values in result.metrics.items()}
         return Trained(agent, result.state, metrics, self.keys)
 
-    def timed(self, program: Callable[..., Any], *arguments: Any) -> Any:
+    def time_program(self, program: Callable[..., Any], *arguments: Any) -> Any:
         """Compile a program and run it once."""
         started = time.perf_counter()
         compiled = jax.jit(program).lower(*arguments).compile()
@@ -145,27 +145,30 @@ class Report:
         return result
 
     def returns(self, run: Trained, episodes: int = 100, sample: bool = False, config: Config | None = None) -> np.ndarray:
-        """Mean returns f32 `[seeds]`, with keys that training did not use; greedy, unless `sample`. `config`: played there."""
+        """Return mean returns, f32 `[seeds]`, with keys that training did not use; greedy unless `sample`.
+
+        Episodes are played in the environment of `config` if it is given.
+        """
         agent = run.agent if config is None else make_agent(config)
         play = lambda state, key: jnp.mean(  # noqa: E731
             evaluate(agent, state, jax.random.fold_in(key, 1), episodes, deterministic=not sample)
         )
-        return np.asarray(self.timed(jax.vmap(play), run.states, run.keys))
+        return np.asarray(self.time_program(jax.vmap(play), run.states, run.keys))
 
-    def measured(self, name: str, values: Any, threshold: float | None = None) -> np.ndarray:
-        """Keep a value, or a row of values, for each seed."""
+    def measure(self, name: str, values: Any, threshold: float | None = None) -> np.ndarray:
+        """Record a value, or a row of values, for each seed."""
         found = np.asarray(values)
         if len(found) != len(self.seeds):
             raise ValueError(f"{name}: expected a value for each of {len(self.seeds)} seeds, got {list(found.shape)}")
-        self.raw[name] = _plain(found)
+        self.raw[name] = _to_plain(found)
         if threshold is not None:
             self.thresholds[name] = threshold
         if found.ndim == 1:
-            self.say(f"{self.name}: {name}: {json.dumps(_rounded(summarized(found, threshold)))}")
+            self.say(f"{self.name}: {name}: {json.dumps(_round(summarize(found, threshold)))}")
         return found
 
     def record(self, command: str) -> dict[str, Any]:
-        """The record of what was measured so far."""
+        """Return the record of the measurements so far."""
         return {
             "name": self.name,
             "measures": self.measures,
@@ -184,22 +187,22 @@ class Report:
             "raw": self.raw,
             "thresholds": self.thresholds,
             "summary": {
-                name: summarized(np.array(values, np.float64), self.thresholds.get(name))
+                name: summarize(np.array(values, np.float64), self.thresholds.get(name))
                 for name, values in self.raw.items()
                 if np.ndim(values) == 1
             },
-            "facts": _plain(self.facts),
+            "facts": _to_plain(self.facts),
         }
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """There whole or as it was."""
-    with written_aside(path) as aside:
-        aside.write_text(json.dumps(_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a record atomically: a failure leaves the old file as it was."""
+    with atomic_file(path) as aside:
+        aside.write_text(json.dumps(_to_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def summarized(values: np.ndarray, threshold: float | None = None) -> dict[str, float]:
-    """Of the seeds `[seeds]`; a seed without a value (NaN) is left out, and counts as not solved."""
+def summarize(values: np.ndarray, threshold: float | None = None) -> dict[str, float]:
+    """Summarize the values of seeds `[seeds]`; a seed without a value (NaN) is left out and counts as not solved."""
     known = values[np.isfinite(values)]
     if not len(known):
         return {"known": 0}
@@ -217,7 +220,7 @@ def summarized(values: np.ndarray, threshold: float | None = None) -> dict[str, 
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that compute."""
+    """Return the versions of Python and of the packages that compute."""
     found = {"python": platform.python_version(), "rljax": __version__}
     for name in (*PACKAGES, *PEERS):
         try:
@@ -229,14 +232,14 @@ def versions() -> dict[str, str]:
 
 
 def hardware_table() -> dict[str, Any]:
-    """Processor, cores and JAX's devices."""
+    """Return the processor, its cores and JAX's devices."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = [device.device_kind for device in jax.devices()]
     return {"cpu": cpu_model(), "cores": usable, "cores_of_machine": os.cpu_count(), "devices": devices}
 
 
 def source_commit() -> str | None:
-    """The commit of the source that runs, `-dirty` where it was changed since; None where it is no git checkout."""
+    """Return the commit of the running source, with `-dirty` if it has changed since; None outside a git checkout."""
     here = Path(__file__).parents[2]
 
     def git(*arguments: str) -> str:
@@ -244,15 +247,15 @@ def source_commit() -> str | None:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != here.parent.resolve():
-            return None  # installed into some other project's folder
+            return None  # installed into the folder of another project
         changed = git("status", "--porcelain", "--", ".", "../envs", "../configs")
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _changed(config: Config, preset: str | None, by_name: Set[str]) -> list[str]:
-    """Fields that differ from the preset's, and those changed by name: a preset may come to have the same value later."""
+def _changed_fields(config: Config, preset: str | None, by_name: Set[str]) -> list[str]:
+    """Return the fields that differ from the preset, and those changed by name, since a preset may later have the same value."""
     if preset is None:
         return []
     table, usual = config_table(config), config_table(load_config(preset))
@@ -260,7 +263,7 @@ def _changed(config: Config, preset: str | None, by_name: Set[str]) -> list[str]
 
 
 class _Clock:
-    """Notes when a program is compiled, and passes on what it is told to whoever shows progress."""
+    """Progress that notes when a program is compiled, and passes all calls on to the one that is shown."""
 
     def __init__(self, shown: Progress):
         self.shown = shown
@@ -285,18 +288,18 @@ class _Clock:
         self.shown.stop()
 
 
-def _rounded(summary: Mapping[str, float]) -> dict[str, float]:
+def _round(summary: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.5g}") for name, value in summary.items()}
 
 
-def _plain(value: Any) -> Any:
-    """As JSON holds it: seven digits, as many as f32 has; null for what is not finite."""
+def _to_plain(value: Any) -> Any:
+    """Convert a value for JSON: floats get seven digits, as many as f32 has; those that are not finite become null."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _to_plain(inner) for name, inner in value.items()}
     if isinstance(value, (np.ndarray, jax.Array)):
-        return _plain(np.asarray(value).tolist())
+        return _to_plain(np.asarray(value).tolist())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
+        return [_to_plain(inner) for inner in value]
     if isinstance(value, (float, np.floating)):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value

@@ -1,4 +1,4 @@
-"""Connect Four positions with the value of every move, by the perfect solver bitbully (AGPL; for tests and one experiment)."""
+"""Connect Four positions with the value of every move, from the perfect solver bitbully (AGPL; for tests and one experiment)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 PHASES = {"opening": (0, 8), "middle": (8, 22), "end": (22, 42)}
-"""Moves made before."""
+"""Phases of a game, as ranges of the number of moves made."""
 
 
 class Positions(NamedTuple):
     """N positions in which a mistake is possible.
 
     Attributes:
-        board: i32 `[N, 6, 7]`, as in `ConnectFourState`.
-        time: moves made, i32 `[N]`.
-        value: of each move to the player to move, i32 `[N, 7]`: 1 wins, 0 draws, -1 loses; -2 is illegal.
+        board: boards, i32 `[N, 6, 7]`, as in `ConnectFourState`.
+        time: number of moves made, i32 `[N]`.
+        value: value of each move for the player to move, i32 `[N, 7]`: 1 wins, 0 draws, -1 loses; -2 is illegal.
     """
 
     board: np.ndarray
@@ -27,7 +27,7 @@ class Positions(NamedTuple):
 
 @functools.cache
 def solved_positions(count: int, seed: int = 0) -> Positions:
-    """Different ones, from games in which half of the moves are perfect and half random, so that they are not wild."""
+    """Return distinct positions from games in which half of the moves are perfect and half random, so that they are realistic."""
     from bitbully import BitBully, Board
 
     solver, rng = BitBully(opening_book="default"), np.random.default_rng(seed)
@@ -51,7 +51,7 @@ def solved_positions(count: int, seed: int = 0) -> Positions:
 
 
 def value_losing_rates(positions: Positions, moves: np.ndarray) -> dict[str, float]:
-    """Share of moves i32 `[N]` that lose value (a win turned into a draw or worse, a draw into a loss), by phase and overall."""
+    """Return the share of moves, i32 `[N]`, that lose value (from win to draw or loss, or draw to loss), by phase and overall."""
     lost = positions.value[np.arange(len(moves)), moves] < positions.value.max(1)
     rates = {name: lost[(low <= positions.time) & (positions.time < high)].mean() for name, (low, high) in PHASES.items()}
     return {name: round(float(rate), 3) for name, rate in {**rates, "all": lost.mean()}.items()}

@@ -1,1 +1,1 @@
-"""Many runs in one program: sweeps, tuning, and what they share."""
+"""Many runs in one program: sweeps, tuning, and their common parts."""

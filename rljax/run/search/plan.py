@@ -1,4 +1,4 @@
-"""Sweeps before and after they are run: their cells, their files, and what they came to."""
+"""Plans, files and results of sweeps."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.files.folder import CONFIG_FILE
-from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
-from rljax.run.search.space import Cell, Range, cells_of, changed, check_counts, check_space, is_leaf, space_from, space_table
+from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
+from rljax.run.search.space import Cell, Range, apply_cell, cells_of, check_counts, check_space, is_leaf, parse_space, space_table
 
 SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "best.toml", "sweep.png"
 
 MAX_RUNS = 4096
-"""Runs in a sweep at most, unless asked for."""
+"""Largest number of runs in a sweep, unless the user allows more."""
 
 MAX_STORED_RUNS = 2**24
-"""Runs in a sweep that is resumed at most: a file that says more is damaged, or would take all memory."""
+"""Largest number of runs in a resumed sweep: a file with more is damaged, or would take all memory."""
 
 
 class SweepResult(NamedTuple):
-    """What a sweep of C cells and S seeds found.
+    """Result of a sweep of C cells and S seeds.
 
     Attributes:
-        config: of which fields were changed.
-        cells: their values in each cell, C of them.
-        seeds: of the keys, `[S]`.
-        returns: the mean greedy return of each run's last policy, f64 `[C, S]` (sampled actions where the best policy of the task
-            is random); minus infinity where a loss was not finite.
-        train_returns: the last known mean return of episodes in training, f64 `[C, S]`.
+        config: configuration whose fields were swept.
+        cells: values of the swept fields in each of the C cells.
+        seeds: seeds of the runs, `[S]`.
+        returns: mean greedy return of each run's final policy, f64 `[C, S]` (with sampled actions if the best policy of the task
+            is random); minus infinity if a loss was not finite.
+        train_returns: last known mean return of training episodes, f64 `[C, S]`.
     """
 
     config: Any
@@ -50,23 +50,23 @@ class SweepResult(NamedTuple):
 
     @property
     def means(self) -> np.ndarray:
-        """Of the cells over seeds, f64 `[C]`."""
+        """Mean return of each cell over seeds, f64 `[C]`."""
         means: np.ndarray = self.returns.mean(1)
         return means
 
     @property
     def best_cell(self) -> int:
-        """The index of the cell with the highest mean."""
+        """Index of the cell with the highest mean return."""
         return int(np.argmax(np.where(np.isnan(self.means), -np.inf, self.means)))
 
     @property
     def best(self) -> Any:
-        """The configuration of the cell with the highest mean."""
-        return changed(self.config, self.cells[self.best_cell])
+        """Configuration of the cell with the highest mean return."""
+        return apply_cell(self.config, self.cells[self.best_cell])
 
 
 class Plan(NamedTuple):
-    """A sweep before it is run: everything that decides its numbers."""
+    """Plan of a sweep: everything that determines its numbers."""
 
     config: Config
     space: dict[str, tuple[Any, ...] | Range]
@@ -91,7 +91,7 @@ def plan_sweep(
     max_runs: int = MAX_RUNS,
     make_agent: MakeAgent = standard_agent,
 ) -> Plan:
-    """Check a sweep and write out its cells.
+    """Check the arguments of a sweep and list its cells.
 
     Raises:
         ConfigError: a field or value is not allowed, or there are more than `max_runs` runs.
@@ -105,27 +105,27 @@ def plan_sweep(
         what = " x ".join(map(str, [*(counts if search == "grid" else [count]), seeds]))
         raise ConfigError(f"a sweep of {what} (seeds) = {count * seeds} runs: more than max_runs = {max_runs}")
     cells = cells_of(checked, search, samples, config.seed)
-    # Values may be allowed one by one and not together; environment and network are those of a structure.
-    for found in {structure_of(config, cell): changed(config, cell) for cell in cells}.values():
+    # Values may be allowed individually but not together. One agent per structure checks environment and network.
+    for found in {structure_of(config, cell): apply_cell(config, cell) for cell in cells}.values():
         own_of(found, make_agent)
     return Plan(config, checked, seeds, search, samples, cells, make_agent)
 
 
-def swept_inside(config: Config, name: str, value: Any) -> bool:
-    """Whether runs of one program may differ in this field: a leaf that is a number."""
+def is_batchable(config: Config, name: str, value: Any) -> bool:
+    """Return whether runs of one program may differ in this field: it must be a leaf with a number."""
     return is_leaf(config, name) and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def structure_of(config: Config, cell: Cell) -> str:
-    """What cells of one program have in common."""
-    return repr([(name, "a number" if swept_inside(config, name, value) else value) for name, value in cell.items()])
+    """Return a text that is the same for all cells that share a program."""
+    return repr([(name, "a number" if is_batchable(config, name, value) else value) for name, value in cell.items()])
 
 
 def create_sweep_dir(folder: Path, plan: Plan, episodes: int) -> None:
-    """Make the folder of a sweep, with all that decides its numbers.
+    """Create the folder of a sweep, with everything that determines its numbers.
 
     Raises:
-        ConfigError: it exists, or cannot be made, or has objects that cannot be written.
+        ConfigError: the folder exists or cannot be created, or the sweep has objects that cannot be written.
     """
     table = {
         "seeds": plan.seeds,
@@ -138,19 +138,19 @@ def create_sweep_dir(folder: Path, plan: Plan, episodes: int) -> None:
     try:
         files = {CONFIG_FILE: dump_config(plan.config), SWEEP_FILE: tomli_w.dumps(table)}
     except TypeError:
-        raise ConfigError("a sweep of objects cannot be written: leave run_dir out, or sweep names") from None
-    make_folder(folder, files, "to go on with a sweep there, resume it")
+        raise ConfigError("a sweep over objects cannot be written: leave run_dir out, or sweep over names") from None
+    make_folder(folder, files, "to continue a sweep there, resume it")
 
 
 def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Plan, int]:
-    """The plan of a sweep's folder, and the episodes that its policies play."""
+    """Read the plan in a sweep's folder, and the number of episodes that its policies play."""
     table = read_table(folder, SWEEP_FILE, "sweep")
     config = load_config(folder / CONFIG_FILE)
     check_own(f"the sweep in {folder}", table.get("own", ""), own_of(config, make_agent))
     try:
         samples = None if table["samples"] == "none" else table["samples"]
         how = {"seeds": table["seeds"], "search": table["search"], "samples": samples}
-        space, episodes = space_from(table["space"]), table["episodes"]
+        space, episodes = parse_space(table["space"]), table["episodes"]
     except (KeyError, AttributeError) as error:
         raise ConfigError(f"{folder / SWEEP_FILE}: is not as it was written ({first_line(error)})") from None
     try:
@@ -197,7 +197,7 @@ def read_results(folder: Path, plan: Plan) -> list[tuple[int, int, float, float]
 
 
 def write_parquet(result: SweepResult, path: Path) -> None:
-    """The table of all runs as a parquet file.
+    """Write the table of all runs as a parquet file.
 
     Raises:
         ConfigError: pyarrow is not installed, or the file cannot be written.
@@ -215,12 +215,12 @@ def write_parquet(result: SweepResult, path: Path) -> None:
     columns["seed"] = [int(result.seeds[seed]) for _, seed in pairs]
     columns["return"] = [float(result.returns[pair]) for pair in pairs]
     columns["train_return"] = [float(result.train_returns[pair]) for pair in pairs]
-    with written_aside(path) as aside:
+    with atomic_file(path) as aside:
         pyarrow.parquet.write_table(pyarrow.table(columns), aside)
 
 
 def check_parquet() -> None:
-    """Refuse early where parquet files cannot be written."""
+    """Check that parquet files can be written, before any work is done."""
     import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:

@@ -1,4 +1,4 @@
-"""Many runs in one program: of one structure, they differ in numbers that are leaves of the configuration, and in their keys."""
+"""Many runs in one program: they share a structure and differ in leaves of the configuration and in their keys."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from rljax.collect.evaluation import evaluate
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.agent import MakeAgent, make_agent
 from rljax.core.config import Config, env_name
-from rljax.core.devices import AXIS, everywhere, make_mesh
+from rljax.core.devices import AXIS, make_mesh, replicated
 from rljax.core.errors import ConfigError, TrainingError
 from rljax.core.memory import device_memory, tree_bytes
-from rljax.run.chunks import over_runs, run_iterations
+from rljax.run.chunks import run_iterations, vmap_runs
 from rljax.run.divergence import bad_losses
-from rljax.run.files.records import last_known
+from rljax.run.files.records import last_finite
 from rljax.run.files.scores import SCORES
 
 MAX_CHUNK = 256
-"""Iterations in one call of a program at most."""
+"""Largest number of iterations in one call of a program."""
 
 MAX_CHUNK_BYTES = 64 * 2**20
-"""Size of a chunk's metrics at most."""
+"""Largest size of a chunk's metrics."""
 
 SHARE_OF_MEMORY = 0.8
-"""Of the device that a batch of runs may fill."""
+"""Fraction of the device's memory that a batch of runs may fill."""
 
 MAX_BATCH = {"cpu": 64, "gpu": 4096, "tpu": 4096}
-"""Runs in one program at most. More of them are no faster on a CPU, and what is interrupted would lose more."""
+"""Largest number of runs in one program, by platform. More are no faster on a CPU, and an interruption would lose more."""
 
 
 class Programs:
-    """The compiled programs of runs that share a structure: one for each number of runs, which any values of the leaves use.
+    """Compiled programs of runs that share a structure: one for each number of runs, for any values of the leaves.
 
     Args:
-        config: of all; the leaves in `names` are replaced.
-        names: the leaves that runs differ in.
-        make: from a configuration to its agent.
+        config: configuration of all runs; the leaves in `names` are replaced.
+        names: names of the leaves in which the runs differ.
+        make: function from a configuration to its agent.
     """
 
     def __init__(self, config: Config, names: tuple[str, ...], make: MakeAgent = make_agent):
-        # Devices have runs of their own here, and do not share one.
+        # Here each device has its own runs: no run is split over devices.
         self.config, self.names = config.replace(num_devices=1), names
         config = self.config
         try_environment(config)
@@ -74,13 +74,13 @@ class Programs:
         return values, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
 
     def init(self, values: Any, keys: jax.Array) -> Any:
-        """The states of runs before their first iteration, each on its device."""
+        """Return the states of runs before their first iteration, each on its device."""
         layout = self._layout(len(keys))
         program = jax.jit(self._init) if layout is None else jax.jit(self._init, out_shardings=layout)
         return program(values, keys)
 
-    def placed(self, tree: Any, count: int) -> Any:
-        """Arrays `[count, ...]` of runs, split over the devices that there are where these divide them."""
+    def place(self, tree: Any, count: int) -> Any:
+        """Split arrays `[count, ...]` of runs over all devices, if their number divides `count`."""
         layout = self._layout(count)
         return tree if layout is None else jax.device_put(tree, layout)
 
@@ -90,16 +90,19 @@ class Programs:
         return NamedSharding(make_mesh(self.devices), PartitionSpec(AXIS))
 
     def chunk(self, count: int) -> tuple[Callable[..., Any], int]:
-        """`(values, states, first, length) -> (states, metrics f32 [size, count, M])` of `count` runs, and its size: the most
-        iterations that it can do at once."""
+        """Compile `(values, states, first, length) -> (states, metrics f32 [size, count, M])` for `count` runs.
+
+        Returns:
+            The program and its size, the largest number of iterations that it can do at once.
+        """
         if count not in self._chunks:
             size = max(1, min(MAX_CHUNK, self.config.num_iterations, MAX_CHUNK_BYTES // (4 * count * len(self.metric_names))))
             states = jax.eval_shape(self._init, *self._example(count))
             layout = self._layout(count)
             shardings: dict[str, Any] = {}
             if layout is not None:
-                # Runs have nothing to tell each other, so what goes in and comes out stays where it is.
-                shardings = {"in_shardings": (layout, layout, None, None), "out_shardings": (layout, everywhere(layout))}
+                # Runs do not communicate, so inputs and outputs stay on their devices.
+                shardings = {"in_shardings": (layout, layout, None, None), "out_shardings": (layout, replicated(layout))}
             program = jax.jit(self._chunk(count, size), donate_argnums=1, **shardings)
             self._chunks[count] = program.lower(self._example(count)[0], states, _INT32, _INT32).compile(), size
         return self._chunks[count]
@@ -110,14 +113,14 @@ class Programs:
 
         def chunk(values: Any, states: Any, first: jax.Array, length: jax.Array) -> tuple[Any, jax.Array]:
             return run_iterations(
-                lambda states, i: over_runs(one, count, values, states, i),
+                lambda states, i: vmap_runs(one, count, values, states, i),
                 states, first, length, (size, count, len(self.metric_names)),
             )  # fmt: skip
 
         return chunk
 
     def fits(self, count: int) -> bool:
-        """Whether so many runs fit in the device's memory, by the program that XLA made for them."""
+        """Return whether `count` runs fit into the device's memory, according to their compiled program."""
         limit = device_memory()
         if limit is None:
             return True
@@ -127,25 +130,29 @@ class Programs:
         analysis = self.chunk(count)[0].memory_analysis()  # type: ignore[attr-defined]
         if analysis is None:
             return True
-        # The states are donated: what goes out takes the place of what came in.
+        # The states are donated: outputs take the place of inputs.
         needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
         return bool(needed + analysis.output_size_in_bytes - analysis.alias_size_in_bytes <= SHARE_OF_MEMORY * limit)
 
-    def smaller(self, size: int) -> int:
-        """About half of a batch, as many runs on each device.
+    def halve(self, size: int) -> int:
+        """Return about half of a batch size, with as many runs on each device.
 
         Raises:
-            ConfigError: there is nothing to halve.
+            ConfigError: each device has only one run already.
         """
         if size <= self.devices:
             raise ConfigError("one run alone does not fit in this device's memory: take a smaller buffer, network or num_envs")
         return max(size // 2 // self.devices, 1) * self.devices
 
     def batch_size(self, runs: int, most: int | None = None) -> int:
-        """How many of `runs` to train at once, `most` at most: as many as fit, in batches of like size, as many on each device.
+        """Return how many of `runs` to train at once: as many as fit, in batches of similar size, as many on each device.
+
+        Args:
+            runs: number of runs.
+            most: largest number at once; None: that of `MAX_BATCH`.
 
         Raises:
-            ConfigError: not even one fits.
+            ConfigError: not even one run fits.
         """
         limit = most or MAX_BATCH.get(jax.default_backend(), 64)
         if limit > self.devices:
@@ -154,23 +161,23 @@ class Programs:
         if self.devices < size:
             size = -(-size // self.devices) * self.devices
         while not self.fits(size):
-            size = self.smaller(size)
+            size = self.halve(size)
         return size
 
 
 class Population:
-    """K runs under way.
+    """K runs that train together.
 
     Args:
-        programs: of their structure.
-        values: of the leaves they differ in, `[K]` each.
-        seeds: of their keys, `[K]`.
+        programs: compiled programs of their structure.
+        values: values of the leaves in which they differ, each `[K]`.
+        seeds: seeds of their keys, `[K]`.
     """
 
     def __init__(self, programs: Programs, values: Mapping[str, np.ndarray], seeds: np.ndarray):
         self.programs, count = programs, len(seeds)
-        self.values = programs.placed({name: jnp.asarray(values[name], jnp.float32) for name in programs.names}, count)
-        self.keys = programs.placed(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), count)
+        self.values = programs.place({name: jnp.asarray(values[name], jnp.float32) for name in programs.names}, count)
+        self.keys = programs.place(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), count)
         self.states = programs.init(self.values, self.keys)
         self.done = 0
         self.scores = {name: np.full(count, np.nan) for name in SCORES}
@@ -178,12 +185,12 @@ class Population:
 
     @property
     def score(self) -> np.ndarray:
-        """What each run is judged by so far, `[K]`: NaN where nothing is known, minus infinity where a loss was not finite."""
+        """Score of each run so far, `[K]`: NaN if none is known, minus infinity if a loss was not finite."""
         known = next((self.scores[name] for name in SCORES if np.isfinite(self.scores[name]).any()), self.scores[SCORES[-1]])
         return np.where(self.failed, -np.inf, known)
 
     def advance(self, iterations: int) -> None:
-        """Train on, at most to the end of the budget."""
+        """Train for some more iterations, at most to the end of the budget."""
         names = self.programs.metric_names
         stop = min(self.done + iterations, self.programs.config.num_iterations)
         while self.done < stop:
@@ -193,7 +200,7 @@ class Population:
             rows = np.asarray(buffer)[:length]
             for name in SCORES:
                 if name in names:
-                    new = last_known(rows[:, :, names.index(name)])
+                    new = last_finite(rows[:, :, names.index(name)])
                     self.scores[name] = np.where(np.isfinite(new), new, self.scores[name])
             if NO_ACTION in names and (rows[:, :, names.index(NO_ACTION)] > 0).any():
                 name = env_name(self.programs.config)
@@ -202,22 +209,24 @@ class Population:
             self.done += length
 
     def keep(self, which: np.ndarray) -> None:
-        """Go on with these runs only, indices into the present ones."""
+        """Keep only the runs with the indices `which`."""
         self.failed = self.failed[which]
         self.scores = {name: score[which] for name, score in self.scores.items()}
         kept = jax.tree.map(lambda x: x[which], (self.values, self.states, self.keys))
-        self.values, self.states, self.keys = self.programs.placed(kept, len(which))
+        self.values, self.states, self.keys = self.programs.place(kept, len(which))
 
     def play(self, episodes: int) -> np.ndarray:
-        """Mean greedy returns of the policies as they are (sampled, where the best policy is random), f64 `[K]`; minus infinity
-        where a loss was not finite."""
+        """Return the current policies' mean greedy returns (sampled if the best policy is random), f64 `[K]`.
+
+        A run has minus infinity if a loss was not finite.
+        """
         keys = jax.vmap(lambda key: jax.random.fold_in(key, 2**31 - 1))(self.keys)
         returns = np.asarray(self.programs.evaluate(self.values, self.states, keys, episodes), np.float64)
         return np.where(self.failed, -np.inf, returns)
 
 
-Told = Callable[[str], None]
-"""A function that shows a line of progress."""
+Printer = Callable[[str], None]
+"""Function that is called with lines of text about the progress."""
 
 
 def train_batches(
@@ -228,7 +237,7 @@ def train_batches(
     *,
     seeds: int = 1,
     what: str = "runs",
-    progress: Told,
+    progress: Printer,
 ) -> None:
     """Train one batch after the other, smaller ones once memory has run out.
 
@@ -250,10 +259,10 @@ def train_batches(
         except jax.errors.JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
-            size = programs.smaller(size * seeds) // seeds
+            size = programs.halve(size * seeds) // seeds
             if size < 1:
                 raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory") from None
-            progress(f"out of memory: going on with {size} {what} at once")
+            progress(f"out of memory: continuing with {size} {what} at once")
 
 
 def fill(count: int, size: int) -> np.ndarray:
@@ -262,7 +271,7 @@ def fill(count: int, size: int) -> np.ndarray:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an error of XLA says that the device's memory was not enough."""
+    """Return whether an error of XLA means that the device's memory was not enough."""
     return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 

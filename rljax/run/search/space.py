@@ -1,4 +1,4 @@
-"""Values to try: what sweeps and tuning change of a configuration."""
+"""Search spaces: the values of fields that sweeps and tuning try."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 SEARCHES = ("grid", "random", "sobol")
 
 Cell = dict[str, Any]
-"""A field's value by its name; keys of tables by dotted names (`network.hidden`)."""
+"""Values of fields by name; keys of tables have dotted names (`network.hidden`)."""
 
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, written `low:high`; `log` (`low:high:log`): equally likely in every order of magnitude."""
+    """Range of numbers from `low` to `high`, written `low:high`; with `log` (`low:high:log`) they are spaced logarithmically."""
 
     low: float
     high: float
@@ -30,17 +30,17 @@ class Range(NamedTuple):
         return f"{float(self.low)!r}:{float(self.high)!r}" + (":log" if self.log else "")
 
     def at(self, share: float) -> float:
-        """The number at a share of the way, in [0, 1]."""
+        """Return the number at a fraction, in [0, 1], of the way from `low` to `high`."""
         if self.log:
             return float(math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))))
         return float(self.low + share * (self.high - self.low))
 
 
 def parse_range(text: str, name: str) -> Range | None:
-    """`1e-5:1e-2:log` or `0:1`; None where the text is no range.
+    """Parse a range, `1e-5:1e-2:log` or `0:1`; return None if the text is not a range.
 
     Raises:
-        ConfigError: it looks like one, and is none.
+        ConfigError: the text looks like a range but is not valid.
     """
     parts = text.split(":")
     try:
@@ -61,8 +61,8 @@ def _check_range(name: str, found: Range) -> None:
         raise ConfigError(f"{name} = {found}: expected low > 0 for a log range")
 
 
-def changed(config: Config, cell: Mapping[str, Any]) -> Config:
-    """The configuration with a cell's values.
+def apply_cell(config: Config, cell: Mapping[str, Any]) -> Config:
+    """Return the configuration with a cell's values.
 
     Raises:
         ConfigError: an unknown field, or a value that is not allowed.
@@ -75,21 +75,22 @@ def changed(config: Config, cell: Mapping[str, Any]) -> Config:
             continue
         base = changes.get(table, getattr(config, table, None))
         if not isinstance(base, Mapping):
-            raise ConfigError(f"{name}: {table} is no table of {config.algorithm}")
+            raise ConfigError(f"{name}: {table} is not a table of {config.algorithm}")
         changes[table] = {**base, key: value}
     return config.replace(**changes)
 
 
 def is_leaf(config: Config, name: str) -> bool:
-    """Whether a field is a number that may differ between runs of one program."""
+    """Return whether a field is a number that may differ between runs of one program."""
     return any(f.name == name and f.metadata.get("leaf") for f in dataclasses.fields(config))
 
 
 def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") -> dict[str, tuple[Any, ...] | Range]:
-    """The space with values that are allowed: tuples, or ranges.
+    """Check a space and return it with tuples of values, or ranges.
 
     Raises:
-        ConfigError: an unknown field, one that is not swept, a value twice, a range where values are wanted, or a bad value.
+        ConfigError: a field is unknown or cannot be swept, a value is not allowed or given twice, or a range is given where
+            values are needed.
     """
     if search not in SEARCHES:
         raise ConfigError(f"search = {shown(search)}: {did_you_mean(search, SEARCHES)}")
@@ -100,16 +101,16 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
         if field not in known:
             raise ConfigError(f"unknown field '{field}' of {type(config).__name__}: {did_you_mean(field, known)}")
         if field == "seed":
-            raise ConfigError("seed: is not swept; seeds = N trains seed, seed + 1, ... of every cell")
+            raise ConfigError("seed: cannot be swept; seeds = N trains seed, seed + 1, ... of every cell")
         if field == "num_devices":
-            raise ConfigError("num_devices: is not swept; the runs of a batch are split over all devices that there are")
+            raise ConfigError("num_devices: cannot be swept; the runs of a batch are split over all devices")
         if isinstance(values, Range):
             _check_range(name, values)
             if search == "grid":
                 raise ConfigError(f"{name} = {values}: a range is for a random or sobol search; a grid needs values")
             if not is_leaf(config, name):
                 raise ConfigError(
-                    f"{name} = {values}: fixes the structure of the program, expected a list of values and no range"
+                    f"{name} = {values}: fixes the structure of the program, expected a list of values instead of a range"
                 )
             ends: tuple[Any, ...] = (values.low, values.high)
         else:
@@ -117,15 +118,15 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
                 raise ConfigError(f"{name} = {shown(values)}: expected a list of values")
             ends = tuple(x.item() if isinstance(x, np.generic) else x for x in values)
             if len({repr(value) for value in ends}) < len(ends):
-                raise ConfigError(f"{name} = {', '.join(map(str, ends))}: a value comes twice")
+                raise ConfigError(f"{name} = {', '.join(map(str, ends))}: a value is given twice")
         for value in ends if is_leaf(config, name) else ():
-            changed(config, {name: value})  # others may be allowed together only, which is checked of each cell
+            apply_cell(config, {name: value})  # other fields may be allowed only together, so each cell is checked later
         checked[name] = values if isinstance(values, Range) else ends
     return checked
 
 
 def space_table(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
-    """A space as TOML holds it."""
+    """Return a space as a table for TOML."""
 
     def plain(value: Any) -> Any:
         return "none" if value is None else list(value) if isinstance(value, tuple) else value
@@ -133,16 +134,16 @@ def space_table(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
     return {name: str(x) if isinstance(x, Range) else [plain(value) for value in x] for name, x in space.items()}
 
 
-def space_from(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What `space_table` wrote."""
+def parse_space(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a space from a table that `space_table` returned."""
     return {name: parse_range(x, name) if isinstance(x, str) else x for name, x in table.items()}
 
 
 def check_counts(**counts: Any) -> None:
-    """Refuse numbers that count nothing: `check_counts(seeds=0)`.
+    """Check that counts are positive: `check_counts(seeds=0)` raises an error.
 
     Raises:
-        ConfigError: one is no whole number above 0.
+        ConfigError: one is not a whole number > 0.
     """
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -152,13 +153,13 @@ def check_counts(**counts: Any) -> None:
 def cells_of(
     space: Mapping[str, tuple[Any, ...] | Range], search: str = "grid", samples: int | None = None, seed: int = 0
 ) -> list[Cell]:
-    """The points of a space to try: all of a grid, or `samples` of a search.
+    """Return the points of a space to try: all points of a grid, or `samples` points of a search.
 
-    A Sobol sequence covers the space more evenly than random points do (Bergstra and Bengio, 2012).
+    A Sobol sequence covers the space more evenly than random points (Bergstra and Bengio, 2012).
     """
     if search == "grid":
         if samples is not None:
-            raise ConfigError(f"samples = {samples}: is for a random or sobol search; a grid has all of its cells")
+            raise ConfigError(f"samples = {samples}: is for a random or sobol search; a grid tries all of its cells")
         lists = [values for values in space.values() if not isinstance(values, Range)]
         return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
@@ -180,5 +181,5 @@ def _points(search: str, dimensions: int, samples: int, seed: int) -> np.ndarray
         return np.random.default_rng(seed).random((samples, dimensions))
     from scipy.stats import qmc
 
-    # Powers of two are balanced; SciPy warns of other numbers, of which we take the first ones.
+    # Sobol points are balanced in powers of two, and SciPy warns of other numbers: draw the next power and take the first ones.
     return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2(math.ceil(math.log2(samples)))[:samples]

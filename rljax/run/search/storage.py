@@ -1,4 +1,4 @@
-"""Where studies are kept: a journal or a database in a file, or a server; nothing else is written to."""
+"""Storages of studies: a journal or a database in a file, or a server. Files that are not studies are never written to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljax.core.errors import ConfigError
 
 
 def absolute(storage: str) -> str:
-    """A file's path wherever it is opened from."""
+    """Return the storage with the absolute path of its file, if it has one."""
     if "://" not in storage:
         return str(Path(storage).resolve())
     kind, _, path = storage.partition(":///")
@@ -20,7 +20,7 @@ def absolute(storage: str) -> str:
 
 
 def file_of(storage: str) -> str | None:
-    """The file of a storage; None where it is on a server, or in memory."""
+    """Return the path of a storage's file; None if it is on a server or in memory."""
     if "://" not in storage:
         return storage
     kind, _, path = storage.partition(":///")
@@ -28,23 +28,23 @@ def file_of(storage: str) -> str | None:
 
 
 def is_inside(path: str | Path, folder: Path) -> bool:
-    """Whether a path leads into a folder, wherever `..` and symbolic links in either take it."""
+    """Return whether a path is inside a folder, after `..` and symbolic links in both are resolved."""
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # a null character: there is no such path
+    except ValueError:  # a null character: no such path can exist
         return False
 
 
 def check_storage(where: str) -> None:
-    """Refuse a file that is there and is no study: Optuna would write into whatever it is.
+    """Refuse an existing file that is not a study: Optuna would write into any file.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the file is something else.
     """
     path = file_of(where)
     if path is None or not os.path.lexists(path):
         return
-    wrong = ConfigError(f"storage = {where!r}: there is something else than a study; nothing was written to it")
+    wrong = ConfigError(f"storage = {where!r}: there is something other than a study; nothing was written to it")
     if not os.path.isfile(path):
         raise wrong
     if "://" in where:
@@ -70,7 +70,7 @@ def check_storage(where: str) -> None:
 
 
 def journal(path: str) -> Any:
-    """Optuna's journal in a file. The half of a line that a full disk has left at its end is cut off: nothing could follow it."""
+    """Return Optuna's journal in a file, after removing an incomplete last line that a full disk may have left."""
     from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
     with contextlib.suppress(FileNotFoundError), open(path, "rb+") as file:

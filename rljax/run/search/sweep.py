@@ -1,4 +1,4 @@
-"""Sweeps: a grid of hyperparameters, or points of a space, times seeds, in as few programs as possible."""
+"""Sweeps: train a grid of hyperparameters, or points of a space, each with several seeds, in as few programs as possible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config
 from rljax.core.errors import RljaxError
-from rljax.run.files.outputs import written_aside
-from rljax.run.files.places import Watched, locked
+from rljax.run.files.outputs import atomic_file
+from rljax.run.files.places import WatchedFolder, lock_folder
 from rljax.run.search.plan import (
     BEST_FILE,
     MAX_RUNS,
@@ -24,18 +24,18 @@ from rljax.run.search.plan import (
     Plan,
     SweepResult,
     create_sweep_dir,
+    is_batchable,
     plan_sweep,
     read_results,
     read_sweep,
     structure_of,
-    swept_inside,
     write_results,
 )
-from rljax.run.search.population import Population, Programs, Told, fill, train_batches
-from rljax.run.search.space import changed, check_counts
+from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
+from rljax.run.search.space import apply_cell, check_counts
 
 PARTS, TELL_SECONDS = 50, 10.0
-"""Of a batch's training, after which there may be a word; and how long until the next."""
+"""Number of parts of a batch's training, after each of which progress may be reported, and least seconds between reports."""
 
 
 def sweep(
@@ -49,27 +49,27 @@ def sweep(
     batch_size: int | None = None,
     episodes: int = 100,
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Told = lambda _: None,
+    progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
-    """Train every cell of a sweep with every seed, and say how good each run's policy is.
+    """Train every cell of a sweep with every seed, and evaluate each run's final policy.
 
-    Runs that differ in leaves only are batches of one program; others are grouped by what fixes their structure. Seed i of a
-    cell is the run that `fit` of the cell's configuration with that seed would be.
+    Runs that differ only in leaves are trained in batches by one program; the others are grouped by structure. Seed i of a cell
+    trains like `fit` of the cell's configuration with that seed.
 
     Args:
-        config: what is common to all.
-        space: for each field that is swept a list of values, or with `search` "random" or "sobol" a `Range` too; keys of tables
-            by dotted names (`"network.hidden"`).
-        seeds: of each cell: `config.seed`, `config.seed + 1`, ...
+        config: configuration common to all runs.
+        space: values to try for each field: a list, or with `search` "random" or "sobol" also a `Range`. Keys of tables have
+            dotted names (`"network.hidden"`).
+        seeds: number of seeds for each cell: `config.seed`, `config.seed + 1`, ...
         search: "grid", "random" or "sobol".
-        samples: cells of a random or Sobol search.
-        max_runs: cells times seeds at most.
-        batch_size: runs in one program at most; as many as fit in memory, and at most 64 on a CPU, unless given.
-        episodes: played with the last policy of each run.
+        samples: number of cells in a random or Sobol search.
+        max_runs: largest number of runs, which is cells times seeds.
+        batch_size: largest number of runs in one program; if None, as many as fit in memory, at most 64 on a CPU.
+        episodes: number of episodes to play with the final policy of each run.
         run_dir: folder for `results.csv` (a line for each run), `best.toml` and `sweep.png`; None writes nothing.
-        progress: is told in lines.
-        make_agent: from a configuration to the agent that trains: `functools.partial(rljax.make_agent, loss_fn=my_loss)`, say.
+        progress: function that is called with lines of text about the progress.
+        make_agent: function from a configuration to its agent, such as `functools.partial(rljax.make_agent, loss_fn=my_loss)`.
 
     Raises:
         ConfigError: a field or value is not allowed, there are too many runs, or `run_dir` exists.
@@ -86,10 +86,10 @@ def resume_sweep(
     run_dir: str | os.PathLike[str],
     *,
     batch_size: int | None = None,
-    progress: Told = lambda _: None,
+    progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
-    """Go on with a sweep that was interrupted: runs in its `results.csv` are not trained again.
+    """Resume a sweep that was interrupted: runs in its `results.csv` are not trained again.
 
     Raises:
         ConfigError: there is no sweep in that folder, or it was begun with another `make_agent`.
@@ -99,25 +99,25 @@ def resume_sweep(
     return run_sweep(plan, folder, batch_size=batch_size, episodes=episodes, progress=progress)
 
 
-def run_sweep(plan: Plan, folder: Path | None, *, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
-    """Train what is not done, and write down what came of it after every batch."""
+def run_sweep(plan: Plan, folder: Path | None, *, batch_size: int | None, episodes: int, progress: Printer) -> SweepResult:
+    """Train the runs that are not done yet, and write the results after every batch."""
     check_numbers(batch_size, episodes)
     if folder is None:
         return _run(plan, None, batch_size, episodes, progress)
-    with locked(folder), Watched(folder) as watched:
-        for left in folder.glob(".writing_*"):  # by a process that was killed: none other writes here
+    with lock_folder(folder), WatchedFolder(folder) as watched:
+        for left in folder.glob(".writing_*"):  # left by a process that was killed: no other writes here
             left.unlink(missing_ok=True)
         return _run(plan, watched, batch_size, episodes, progress)
 
 
 def check_numbers(batch_size: int | None, episodes: int) -> None:
-    """Refuse what no sweep can be run with."""
+    """Check that the batch size and the number of episodes are positive."""
     check_counts(episodes=episodes)
     if batch_size is not None:
         check_counts(batch_size=batch_size)
 
 
-def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: int, progress: Told) -> SweepResult:
+def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, episodes: int, progress: Printer) -> SweepResult:
     folder = None if watched is None else watched.folder
     shape = (len(plan.cells), plan.seeds)
     returns, train_returns = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -138,8 +138,8 @@ def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: 
         if not left:
             return
         first = plan.cells[group[0]]
-        names = tuple(name for name in first if swept_inside(plan.config, name, first[name]))
-        programs = Programs(changed(plan.config, first), names, plan.make_agent)
+        names = tuple(name for name in first if is_batchable(plan.config, name, first[name]))
+        programs = Programs(apply_cell(plan.config, first), names, plan.make_agent)
 
         def next_batch(size: int) -> list[tuple[int, int]]:
             return [run for run in left if not done[run]][:size]
@@ -168,20 +168,20 @@ def _run(plan: Plan, watched: Watched | None, batch_size: int | None, episodes: 
     result = SweepResult(plan.config, plan.cells, plan.config.seed + np.arange(plan.seeds), returns, train_returns)
     if not np.isfinite(result.means).any():
         kept = "" if folder is None else f"; {folder / RESULTS_FILE} has every run"
-        raise RljaxError(f"no cell came to a number: some run of each diverged (too high a learning_rate?){kept}")
+        raise RljaxError(f"no cell has a finite result: some run of each diverged (too high a learning_rate?){kept}")
     if watched is not None and folder is not None:
         from rljax.run.search.sweep_plot import draw_sweep
 
         watched.check()
-        with written_aside(folder / BEST_FILE) as aside:
+        with atomic_file(folder / BEST_FILE) as aside:
             aside.write_text(dump_config(result.best), encoding="utf-8")
         if plan.space:
             draw_sweep(result, folder / PICTURE, plan)
     return result
 
 
-def _train(population: Population, count: int, done: int, runs: int, progress: Told) -> None:
-    """To the end of the budget; a word every ten seconds."""
+def _train(population: Population, count: int, done: int, runs: int, progress: Printer) -> None:
+    """Train a population to the end of the budget, and report progress every ten seconds."""
     iterations, told = population.programs.config.num_iterations, time.monotonic()
     for _ in range(PARTS):
         population.advance(-(-iterations // PARTS))

@@ -1,4 +1,4 @@
-"""The picture of a sweep: heat maps of two or three fields, points of one, or returns against every field of a search."""
+"""Picture of a sweep: heat maps of two or three fields, points of one, or returns against every field of a search."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from rljax.run.files.outputs import written_aside
+from rljax.run.files.outputs import atomic_file
 from rljax.run.search.plan import Plan, SweepResult
 from rljax.run.search.space import Range
-from rljax.run.view.lines import shown
+from rljax.run.view.lines import format_value
 from rljax.run.view.plot import COLORS, METADATA, STYLE
 
 NUMBERS = 100
-"""Cells up to which a heat map has numbers."""
+"""Largest number of cells of a heat map with numbers."""
 
 ABREAST = 4
-"""Heat maps beside each other at most, unless that would make more rows than columns."""
+"""Largest number of heat maps beside each other, unless that would make more rows than columns."""
 
 
 def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
-    """Write the picture of a sweep; a file of that name is replaced."""
+    """Write the picture of a sweep; an existing file is replaced."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         varied = [name for name, values in plan.space.items() if isinstance(values, Range) or len(values) > 1]
         if plan.search == "grid" and len(varied) >= 2:
             figure = _heat_maps(result, plan, varied)
@@ -37,20 +37,23 @@ def draw_sweep(result: SweepResult, path: Path, plan: Plan) -> None:
             axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
             for ax, name in zip(axes, names, strict=True):
                 _points(ax, result, plan, name)
-            axes[0].set_ylabel("return of the last policy")
+            axes[0].set_ylabel("return of the final policy")
         suffix = path.suffix.lower()
         figure.savefig(aside, format=suffix[1:], dpi=200, metadata=METADATA[suffix])
 
 
 def _heat_maps(result: SweepResult, plan: Plan, varied: list[str]) -> Any:
-    """Heat maps of two fields, one for each value of a third, on one scale; of further fields, which matter least, the best."""
+    """Draw heat maps of two fields, one for each value of a third, on one scale.
+
+    Over further fields, which matter least, the best value is taken.
+    """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    drawn = by_effect(result, plan, varied)[:3]
+    drawn = sort_by_effect(result, plan, varied)[:3]
     first, second, *third = sorted(drawn, key=lambda name: -len(plan.space[name]))
-    tables = best_of(result, plan, [*third, first, second]).reshape(-1, len(plan.space[first]), len(plan.space[second]))
+    tables = best_means(result, plan, [*third, first, second]).reshape(-1, len(plan.space[first]), len(plan.space[second]))
     high = -(-len(tables) // max(ABREAST, math.isqrt(len(tables))))
     wide = -(-len(tables) // high)
     side = 5.6 if len(tables) == 1 else 3.6
@@ -61,32 +64,34 @@ def _heat_maps(result: SweepResult, plan: Plan, varied: list[str]) -> Any:
     for ax, table, value in zip(axes, tables, plan.space[third[0]] if third else [None], strict=False):
         _heat_map(ax, table, scale, plan, first, second)
         if third:
-            ax.set_title(f"{third[0]} = {shown(value)}")
+            ax.set_title(f"{third[0]} = {format_value(value)}")
     for ax in axes[len(tables) :]:
         ax.set_axis_off()
     others = [name for name in varied if name not in drawn]
     counted = ", ".join(f"{name} ({len(plan.space[name])} values)" for name in others)
-    best = f", the best over what matters least: {counted}" if others else ""
+    best = f", the best over the fields that matter least: {counted}" if others else ""
     title = f"mean return of {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}{best}"
     figure.suptitle(textwrap.fill(title, int(12 * side * wide)), fontsize=10)
-    figure.colorbar(ScalarMappable(scale, "viridis"), ax=list(axes), label="return of the last policy", shrink=0.9)
+    figure.colorbar(ScalarMappable(scale, "viridis"), ax=list(axes), label="return of the final policy", shrink=0.9)
     return figure
 
 
-def by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[str]:
-    """The fields of a grid, those first that matter most: by how far apart the best cells of their values are."""
+def sort_by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[str]:
+    """Sort the fields of a grid by effect, largest first: by the spread of the best results over their values."""
     effects = {}
     for name in varied:
-        best = best_of(result, plan, [name])
+        best = best_means(result, plan, [name])
         finite = best[np.isfinite(best)]
-        # A value with which every run diverges matters more than any difference.
+        # A value with which every run diverges has a larger effect than any finite difference.
         effects[name] = np.inf if len(finite) < len(best) else np.ptp(finite)
     return sorted(varied, key=lambda name: -effects[name])
 
 
-def best_of(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
-    """The highest mean of the cells that have the same values of these fields: an axis for each; minus infinity where no run of
-    any cell is finite."""
+def best_means(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
+    """Return the highest mean return for each combination of values of some fields, with an axis for each field.
+
+    An entry is minus infinity if no run of any cell is finite.
+    """
     table = np.full([len(plan.space[name]) for name in names], -np.inf)
     for cell, mean in zip(result.cells, result.means, strict=True):
         place = tuple(plan.space[name].index(cell[name]) for name in names)
@@ -105,30 +110,30 @@ def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, se
                 j, i, f"{value:.4g}" if finite else "-", ha="center", va="center", fontsize=8, color="white" if dark else "black"
             )
     rows, columns = plan.space[first], plan.space[second]
-    labels = [shown(x) for x in columns]
+    labels = [format_value(x) for x in columns]
     crowded = len(columns) > 6 or max(map(len, labels)) * len(columns) > 40
     ax.set_xticks(range(len(columns)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center")
-    ax.set_yticks(range(len(rows)), [shown(x) for x in rows])
+    ax.set_yticks(range(len(rows)), [format_value(x) for x in rows])
     ax.set_xlabel(second)
     ax.set_ylabel(first)
     ax.spines[:].set_visible(False)
 
 
 def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
-    """Every run as a point, and the cells' means."""
+    """Draw every run as a point, and the means of the cells."""
     from matplotlib.ticker import NullFormatter
 
     values = [cell[name] for cell in result.cells]
     numeric = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
-    labels = list(dict.fromkeys(shown(x) for x in values))
-    places = np.array(values, float) if numeric else np.array([labels.index(shown(x)) for x in values], float)
+    labels = list(dict.fromkeys(format_value(x) for x in values))
+    places = np.array(values, float) if numeric else np.array([labels.index(format_value(x)) for x in values], float)
     returns = np.where(np.isfinite(result.returns), result.returns, np.nan)
     if returns.shape[1] > 1:
         ax.plot(np.repeat(places, returns.shape[1]), returns.ravel(), ".", color="0.6", markersize=4, label="runs")
     order = np.argsort(places, kind="stable")
     style = "o-" if plan.search == "grid" else "o"
     ended = np.isfinite(returns)
-    # Of a cell none of whose runs is finite there is no mean, and no point.
+    # A cell without a finite run has no mean and no point.
     means = np.sum(returns, 1, where=ended) / np.where(ended.any(1), ended.sum(1), np.nan)
     ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
     space = plan.space[name]

@@ -1,4 +1,4 @@
-"""Tuning: Optuna chooses, and a whole batch of its trials trains in one program."""
+"""Tuning: Optuna chooses hyperparameters, and a whole batch of its trials trains in one program."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
 from rljax.run.files.folder import CONFIG_FILE
-from rljax.run.files.outputs import make_folder, read_table, write_csv, written_aside
-from rljax.run.files.places import Watched
-from rljax.run.search.population import Population, Programs, Told, fill, train_batches
-from rljax.run.search.space import Range, changed, check_counts, check_space, is_leaf, space_from, space_table
+from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
+from rljax.run.files.places import WatchedFolder
+from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
+from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table
 from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
 
 TUNE_FILE, JOURNAL, TRIALS_FILE, BEST_FILE, PICTURE = "tune.toml", "study.journal", "trials.csv", "best.toml", "tune.png"
 STUDY, PROCESS = "rljax", "process"
 
 RUNGS = 10
-"""Chunks of a training, after each of which the worse trials may be pruned."""
+"""Number of parts of a training; after each part the worse trials may be pruned."""
 
 PRIORS = {
     "learning_rate": Range(1e-5, 1e-1, log=True),
@@ -43,19 +43,19 @@ PRIORS = {
     "max_grad_norm": Range(0.1, 5.0, log=True),
     "tau": Range(1e-3, 1.0, log=True),
 }
-"""What is tried of the fields that a configuration has, unless a space is given."""
+"""Ranges to search by default, for those of these fields that a configuration has."""
 
 PRUNERS = ("percentile", "median", "halving", "none")
 
 
 class TuneResult(NamedTuple):
-    """What tuning found.
+    """Result of tuning.
 
     Attributes:
-        best: the configuration of the best trial.
-        value: its mean return.
-        trials: of the study, as Optuna has them (`optuna.trial.FrozenTrial`), whoever ran them.
-        study: Optuna's.
+        best: configuration of the best trial.
+        value: mean return of the best trial.
+        trials: all trials of the study (`optuna.trial.FrozenTrial`), including those run by other processes.
+        study: Optuna's study.
     """
 
     best: Any
@@ -65,7 +65,7 @@ class TuneResult(NamedTuple):
 
 
 def default_space(config: Config) -> dict[str, Range]:
-    """A wide prior of the fields of `PRIORS` that a configuration has and uses."""
+    """Return the wide ranges in `PRIORS` of the fields that a configuration has and uses."""
     return {name: prior for name, prior in PRIORS.items() if is_leaf(config, name) and getattr(config, name) is not None}
 
 
@@ -80,29 +80,29 @@ def tune(
     pruner: str = "percentile",
     storage: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Told = lambda _: None,
+    progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> TuneResult:
-    """Look for leaves with which the last policy's mean return is high, by Optuna's TPE (Bergstra et al., 2011).
+    """Search for leaves with a high mean return of the final policy, with Optuna's TPE (Bergstra et al., 2011).
 
-    Trials are asked for and told in batches; one program trains them all. After each tenth of the training those that Optuna
-    prunes are left out, and once half are gone a smaller program goes on.
+    Optuna suggests trials in batches, and one program trains a whole batch. After each tenth of the training, the trials that
+    Optuna prunes are stopped; once half of a batch is stopped, a smaller program continues.
 
     Args:
-        config: of which fields are changed; its budget is that of each trial.
-        space: for each field a `Range` or a list of numbers; `default_space(config)` unless given.
-        trials: of the study, those of other processes and of earlier times included (each of P processes may ask for the last
-            batch); those that failed are tried again.
-        batch_size: trials that train at once.
-        seeds: of each trial; its value is the mean.
-        episodes: played with each last policy.
-        pruner: "percentile" (among the worst quarter at that step), "median" (worse than the median; of returns as noisy as
-            ours that leaves few), "halving" (successive halving) or "none".
-        storage: an Optuna URL (`sqlite:///study.db`), or a file for a journal; several processes or machines may use one. In
-            `run_dir` unless given, or in memory.
-        run_dir: folder for the study, `trials.csv`, `best.toml` and `tune.png`; if it exists, its study goes on.
-        progress: is told in lines.
-        make_agent: from a configuration to the agent that trains: `functools.partial(rljax.make_agent, loss_fn=my_loss)`, say.
+        config: configuration whose fields are changed; its budget is that of each trial.
+        space: a `Range` or a list of numbers for each field; if None, `default_space(config)`.
+        trials: number of trials in the study, including those of other processes and of earlier times (each of P processes may
+            ask for the last batch). Failed trials are repeated.
+        batch_size: number of trials to train at once.
+        seeds: number of seeds per trial; the value of a trial is the mean over its seeds.
+        episodes: number of episodes to play with each final policy.
+        pruner: trials to stop: "percentile" (the worst quarter at that step), "median" (worse than the median; with noisy
+            returns that leaves few), "halving" (successive halving) or "none".
+        storage: an Optuna URL (`sqlite:///study.db`), or a file for a journal; several processes or machines may share it. If
+            None, the study is in `run_dir`, or in memory.
+        run_dir: folder for the study, `trials.csv`, `best.toml` and `tune.png`; if it exists, its study continues.
+        progress: function that is called with lines of text about the progress.
+        make_agent: function from a configuration to its agent, such as `functools.partial(rljax.make_agent, loss_fn=my_loss)`.
 
     Raises:
         ConfigError: a field or value is not allowed, or Optuna is not installed.
@@ -118,14 +118,14 @@ def tune(
         numbers = isinstance(values, Range) or all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
         if not is_leaf(config, name) or not numbers:
             raise ConfigError(
-                f"{name}: fixes the structure of the program, so not all trials could train in one: sweep it instead"
+                f"{name}: fixes the structure of the program, so trials could not share one program: sweep it instead"
             )
     folder = None if run_dir is None else Path(run_dir)
     if storage is not None:
         storage = absolute(storage)
     same: dict[str, Any] = {"seeds": seeds, "episodes": episodes, "pruner": pruner}
     own = own_of(config, make_agent)
-    same |= {"own": own} if own else {}  # studies of the algorithm's own loss are as they were before there were others
+    same |= {"own": own} if own else {}  # omitted if empty, so that studies of earlier versions stay the same
     joined = storage is not None
     if folder is not None and (folder / TUNE_FILE).exists():
         joined, storage = True, _storage_of(folder, storage)
@@ -135,48 +135,48 @@ def tune(
     if size < 1:
         raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
     if storage is not None:
-        _study(storage, pruner)  # before there is a folder: it may not be one
+        _study(storage, pruner)  # checks the storage before the folder is created
     if folder is not None and not (folder / TUNE_FILE).exists():
-        _create(folder, config, chosen, storage, same)
-    with contextlib.nullcontext() if folder is None else Watched(folder) as watched:
+        _create_study_dir(folder, config, chosen, storage, same)
+    with contextlib.nullcontext() if folder is None else WatchedFolder(folder) as watched:
         study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
         _check_same(study, config, chosen, same)
-        study.set_user_attr(f"{PROCESS} {_process()}", True)
+        study.set_user_attr(f"{PROCESS} {_process_name()}", True)
         _free_abandoned(study)
 
         def next_batch(size: int) -> list[Any]:
-            left = trials - len(_counted(study))
+            left = trials - len(_valid_trials(study))
             if left <= 0:
                 return []
-            # A study that goes on must not ask for its first trials again, nor processes that share one for the same: entropies
-            # are mixed, since a sum of numbers of trials and processes may be another's.
-            here = zlib.crc32(_process().encode()) if joined else 0
+            # A resumed study must not suggest its first trials again, and processes that share one must suggest different ones.
+            # The entropies are mixed, not added, since different numbers of trials and processes may have equal sums.
+            here = zlib.crc32(_process_name().encode()) if joined else 0
             study.sampler = _sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
             batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
             for trial in batch:
-                trial.set_user_attr(PROCESS, _process())
+                trial.set_user_attr(PROCESS, _process_name())
             return batch
 
         def train(batch: list[Any], size: int) -> None:
             _run_batch(study, batch, programs, size, seeds, episodes, watched)
-            done = [t for t in _counted(study) if t.state.is_finished()]
-            best = f"{study.best_value:.1f}" if _complete(study) else "-"
+            done = [t for t in _valid_trials(study) if t.state.is_finished()]
+            best = f"{study.best_value:.1f}" if _completed_trials(study) else "-"
             progress(f"{len(done)}/{trials} trials done, best return {best}")
             if watched is not None:
                 watched.check()
                 _write_trials(watched.folder, study, tuple(chosen))
 
         train_batches(programs, next_batch, train, size, seeds=seeds, what="trials", progress=progress)
-        under_way = [t for t in _counted(study) if not t.state.is_finished()]
+        under_way = [t for t in _valid_trials(study) if not t.state.is_finished()]
         if under_way:
-            progress(f"{len(under_way)} trials are under way in other processes")
-        if not _complete(study):
-            what = "they are under way in other processes" if under_way else "try smaller learning rates"
-            raise ConfigError(f"none of {trials} trials has come to a number: {what}")
-        best_config = changed(config, study.best_params)
+            progress(f"{len(under_way)} trials are still running in other processes")
+        if not _completed_trials(study):
+            what = "they are still running in other processes" if under_way else "try smaller learning rates"
+            raise ConfigError(f"none of {trials} trials has a finite result: {what}")
+        best_config = apply_cell(config, study.best_params)
         if folder is not None:
             _write_trials(folder, study, tuple(chosen))
-            with written_aside(folder / BEST_FILE) as aside:
+            with atomic_file(folder / BEST_FILE) as aside:
                 aside.write_text(dump_config(best_config), encoding="utf-8")
             draw_study(study, folder / PICTURE)
         return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
@@ -188,19 +188,19 @@ def resume_tune(
     trials: int = 64,
     batch_size: int = 16,
     storage: str | None = None,
-    progress: Told = lambda _: None,
+    progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> TuneResult:
-    """Go on with a study, or join one that another process works on, as it was begun.
+    """Resume a study with its original settings, or join one that another process works on.
 
     Args:
         run_dir: the study's folder.
         trials: number of trials in the study, as in `tune`.
-        batch_size: how many trials train at once.
-        progress: told after each batch.
-        make_agent: what made the agents when the study was begun.
-        storage: of a study whose storage is not in its folder, the same as when it was begun: nothing outside of a folder is
-            opened because a file in it says so.
+        batch_size: number of trials to train at once.
+        progress: function that is called with a line of text after each batch.
+        make_agent: the function that made the agents when the study was begun.
+        storage: the original storage, if it is not in the study's folder: files outside a folder are never opened only because a
+            file in it says so.
 
     Raises:
         ConfigError: there is no study in that folder, its storage is another one, or it was begun with another `make_agent`.
@@ -213,22 +213,23 @@ def resume_tune(
 
 
 def _storage_of(folder: Path, given: str | None) -> str | None:
-    """Where the study of a folder is kept; None: in the folder.
+    """Return the storage of the study in a folder; None if it is the journal in the folder.
 
     Raises:
-        ConfigError: elsewhere, and that was not given as well; or the folder's own journal is a link that leads out of it.
+        ConfigError: the storage is outside the folder and was not given as well, or the folder's journal is a link that leads
+            out of it.
     """
     storage = read_tune(folder)[2]
     if storage is None and not is_inside(folder / JOURNAL, folder):
-        raise ConfigError(f"{folder / JOURNAL}: leads out of this folder: put the journal itself in its place to go on")
+        raise ConfigError(f"{folder / JOURNAL}: leads out of this folder: put the journal itself in its place to continue")
     if storage is None and given is not None:
         raise ConfigError(f"storage = {given!r}: the study of {folder} is in that folder; leave it out")
-    # What was written there is absolute: drivers read some paths that are not, "file:...", in ways of their own.
+    # A storage is written with its absolute path: some drivers interpret relative ones, such as "file:...", differently.
     path = None if storage is None else file_of(storage)
     here = path is not None and os.path.isabs(path) and is_inside(path, folder)
     if storage is not None and given is None and not here:
         raise ConfigError(
-            f"{folder / TUNE_FILE}: storage = {storage!r} is not in this folder: give the same storage again to go on"
+            f"{folder / TUNE_FILE}: storage = {storage!r} is not in this folder: give the same storage again to continue"
         )
     if given is not None and given != storage:
         raise ConfigError(f"storage = {given!r}: the study of {folder} is in {storage!r}")
@@ -236,7 +237,7 @@ def _storage_of(folder: Path, given: str | None) -> str | None:
 
 
 def check_optuna() -> None:
-    """Refuse early where Optuna is not installed."""
+    """Check that Optuna is installed, before any work is done."""
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError(f"tuning needs Optuna: {how_to_install('tune')}")
 
@@ -251,7 +252,7 @@ def _distributions(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, An
 
 
 def _study(where: str | None, pruner: str) -> Any:
-    """Optuna's study in a storage, or in memory.
+    """Open or create Optuna's study in a storage, or in memory.
 
     Raises:
         ConfigError: the storage cannot be opened.
@@ -276,7 +277,7 @@ def _study(where: str | None, pruner: str) -> Any:
         )
     except ConfigError:
         raise
-    except Exception as error:  # whatever the driver of a storage raises
+    except Exception as error:  # drivers of storages raise errors of many types
         raise ConfigError(f"storage = {shown(where)}: cannot be opened: {first_line(error)}") from error
 
 
@@ -287,13 +288,13 @@ def _sampler(*entropy: int) -> Any:
     return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
 
-def _process() -> str:
-    """This process, among those of all machines."""
+def _process_name() -> str:
+    """Return a name of this process that is unique among machines."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapping[str, Any]) -> None:
-    """Refuse a study of something else: its trials would be ranked with ours."""
+    """Refuse a study with other settings: its trials would be ranked with ours."""
     what = dump_config(config) + repr({name: str(x) for name, x in space.items()}) + repr(dict(same))
     if study.user_attrs.get("rljax", what) != what:
         raise ConfigError("this storage has a study of another configuration, space, seeds, episodes or pruner: give another one")
@@ -301,13 +302,14 @@ def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapp
 
 
 def _free_abandoned(study: Any) -> None:
-    """Trials whose process on this machine is gone have failed; others may try them again.
+    """Mark trials as failed if their process on this machine has ended, so that they are repeated.
 
-    A process that was killed before it noted itself on a trial leaves one of nobody: it is given up once all others are gone.
+    A process that is killed before it writes its name on a trial leaves a trial without a name. Such a trial is marked once all
+    other processes have ended.
     """
     from optuna.trial import TrialState
 
-    others = {name.removeprefix(f"{PROCESS} ") for name in study.user_attrs if name.startswith(f"{PROCESS} ")} - {_process()}
+    others = {name.removeprefix(f"{PROCESS} ") for name in study.user_attrs if name.startswith(f"{PROCESS} ")} - {_process_name()}
     nobodys = all(_is_gone(process) for process in others)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         process = trial.user_attrs.get(PROCESS)
@@ -316,7 +318,7 @@ def _free_abandoned(study: Any) -> None:
 
 
 def _is_gone(process: str) -> bool:
-    """Whether a process was of this machine and has ended; of others nothing is known."""
+    """Return whether a process has ended; False if it runs on another machine, since nothing is known of those."""
     host, _, pid = process.rpartition(":")
     if host != socket.gethostname():
         return False
@@ -325,28 +327,28 @@ def _is_gone(process: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # somebody else's
+        pass  # the process exists but belongs to another user
     return False
 
 
-def _counted(study: Any) -> list[Any]:
-    """All trials but those that failed, which are tried again."""
+def _valid_trials(study: Any) -> list[Any]:
+    """Return all trials except the failed ones, which are repeated."""
     return [t for t in study.get_trials(deepcopy=False) if t.state.name != "FAIL"]
 
 
 def _run_batch(
-    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: Watched | None = None
+    study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: WatchedFolder | None = None
 ) -> None:
-    """Train trials and tell what came of them; those who ask are always told, also when something goes wrong.
+    """Train trials and tell Optuna their results; also when something goes wrong, each trial gets a result.
 
     Raises:
-        RljaxError: the study's folder is not where it was; nobody is told then.
+        RljaxError: the study's folder was moved or removed; then the trials get no result.
     """
     from optuna.trial import TrialState
 
     told: set[int] = set()
     try:
-        # Filled up with trials that are there already: another size would be another program.
+        # Fill up the batch with copies of its trials: another size would need another program.
         places = fill(len(batch), size)
         seed = programs.config.seed
         values = {name: np.repeat([batch[i].params[name] for i in places], seeds) for name in programs.names}
@@ -362,7 +364,7 @@ def _run_batch(
                     continue
                 if np.isfinite(scores[place]):
                     batch[i].report(float(scores[place]), rung)
-                # One that is not finite any more is the worst there can be.
+                # Always prune a trial whose losses are no longer finite: it is the worst possible.
                 if np.isneginf(scores[place]) or (rung < RUNGS and np.isfinite(scores[place]) and batch[i].should_prune()):
                     study.tell(batch[i], state=TrialState.PRUNED)
                     told.add(int(i))
@@ -390,28 +392,30 @@ def _run_batch(
                 study.tell(trial, state=TrialState.FAIL)
 
 
-def _complete(study: Any) -> list[Any]:
+def _completed_trials(study: Any) -> list[Any]:
     from optuna.trial import TrialState
 
     found: list[Any] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return found
 
 
-def _create(folder: Path, config: Config, space: Mapping[str, Any], storage: str | None, same: Mapping[str, Any]) -> None:
+def _create_study_dir(
+    folder: Path, config: Config, space: Mapping[str, Any], storage: str | None, same: Mapping[str, Any]
+) -> None:
     table = {
         **same,
         "storage": "none" if storage is None else storage,
         "space": space_table(space),
     }
     files = {CONFIG_FILE: dump_config(config), TUNE_FILE: tomli_w.dumps(table)}
-    make_folder(folder, files, "to go on with a study there, resume it")
+    make_folder(folder, files, "to continue a study there, resume it")
 
 
 def read_tune(folder: Path) -> tuple[Config, dict[str, Any], str | None, dict[str, Any]]:
-    """Configuration, space, storage, and what else must stay as it is, of a study's folder."""
+    """Read the configuration, the space, the storage and the other fixed settings of a study from its folder."""
     table = read_table(folder, TUNE_FILE, "study")
     try:
-        space = space_from(table["space"])
+        space = parse_space(table["space"])
         storage = None if table["storage"] == "none" else table["storage"]
         same = {name: table[name] for name in ("seeds", "episodes", "pruner")} | ({"own": table["own"]} if "own" in table else {})
         if not isinstance(storage, str | None):
@@ -430,10 +434,10 @@ def _write_trials(folder: Path, study: Any, names: tuple[str, ...]) -> None:
 
 
 def importances(study: Any) -> dict[str, float]:
-    """How much of the trials' differences each field explains (PED-ANOVA, Watanabe et al., 2023); empty with too few trials."""
+    """Return the importance of each field for the trials' values (PED-ANOVA, Watanabe et al., 2023); {} with too few trials."""
     import optuna
 
-    if len(_complete(study)) < 4:
+    if len(_completed_trials(study)) < 4:
         return {}
     try:
         found: dict[str, float] = optuna.importance.get_param_importances(
@@ -445,14 +449,14 @@ def importances(study: Any) -> dict[str, float]:
 
 
 def draw_study(study: Any, path: Path) -> None:
-    """The history of a study, and how much each field matters."""
+    """Draw the history of a study and the importance of each field."""
     import matplotlib
     from matplotlib.figure import Figure
 
     from rljax.run.view.plot import COLORS, METADATA, STYLE
 
-    complete, weights = _complete(study), importances(study)
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    complete, weights = _completed_trials(study), importances(study)
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         figure = Figure(figsize=(8.0, 3.2), layout="constrained")
         history, bars = figure.subplots(1, 2, width_ratios=(3, 2))
         numbers, values = [t.number for t in complete], [t.value for t in complete]
@@ -464,7 +468,7 @@ def draw_study(study: Any, path: Path) -> None:
             if t.state.name == "PRUNED" and t.intermediate_values
         ]
         if pruned:
-            history.plot(*zip(*pruned, strict=True), "x", color="0.6", markersize=4, label="pruned, where it stood")
+            history.plot(*zip(*pruned, strict=True), "x", color="0.6", markersize=4, label="pruned, last value")
         history.set_xlabel("trial")
         history.set_ylabel("return")
         history.grid(alpha=0.3)

@@ -1,1 +1,1 @@
-"""Everything that is looked at: figures of a run, plots, recordings, tournaments, play in the terminal."""
+"""Views of trained agents: figures of a run, plots, recordings, tournaments, play in the terminal."""

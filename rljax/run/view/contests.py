@@ -1,4 +1,4 @@
-"""Runs against each other, and a person against a run: what `rljax tournament` and `rljax play` do."""
+"""Tournaments between runs, and games of a person against a run, for `rljax tournament` and `rljax play`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rljax.run.view import tournament as matches
 from rljax.run.view.tournament import Standings
 
 Contestant = Any
-"""A run folder or checkpoint (of several seeds the best one), a `Run`, or `(agent, state)`."""
+"""A run folder or checkpoint (its best seed plays), a `Run`, or `(agent, state)`."""
 
 
 def tournament(
@@ -35,17 +35,17 @@ def tournament(
     """Let trained agents of one game play each other, and rate them.
 
     Args:
-        players: run folders or checkpoints (of several seeds the best one plays), or `{name: ...}` with folders, `Run`s or
-            `(agent, state)`.
+        players: run folders or checkpoints (whose best seeds play), or `{name: ...}` with folders, `Run`s or `(agent, state)`.
         include: players that need no training: "random", "mcts".
-        num_games: of each pairing, seats taken in turn.
-        opening_moves: random moves that games begin with, so that they differ; by the game unless given, none with `sample`.
-        sample: draw actions of policies, also where the best policy of the game is not random.
-        simulations: positions that the agents look at before each move; 0: they take what their policies say.
-        system: "round-robin", "swiss", or "auto": Swiss from more than 50 pairings on.
-        key: random key; `jax.random.key(0)` unless given.
-        out: draw the shares of points as a heat map into this file, `.png`, `.svg` or `.pdf`.
-        progress: is told of every pairing (`print`, say).
+        num_games: number of games per pairing, taking turns at the seats.
+        opening_moves: number of random moves at the start of each game, so that games differ; if None, the game's own number, or
+            none with `sample`.
+        sample: sample actions from policies, also if the best policy of the game is not random.
+        simulations: number of positions that the agents search before each move; 0 plays their policies without search.
+        system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings.
+        key: random key; if None, `jax.random.key(0)`.
+        out: file for a heat map of the shares of points, `.png`, `.svg` or `.pdf`.
+        progress: function that is called with a line of text for every pairing (`print`, say).
 
     Returns:
         `Standings`: wins, draws and games of every pair, and Elo ratings with 95 % intervals.
@@ -59,10 +59,10 @@ def tournament(
         raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
     if out is not None:
         matches.output_path(out, matches.SUFFIXES)
-    runs = [(name, as_run(player)) for name, player in _named(players).items()]
-    game, params, entries = matches.entries_of(runs, include, sample, simulations)
+    runs = [(name, resolve_run(player)) for name, player in _name_players(players).items()]
+    game, params, entries = matches.make_entries(runs, include, sample, simulations)
     if opening_moves is None and sample:
-        opening_moves = 0  # players that sample differ from game to game by themselves
+        opening_moves = 0  # games of players that sample differ anyway
     standings = matches.tournament(
         game,
         params,
@@ -91,32 +91,32 @@ def play(
     """Play a game against a trained agent, in the terminal or in a notebook.
 
     Args:
-        opponent: a run folder or checkpoint (of several seeds the best one), a `Run`, or `(agent, state)`.
-        seat: yours, from 0; the opponent takes all others.
-        sample: it draws its actions, also where the best policy of the game is not random.
-        simulations: positions that it looks at before each move; 0: it takes what its policy says.
-        key: random key; `jax.random.key(0)` unless given.
-        ask: shows a prompt and returns the answer.
-        say: shows a line.
+        opponent: a run folder or checkpoint (whose best seed plays), a `Run`, or `(agent, state)`.
+        seat: your seat, from 0; the opponent takes all others.
+        sample: let the opponent sample its actions, also if the best policy of the game is not random.
+        simulations: number of positions that the opponent searches before each move; 0 plays its policy without search.
+        key: random key; if None, `jax.random.key(0)`.
+        ask: function that shows a prompt and returns the answer.
+        say: function that shows a line.
 
     Returns:
-        Your return; None where you quit.
+        Your return; None if you quit.
 
     Raises:
-        ConfigError: no agent of a game that can be played, or an argument that is not allowed.
+        ConfigError: the opponent is not an agent of a game that can be played, or an argument is not allowed.
     """
-    run = as_run(opponent)
+    run = resolve_run(opponent)
     game, params = matches.game_of(run.config)
     terminal.check_seat(game, seat)
-    player = matches.player_of(run, sample, simulations)(run.state)
+    player = matches.make_player(run, sample, simulations)(run.state)
     return terminal.play(game, params, player, seat=seat, key=jax.random.key(0) if key is None else key, ask=ask, say=say)
 
 
-def as_run(player: Contestant) -> Run:
-    """The run that a contestant is.
+def resolve_run(player: Contestant) -> Run:
+    """Return the run of a contestant.
 
     Raises:
-        ConfigError: it is none, or no run is there.
+        ConfigError: it is not a contestant, or there is no run.
     """
     if isinstance(player, Run):
         return player
@@ -127,13 +127,13 @@ def as_run(player: Contestant) -> Run:
     raise ConfigError(f"{type(player).__name__}: expected a run folder, a Run, or (agent, state)")
 
 
-def _named(players: Sequence[str | os.PathLike[str]] | Mapping[str, Contestant]) -> Mapping[str, Contestant]:
+def _name_players(players: Sequence[str | os.PathLike[str]] | Mapping[str, Contestant]) -> Mapping[str, Contestant]:
     if isinstance(players, Mapping):
         return players
     if isinstance(players, (str, os.PathLike)):
         players = [players]
     if not all(isinstance(player, (str, os.PathLike)) for player in players):
-        raise ConfigError("a tournament of agents that are no run folders needs a name for each: {name: (agent, state)}")
+        raise ConfigError("a tournament of agents that are not run folders needs a name for each: {name: (agent, state)}")
     parts = [split_path(player) for player in players]
     # Runs of one preset in different folders have the same name.
     short = len({folder.name for folder, _ in parts}) == len({folder for folder, _ in parts})

@@ -1,4 +1,4 @@
-"""Reading metrics.jsonl back: records, and the curve of one metric for each seed of a run."""
+"""Read records from metrics.jsonl, and the curve of one metric for each seed of a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOT_METRICS = ("step", "seeds", "hyperparameters")
 
 
 class History(NamedTuple):
-    """What a metrics file says.
+    """Contents of a metrics file.
 
     Attributes:
-        hyperparameters: (step, configuration) at the start of the run and after each change of it.
-        records: metric -> value, in the order of their `step`; None where a value is not known.
+        hyperparameters: (step, configuration) at the start of the run and after each change of the configuration.
+        records: dictionaries metric -> value, ordered by their `step`; unknown values are None.
     """
 
     hyperparameters: list[tuple[int, dict[str, Any]]]
@@ -29,22 +29,22 @@ class History(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the metrics, sorted."""
+        """Names of the metrics, sorted."""
         return sorted({name for record in self.records for name in record} - set(NOT_METRICS))
 
 
 class Curves(NamedTuple):
-    """One metric over a run: `steps` i64 [R] (environment steps, increasing), `values` f64 [S, R], NaN where not known."""
+    """Curve of a metric: `steps` i64 `[R]` (environment steps, increasing) and `values` f64 `[S, R]`, NaN where unknown."""
 
     steps: np.ndarray
     values: np.ndarray
 
 
 def read_metrics(run_dir: str | os.PathLike[str]) -> History:
-    """Read the metrics of a run. A last line that a kill has cut off is left out; nothing written yet is no error.
+    """Read the metrics of a run. An incomplete last line, cut off by a kill, is ignored; an empty or missing file is no error.
 
     Raises:
-        ConfigError: no run there, or a line that is not a record (names file and line).
+        ConfigError: there is no run, or a line is not a record (the message names file and line).
     """
     folder = Path(run_dir)
     check_run(folder)
@@ -64,7 +64,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
         if "hyperparameters" in record:
             history.hyperparameters.append((step, record["hyperparameters"]))
             continue
-        # A run that fell back to an earlier checkpoint comes by the same steps again: the last time counts.
+        # A run that fell back to an earlier checkpoint repeats some steps: their last records count.
         while history.records and history.records[-1]["step"] >= step:
             history.records.pop()
         history.records.append(record)
@@ -72,7 +72,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """A line of a metrics file; None where it is no record: a step, and numbers or null."""
+    """Parse a line of a metrics file; return None if it is not a record (a step, and numbers or null)."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -90,15 +90,15 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def curves(run_dir: str | os.PathLike[str], metric: str, history: History | None = None) -> Curves:
-    """One metric over a run, for each of its seeds; one curve for a metric that all seeds share (such as speed).
+    """Return the curve of a metric for each seed of a run, or a single one for a metric that all seeds share (such as speed).
 
     Args:
         run_dir: the run's folder.
-        metric: such as "episode/return".
-        history: what `read_metrics` gave, where that has been read already.
+        metric: name of the metric, such as "episode/return".
+        history: result of `read_metrics`, if it has been read already.
 
     Raises:
-        ConfigError: no run there, nothing recorded yet, or no such metric (the closest name is given).
+        ConfigError: there is no run, nothing is recorded yet, or there is no such metric (the closest name is given).
     """
     history = read_metrics(run_dir) if history is None else history
     if not history.records:
@@ -114,8 +114,10 @@ def curves(run_dir: str | os.PathLike[str], metric: str, history: History | None
 
 
 def common_grid(steps: np.ndarray, points: int) -> np.ndarray:
-    """Where to draw curves that are known at `steps` [R]: at those very steps where they are few, else at the middles of
-    `points` equal bins from the first to the last."""
+    """Return the grid on which to draw curves known at `steps` `[R]`.
+
+    Few distinct steps are the grid themselves; otherwise it has the middles of `points` equal bins from the first to the last.
+    """
     distinct = np.unique(steps).astype(np.float64)
     if len(distinct) <= points:
         return distinct
@@ -124,9 +126,9 @@ def common_grid(steps: np.ndarray, points: int) -> np.ndarray:
 
 
 def on_grid(curves: Curves, grid: np.ndarray) -> np.ndarray:
-    """Curves averaged over bins, f64 [S, G]: each point of `grid` [G] is the mean of the known values nearest to it.
+    """Average curves over bins, f64 `[S, G]`: each point of `grid` `[G]` is the mean of the known values nearest to it.
 
-    Empty bins between others are interpolated; outside of a seed's known values there is NaN.
+    Empty bins between others are interpolated; outside a seed's known values the result is NaN.
     """
     nearest = np.searchsorted((grid[1:] + grid[:-1]) / 2, curves.steps)
     binned = np.full((len(curves.values), len(grid)), np.nan)

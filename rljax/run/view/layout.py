@@ -1,4 +1,4 @@
-"""Output that fits the terminal: lines are broken between words, tables and commands never inside them."""
+"""Output that fits the terminal: lines are broken between words; words in tables, and commands, are never broken."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 100
-"""Columns of what is no terminal and has no COLUMNS."""
+"""Number of columns if the output is not a terminal and COLUMNS is not set."""
 
 
 LEAST = 30
-"""Columns that a text beside others needs."""
+"""Smallest number of columns for a text beside another one."""
 
 
 def columns() -> int | None:
-    """Columns of the terminal, or COLUMNS where that is set; None where the output goes to a file."""
+    """Return COLUMNS if it is set, else the number of columns of the terminal; None if the output goes to a file."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
 
 
-def wrapped(text: str, width: int | None, indent: str = "", following: str = "  ") -> str:
-    """A text in lines of `width` columns, broken between words only, below `indent` where that leaves no room beside it; one
-    line where `width` is None."""
+def wrap_text(text: str, width: int | None, indent: str = "", following: str = "  ") -> str:
+    """Wrap a text to lines of `width` columns, broken only between words; if `width` is None, return one line.
+
+    If there is too little room beside `indent`, the text begins below it.
+    """
     if width is None:
         return indent + text
     start = ""
@@ -37,16 +39,16 @@ def wrapped(text: str, width: int | None, indent: str = "", following: str = "  
 
 
 def say(line: str, command: str = "") -> None:
-    """Print a sentence, and behind it, or below where it does not fit, a command, which is never broken: it is to be copied."""
+    """Print a sentence and a command after it, or below it if it does not fit. The command is never broken, to be copied."""
     width, whole = columns(), f"{line} {command}".rstrip()
     if command and width is not None and len(whole) > width:
-        print(f"{wrapped(line, width)}\n  {command}", flush=True)
+        print(f"{wrap_text(line, width)}\n  {command}", flush=True)
     else:
-        print(wrapped(whole, width), flush=True)
+        print(wrap_text(whole, width), flush=True)
 
 
 def make_console() -> Console:
-    """Standard output, as plain text where that is no terminal."""
+    """Return a console for standard output, with plain text if that is not a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -54,7 +56,7 @@ def make_console() -> Console:
 
 
 def make_table(*titles: str, text: tuple[str, ...] = ()) -> Table:
-    """A table whose columns hold numbers, to the right, or words, to the left (`text`), which may take several lines."""
+    """Make a table with columns of numbers, aligned right, and columns of words (`text`), aligned left, that may be wrapped."""
     from rich import box
     from rich.table import Table
 
@@ -65,14 +67,14 @@ def make_table(*titles: str, text: tuple[str, ...] = ()) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; where the terminal is too narrow for its longest words it is as wide as they are."""
+    """Print a table, as wide as its longest words need if the terminal is too narrow for them."""
     texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
     natural = [max(map(len, column)) for column in texts]
     least = [
         most if column.no_wrap else max(len(word) for text in words for word in text.split() or [""])
         for column, words, most in zip(table.columns, texts, natural, strict=True)
     ]
-    gaps = 2 * (len(texts) - 1)  # of `make_table`; rich would break words to make room
+    gaps = 2 * (len(texts) - 1)  # as in `make_table`; without fixed widths rich would break words
     left = max(0, console.width - gaps - sum(least))
     for column, low, high in zip(table.columns, least, natural, strict=True):
         column.width = min(high, low + left)

@@ -1,5 +1,4 @@
-"""What a plot of learning curves draws: runs and metrics, grouped into lines of equal configurations, in a panel for each
-environment."""
+"""Lines of a plot of learning curves: runs and metrics are grouped by equal configurations, with a panel per environment."""
 
 from __future__ import annotations
 
@@ -20,19 +19,19 @@ from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, r
 from rljax.run.view.curves import Curves, History, curves, read_metrics
 
 MAX_LABEL = 60
-"""Characters of a label; where the fields that differ make longer ones, lines are called otherwise."""
+"""Largest number of characters of a label made of the fields that differ; otherwise lines are named in another way."""
 
 
 class Source(NamedTuple):
-    """What one run, or the metrics of one training, says.
+    """A run, or the metrics of one training.
 
     Attributes:
-        name: for messages: the folder, or the label that was given.
-        label: the line's, where the user gave it; None: what sets it apart from the others.
-        config: of a run; None of metrics.
-        info: of a run; None of metrics.
-        metrics: the names of what is known.
-        curves: of one of them.
+        name: name for messages: the folder, or the given label.
+        label: label given by the user; None: the label is made of what distinguishes the line from others.
+        config: configuration of a run; None for metrics.
+        info: information of a run; None for metrics.
+        metrics: names of the known metrics.
+        curves: function that returns the curves of a metric.
     """
 
     name: str
@@ -44,19 +43,20 @@ class Source(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Sources that are seeds of one line."""
+    """Sources that are the seeds of one line."""
 
     panel: str | None
     label: str
     sources: list[Source]
 
 
-def sources_of(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -> list[Source]:
-    """Everything that `plot` takes, read. A folder that is no run, and a run that has recorded nothing, are left out with a
-    warning where something else is left.
+def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -> list[Source]:
+    """Read the sources from the argument of `plot`.
+
+    A folder that is not a run, or a run without records, is left out with a warning, if anything else remains.
 
     Raises:
-        ConfigError: nothing is left, or something is neither a run nor metrics.
+        ConfigError: nothing remains, or something is neither a run nor metrics.
     """
     if isinstance(runs, Mapping) and not (runs and all(is_array(x) for x in runs.values())):
         given: list[tuple[str | None, Any]] = [(str(label), item) for label, item in runs.items()]
@@ -72,11 +72,11 @@ def sources_of(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -
             per_iteration = per_iteration.get(label or "")
         for item in items if isinstance(items, (list, tuple)) and not hasattr(items, "metrics") else [items]:
             if isinstance(item, (str, os.PathLike)):
-                source, reason = _of_run(item, label)
+                source, reason = _read_run(item, label)
                 found += [source] if source is not None else []
                 left_out += [reason] if reason else []
             else:
-                found.append(_of_metrics(getattr(item, "metrics", item), label, per_iteration))
+                found.append(_wrap_metrics(getattr(item, "metrics", item), label, per_iteration))
     if len(found) > 1 and any(source.config is None and source.label is None for source in found):
         raise ConfigError("metrics: expected a label for each of several, {label: metrics}")
     if not found:
@@ -92,8 +92,8 @@ def sources_of(runs: Any, steps_per_iteration: int | Mapping[str, int] | None) -
     return found
 
 
-def _of_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | None, str]:
-    """A run's source, or why there is none."""
+def _read_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | None, str]:
+    """Return a run's source and "", or None and the reason for leaving it out."""
     folder = Path(run)
     try:
         check_run(folder)
@@ -112,8 +112,8 @@ def _of_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | No
     return Source(str(run), label, read_config(folder), read_info(folder), known, read), ""
 
 
-def _of_metrics(metrics: Any, label: str | None, steps_per_iteration: int | None) -> Source:
-    """The source of what `make_train` or `fit` returned, arrays `[iterations]` or `[seeds, iterations]`."""
+def _wrap_metrics(metrics: Any, label: str | None, steps_per_iteration: int | None) -> Source:
+    """Return the source of metrics from `make_train` or `fit`, arrays `[iterations]` or `[seeds, iterations]`."""
     name = label or "metrics"
     if not isinstance(metrics, Mapping) or not metrics or not all(is_array(x) for x in metrics.values()):
         raise ConfigError(
@@ -133,15 +133,15 @@ def _of_metrics(metrics: Any, label: str | None, steps_per_iteration: int | None
     return Source(name, label, None, None, [metric for metric, x in arrays.items() if np.isfinite(x).any()], read)
 
 
-def grouped(sources: Sequence[Source]) -> list[Group]:
-    """The lines: runs that are equal but for `seed`, and what was given one label, in the panel of their environment."""
-    environments = list(dict.fromkeys(shown(s.config.env) for s in sources if s.config is not None))
-    # Of metrics nobody knows the environment: they are beside the runs where these have one.
+def group_sources(sources: Sequence[Source]) -> list[Group]:
+    """Group sources into lines: runs that differ only in `seed`, and sources with the same label, by environment."""
+    environments = list(dict.fromkeys(format_value(s.config.env) for s in sources if s.config is not None))
+    # The environment of metrics is unknown: if all runs have the same one, the metrics go into its panel.
     panels: list[str | None] = [*environments]
     unknown = environments[0] if len(environments) == 1 else None
     groups: dict[tuple[str | None, str], list[Source]] = {}
     for source in sources:
-        panel = unknown if source.config is None else shown(source.config.env)
+        panel = unknown if source.config is None else format_value(source.config.env)
         groups.setdefault((panel, source.label if source.label is not None else _identity(source)), []).append(source)
     panels += [None] if any(panel is None for panel, _ in groups) else []
     ordered = [(panel, sources) for wanted in panels for (panel, _), sources in groups.items() if panel == wanted]
@@ -156,14 +156,14 @@ def grouped(sources: Sequence[Source]) -> list[Group]:
 def _identity(source: Source) -> str:
     if source.config is None:
         return source.name
-    # A fork goes on from what another run learned, so it is no further seed of the same experiment.
+    # A fork continues from what another run learned, so it is not another seed of the same experiment.
     same = {name: value for name, value in _fields(source.config).items() if name != "seed"}
     assert source.info is not None
     return repr((sorted(same.items()), source.info.forked_from))
 
 
 def _check_seeds(group: list[Source]) -> None:
-    """The same seed twice is the same run twice: its copies would make the interval narrower than it is."""
+    """Refuse a group with the same seed twice: copies of a run would make the interval too narrow."""
     owner: dict[tuple[str, int], str] = {}
     for source in group:
         if source.info is None:
@@ -178,7 +178,7 @@ def _check_seeds(group: list[Source]) -> None:
 
 
 def _fields(config: Any) -> dict[str, Any]:
-    """All fields of a configuration, those of tables by dotted names (`network.hidden`)."""
+    """Return all fields of a configuration; keys of tables have dotted names (`network.hidden`)."""
     fields = {"algorithm": config.algorithm}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -190,8 +190,11 @@ def _fields(config: Any) -> dict[str, Any]:
 
 
 def _labels(panels: list[list[list[Source]]]) -> list[list[str]]:
-    """What sets the groups of each panel apart, said in one way in all panels, so that like lines have like names: the fields
-    that differ where they are few, else the algorithm where there is one line of each, else the names of their folders."""
+    """Return labels that distinguish the groups of each panel, made in the same way in all panels.
+
+    They are made of the fields that differ, if these are few; else of the algorithm, if each has one line; else of the names of
+    the folders.
+    """
     if any(source.label is not None or source.config is None for groups in panels for group in groups for source in group):
         return [[group[0].label or group[0].name for group in groups] for groups in panels]
     fields = [[_fields(group[0].config) for group in groups] for groups in panels]
@@ -199,7 +202,9 @@ def _labels(panels: list[list[list[Source]]]) -> list[list[str]]:
     for of_panel in fields:
         names = dict.fromkeys(name for f in of_panel for name in f if name != "seed")
         differing |= dict.fromkeys(n for n in names if len({repr(f.get(n, "default")) for f in of_panel}) > 1)
-    by_field = [[", ".join(f"{name} = {shown(f.get(name, 'default'))}" for name in differing) for f in of] for of in fields]
+    by_field = [
+        [", ".join(f"{name} = {format_value(f.get(name, 'default'))}" for name in differing) for f in of] for of in fields
+    ]
     if len(differing) <= 3 and _distinct(by_field) and max(len(x) for labels in by_field for x in labels) <= MAX_LABEL:
         return by_field if differing or len(panels) == 1 else [[f["algorithm"].upper() for f in of] for of in fields]
     by_algorithm = [[f["algorithm"].upper() for f in of] for of in fields]
@@ -214,8 +219,8 @@ def _distinct(labels: Iterable[Sequence[str]]) -> bool:
     return all(len(set(of_panel)) == len(of_panel) for of_panel in labels)
 
 
-def shown(value: Any) -> str:
-    """A field's value, as a person reads it."""
+def format_value(value: Any) -> str:
+    """Format a field's value for people."""
     if isinstance(value, str):
         return class_name(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""A picture of what a Dreamer run's world model foresees: replayed sequences, observed for a few rows, then predicted."""
+"""Picture of a Dreamer run's open-loop predictions: replayed sequences, observed for a few rows, then predicted."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
 from rljax.nn.decoders import Parts
 from rljax.run.files.folder import load_run, read_config, split_path
-from rljax.run.files.outputs import output_path, written_aside
-from rljax.run.view.lines import shown
+from rljax.run.files.outputs import atomic_file, output_path
+from rljax.run.view.lines import format_value
 from rljax.run.view.plot import COLORS, METADATA, STYLE, SUFFIXES
 
 GROUPS, GROUP = 4, 16
-"""Sequences that errors are averaged over, a group at a time: the pictures of all at once could be more than training holds."""
+"""Number of groups of sequences, and sequences per group, for mean errors. All images at once could need too much memory."""
 
 HORIZON, HORIZON_OF_IMAGES = 45, 15
-"""Rows ahead at most."""
+"""Largest number of predicted rows, for vectors and for images."""
 
 DRAWN, SIGNALS = 3, 8
-"""Sequences and signals that are drawn."""
+"""Number of sequences to draw, and largest number of signals."""
 
 GAP = 3
-"""Pixels between frames."""
+"""Number of pixels between frames."""
 
 
 class OpenLoopPlot(NamedTuple):
     """A plot that was written.
 
     Attributes:
-        path: its file.
-        error, copy_last_error, shuffled_error: f64 [H], means over the sequences whose episode goes on for so long: of
-            predictions, of the context's last observation again, and of predictions from shuffled actions; NaN where none does.
-        counts: i64 [H], how many these are.
+        path: file of the plot.
+        error: mean squared error of the predictions h steps ahead, f64 `[H]`, over the sequences whose episode lasts so long;
+            NaN without any.
+        copy_last_error: the same error if the last observation of the context is repeated, f64 `[H]`.
+        shuffled_error: the same error of predictions from shuffled actions, f64 `[H]`.
+        counts: number of these sequences, i64 `[H]`.
     """
 
     path: Path
@@ -54,7 +56,7 @@ class OpenLoopPlot(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """A sequence to draw: truth and prediction [T, ...], NaN where there is none; vectors as the environment has them."""
+    """Sequence to draw: truth and prediction `[T, ...]`, NaN where unknown; vectors are in the environment's scale."""
 
     truth: Parts
     prediction: Parts
@@ -70,25 +72,25 @@ def plot_openloop(
 ) -> OpenLoopPlot:
     """Draw open-loop predictions for sequences of a run's replay buffer into a PNG, SVG or PDF file, which is replaced.
 
-    The first rows are the context, which the model observes; all others it predicts from the actions alone. The sequences are
-    the same in each call. Those of them are drawn whose episodes go on for longest; the errors are means over all.
+    The model observes the first rows, the context, and predicts all others from the actions alone. The sequences are the same in
+    each call. Those with the longest episodes are drawn; the errors are means over all sequences.
 
     Args:
         run: a run's folder, or one of its checkpoints.
-        out: the file; its suffix says the format.
+        out: file to write; its suffix gives the format.
         checkpoint: "latest", "best" or a number of steps.
-        seed_index: of a run of several seeds: which one, or "best".
+        seed_index: index of the seed in a run of several seeds, or "best".
         overrides: fields of the configuration to replace (see `load_run`).
 
     Raises:
-        ConfigError: no run there, it is not one of Dreamer with a decoder, its buffer holds no whole sequence yet, or a bad
-            `out`.
+        ConfigError: there is no run, it is not one of Dreamer with a decoder, its buffer has no whole sequence yet, or `out` is
+            not allowed.
     """
     path = output_path(out, SUFFIXES)
     folder, _ = split_path(run)
     config = read_config(folder, **overrides)
     if not isinstance(config, DreamerConfig):
-        raise ConfigError(f"{folder}: a run of {config.algorithm}; only those of dreamer have a world model to draw")
+        raise ConfigError(f"{folder}: a run of {config.algorithm}; only runs of dreamer have a world model to draw")
     if config.representation != "decoder":
         raise ConfigError(
             f"{folder}: representation = {config.representation!r}: only 'decoder' predicts observations that can be drawn"
@@ -97,21 +99,21 @@ def plot_openloop(
     rows = int(loaded.state.replay.size)
     if rows < config.window:
         raise ConfigError(
-            f"{folder}: its buffer holds {rows} rows after {loaded.step:,} steps, and a sequence is batch_length + 1 = "
-            f"{config.window} of them: train it for longer"
+            f"{folder}: its buffer has {rows} rows after {loaded.step:,} steps, but a sequence needs batch_length + 1 = "
+            f"{config.window} rows: train it for longer"
         )
     parts = dreamer_parts(config)
     context = min(CONTEXT, config.batch_length // 2)
     ahead = HORIZON_OF_IMAGES if any(map(is_image, jax.tree.leaves(parts.obs))) else HORIZON
-    batch, result, shuffled = _predictions(parts, loaded.state, context, min(ahead, config.batch_length - context))
+    batch, result, shuffled = _predict(parts, loaded.state, context, min(ahead, config.batch_length - context))
     errors, counts = _mean_errors(result, shuffled)
-    title = f"{config.algorithm.upper()} on {shown(config.env)} after {loaded.step:,} steps"
+    title = f"{config.algorithm.upper()} on {format_value(config.env)} after {loaded.step:,} steps"
     _draw(path, parts, _sequences(batch, result, context), errors, counts, context, title)
     return OpenLoopPlot(path, *errors, counts)
 
 
-def _predictions(parts: DreamerParts, state: Any, context: int, horizon: int) -> tuple[Replayed, OpenLoop, np.ndarray]:
-    """Rows `[T, B, ...]`, what is predicted of them, and the error from shuffled actions `[H, B]`, on the host."""
+def _predict(parts: DreamerParts, state: Any, context: int, horizon: int) -> tuple[Replayed, OpenLoop, np.ndarray]:
+    """Return rows `[T, B, ...]`, their predictions, and the error with shuffled actions `[H, B]`, on the host."""
 
     @jax.jit
     def predict(state: Any, key: jax.Array) -> Any:
@@ -128,7 +130,7 @@ def _predictions(parts: DreamerParts, state: Any, context: int, horizon: int) ->
 
 
 def _mean_errors(result: OpenLoop, shuffled: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """Means over the valid sequences of each step: three of [H], and their number."""
+    """Return the three mean errors `[H]` over the valid sequences of each step, and the number of these sequences `[H]`."""
     counts = result.valid.sum(axis=1)
 
     def mean(error: Any) -> np.ndarray:
@@ -139,13 +141,13 @@ def _mean_errors(result: OpenLoop, shuffled: np.ndarray) -> tuple[tuple[np.ndarr
 
 
 def _sequences(batch: Replayed, result: OpenLoop, context: int) -> list[_Sequence]:
-    """Those to draw: of one episode for longest, in context and horizon."""
+    """Return the sequences to draw: those that belong to one episode for longest, in context and horizon."""
     one_episode = ~batch.is_first[1:context].any(axis=0)
     order = np.argsort(-(result.valid.sum(axis=0) + one_episode), kind="stable")
     truth = jax.tree.map(np.asarray, squashed_parts(batch.obs))
 
     def of(parts: Any, i: int) -> Parts:
-        """All T rows of sequence i; NaN where nothing is known."""
+        """Return all T rows of sequence i; NaN where unknown."""
         ended = ~result.valid[:, i]
 
         def rows(x: np.ndarray) -> Any:
@@ -169,11 +171,11 @@ def _draw(
     context: int,
     title: str,
 ) -> None:
-    """Frames, then signals, then the error of each step."""
+    """Draw frames, then signals, then the error of each step."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    signals, images = _names(parts.obs)
+    signals, images = _part_names(parts.obs)
     drawn = min(len(signals), SIGNALS)
     length = len(jax.tree.leaves(sequences[0].truth)[0])
     strips = [_strip(s, i, context) for i in range(len(images)) for s in sequences]
@@ -197,12 +199,12 @@ def _draw(
             color="0.35",
         )
         suffix = path.suffix.lower()
-        with written_aside(path) as aside:
+        with atomic_file(path) as aside:
             figure.savefig(aside, format=suffix[1:], dpi=300, metadata=METADATA[suffix])
 
 
-def _names(obs: Any) -> tuple[list[str], list[str]]:
-    """Of every number of the vectors, and of every image, in the order of `Parts`."""
+def _part_names(obs: Any) -> tuple[list[str], list[str]]:
+    """Return the names of all numbers of the vectors and of all images, in the order of `Parts`."""
     signals, images = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(obs):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -214,11 +216,11 @@ def _names(obs: Any) -> tuple[list[str], list[str]]:
 
 
 def _strip(sequence: _Sequence, image: int, context: int) -> np.ndarray:
-    """One picture of a sequence, f64 [height, width, 3]: true frames, predicted ones and their difference; white: none."""
+    """Return a picture of a sequence, f64 `[height, width, 3]`: true frames, predicted ones and their difference, else white."""
     truth, prediction = (_colors(parts.images[image]) for parts in (sequence.truth, sequence.prediction))
     difference = np.repeat(1.0 - np.abs(truth - prediction).mean(axis=-1, keepdims=True), 3, axis=-1)
     rows = np.stack([truth, prediction, difference])
-    # What was observed has a frame around it.
+    # Observed pictures have a blue border.
     frames = np.pad(rows, ((0, 0), (0, 0), (GAP, GAP), (GAP, GAP), (0, 0)), constant_values=np.nan)
     blue = np.array([int(COLORS[0][i : i + 2], 16) / 255 for i in (1, 3, 5)])
     for t in range(context):
@@ -230,7 +232,7 @@ def _strip(sequence: _Sequence, image: int, context: int) -> np.ndarray:
 
 
 def _colors(images: Any) -> np.ndarray:
-    """RGB of images `[T, H, W, C]`; of stacked frames the last channel."""
+    """Return the RGB values of images `[T, H, W, C]`; for stacked frames, those of the last channel."""
     return images if images.shape[-1] == 3 else np.repeat(images[..., -1:], 3, axis=-1)
 
 
@@ -279,7 +281,7 @@ def _draw_errors(figure: Any, errors: tuple[np.ndarray, ...], counts: np.ndarray
 
     ax = figure.subplots()
     ahead = np.arange(1, len(counts) + 1)
-    labels = ("open loop", "context's last observation again", "open loop with shuffled actions")
+    labels = ("open loop", "last observation of the context", "open loop with shuffled actions")
     marker = "o" if len(ahead) <= 20 else None
     for error, label, color, dashes in zip(errors, labels, COLORS[1:], ("-", "--", ":"), strict=False):
         ax.plot(ahead, error, dashes, color=color, marker=marker, markersize=3, linewidth=1.5, label=label)

@@ -1,4 +1,4 @@
-"""A person against an agent, in the terminal."""
+"""Games of a person against an agent, in the terminal."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def play(
     ask: Callable[[str], str] = input,
     say: Callable[[str], None] = print,
 ) -> float | None:
-    """One game. What is typed wrongly is asked again; "quit", or the end of the input, ends the game.
+    """Play one game. A wrong answer is asked for again; "quit", or the end of the input, ends the game.
 
     Args:
-        game: of any number of players.
-        params: of it.
-        opponent: plays all other seats.
-        seat: the person's, from 0.
+        game: a game of any number of players.
+        params: its parameters.
+        opponent: player of all other seats.
+        seat: the person's seat, from 0.
         key: random key.
-        ask: shows a prompt and returns the answer.
-        say: shows a line.
+        ask: function that shows a prompt and returns the answer.
+        say: function that shows a line.
 
     Returns:
-        The person's return; None where it quit.
+        The person's return; None if the person quit.
     """
     check_seat(game, seat)
     names = game.action_names(params)
@@ -51,7 +51,7 @@ def play(
         action = np.array(choose(act_key, state, obs, jnp.asarray(mask)))
         if moves[seat]:
             say(game.text(state, params, seat))
-            chosen = _asked(names, mask[seat], ask, say)
+            chosen = _ask_action(names, mask[seat], ask, say)
             if chosen is None:
                 say("you left the game")
                 return None
@@ -70,14 +70,14 @@ def play(
 
 
 def check_seat(game: Game, seat: int) -> None:
-    """Refuse seats that are not there."""
+    """Check that a game has a seat."""
     if not 0 <= seat < game.num_players:
         seats = "0 or 1" if game.num_players == 2 else f"0 to {game.num_players - 1}"
         raise ConfigError(f"seat = {seat}: expected {seats}")
 
 
-def _asked(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], say: Callable[[str], None]) -> int | None:
-    """The number of the action that was typed; None to quit."""
+def _ask_action(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], say: Callable[[str], None]) -> int | None:
+    """Ask for an action and return its number; None to quit."""
     legal = [name for name, allowed in zip(names, mask, strict=True) if allowed]
     shown = " ".join(legal) if len(legal) <= 20 else f"{legal[0]} ... {legal[-1]}"
     while True:
@@ -89,4 +89,4 @@ def _asked(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], 
             return None
         if answer in legal:
             return names.index(answer)
-        say(f"'{answer}' is {'not legal here' if answer in names else 'no move'}: expected {shown}")
+        say(f"'{answer}' is {'not legal here' if answer in names else 'not a move'}: expected {shown}")

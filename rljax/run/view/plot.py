@@ -1,8 +1,8 @@
 """Learning curves: the interquartile mean over seeds with a bootstrap interval, ready to print.
 
-Statistics of Agarwal et al., "Deep RL at the edge of the statistical precipice" (2021). They are SciPy's `trim_mean` and
-`bootstrap` and not rliable's, which computes the same numbers (a test compares them) one resample at a time, over 100 times
-slower, ignores the random state it is given, and whose version 1.2.0 cannot be imported beside pandas 3.
+The statistics are those of Agarwal et al., "Deep RL at the edge of the statistical precipice" (2021), computed with SciPy's
+`trim_mean` and `bootstrap`. rliable computes the same numbers (a test compares them) one resample at a time, over 100 times
+slower, ignores its random state, and its version 1.2.0 cannot be imported beside pandas 3.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.errors import ConfigError
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
-from rljax.run.view.lines import Group, Source, grouped, sources_of
+from rljax.run.view.lines import Group, Source, group_sources, read_sources
 
 SUFFIXES = (".png", ".svg", ".pdf")
 POINTS = 100
-"""Points of a curve: fewer than the records of a long run, so that noisy returns are averaged into something readable."""
+"""Largest number of points of a curve: fewer than the records of a long run, so that noisy returns are averaged."""
 
 ABREAST = 3
-"""Panels beside each other at most."""
+"""Largest number of panels beside each other."""
 
 MOST_IN_A_COLUMN = 18
-"""Lines that one column of a legend names."""
+"""Largest number of lines in one column of a legend."""
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -42,8 +42,8 @@ TITLES = {
     "perf/steps_per_second": "environment steps per second",
 }
 
-# Okabe and Ito's colours, told apart by colour-blind readers and in grey, without the yellow, which is too pale for a line; then
-# a brown, a violet and a dark green, no nearer to any of these than two of these are to each other.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, also in grey, without the yellow, which is too pale for a
+# line; then a brown, a violet and a dark green, no nearer to any of these than two of these are to each other.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#662C0F", "#7B2FFF", "#005A46")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 MARKERS = (None, "s", "^", "D", "v", "P", "X", "*")
@@ -61,23 +61,24 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "pdf.fonttype": 42,  # publishers refuse the default, Type 3
     "svg.fonttype": "path",
-    "svg.hashsalt": "rljax",  # the same plot is the same file
+    "svg.hashsalt": "rljax",  # so that the same plot gives the same file
 }
 
-# A date would make each file differ.
+# No date, so that the same plot gives the same file.
 METADATA: Any = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 class Curve(NamedTuple):
-    """One line of a plot: G points over the seeds of equal configurations.
+    """Line of a plot: G points over the seeds of equal configurations.
 
     Attributes:
-        label: what sets it apart from the other lines.
-        num_seeds: n.
-        steps: f64 [G] environment steps.
-        center: f64 [G] interquartile mean over seeds.
-        low, high: f64 [G] bounds of its 95 % bootstrap interval; equal to `center` with one seed.
-        panel: the environment, which has a panel of its own; None where it is not known.
+        label: text that distinguishes the line from the others.
+        num_seeds: number of seeds n.
+        steps: environment steps, f64 `[G]`.
+        center: interquartile mean over seeds, f64 `[G]`.
+        low: lower bound of its 95 % bootstrap interval, f64 `[G]`; equal to `center` with one seed.
+        high: upper bound of the interval, likewise.
+        panel: the environment, which has a panel of its own; None if unknown.
     """
 
     label: str
@@ -90,7 +91,7 @@ class Curve(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot that was written: its file, the metric and the lines. Notebooks show it."""
+    """A plot that was written: its file, metric and lines. Notebooks show it."""
 
     path: Path
     metric: str
@@ -108,36 +109,38 @@ def plot(
     points: int = POINTS,
     steps_per_iteration: int | Mapping[str, int] | None = None,
 ) -> Plot:
-    """Draw learning curves of runs, or of metrics, into a PNG, SVG or PDF file. A file of that name is replaced.
+    """Draw learning curves of runs, or of metrics, into a PNG, SVG or PDF file. An existing file is replaced.
 
-    Runs whose configurations are equal but for `seed` are one line: the interquartile mean over all their seeds, with its
-    95 % bootstrap interval. It is drawn where all of these seeds are known, on a grid common to all lines of a panel; each
-    environment has a panel. A folder that is no run, or a run with nothing recorded, is left out with a warning.
+    Runs whose configurations differ only in `seed` are one line: the interquartile mean over all their seeds, with its 95 %
+    bootstrap interval. It is drawn where all of these seeds are known, on a grid common to all lines of a panel. Each environment
+    has a panel. A folder that is not a run, or a run without records, is left out with a warning.
 
     Args:
-        runs: run folders, or one; or the metrics of `make_train` or `fit`, a dictionary of arrays `[iterations]` or
+        runs: one or more run folders; or the metrics of `make_train` or `fit`, a dictionary of arrays `[iterations]` or
             `[seeds, iterations]`; or `{label: ...}` with run folders or metrics for each line.
-        out: the file; its suffix says the format.
-        metric: such as "episode/return"; the default is "eval/return" where every line has it, else "episode/return".
-        points: of the grid, at most.
-        steps_per_iteration: of metrics, `config.steps_per_iteration` (or that of each label); iterations are counted without it.
+        out: file to write; its suffix gives the format.
+        metric: name of the metric, such as "episode/return"; if None, "eval/return" if every line has it, else "episode/return".
+        points: largest number of points of the grid.
+        steps_per_iteration: `config.steps_per_iteration` for metrics (or a dictionary with that of each label); without it the
+            axis counts iterations.
 
     Raises:
-        ConfigError: nothing to plot there, no such metric, nothing recorded yet, two runs of the same seed, or a bad `out`.
+        ConfigError: there is nothing to plot or nothing recorded yet, there is no such metric, two runs have the same seed, or
+            `out` is not allowed.
     """
     path = output_path(out, SUFFIXES)
     if points < 2:
         raise ConfigError(f"points = {points}: expected a whole number > 1")
-    sources = sources_of(runs, steps_per_iteration)
+    sources = read_sources(runs, steps_per_iteration)
     if metric is None:
         metric = "eval/return" if all("eval/return" in source.metrics for source in sources) else "episode/return"
-    groups = grouped(sources)
+    groups = group_sources(sources)
     panels = list(dict.fromkeys(group.panel for group in groups))
     lines = [line for panel in panels for line in _lines([g for g in groups if g.panel == panel], metric, points)]
     titles = [panel or "" for panel in panels]
     algorithms = {s.config.algorithm.upper() for s in sources if s.config is not None}
     if len(panels) == 1:
-        # One algorithm is in the title; of several each is a line.
+        # A single algorithm is named in the title; several are named in the legend.
         titles = [f"{algorithms.pop()} on {titles[0]}" if len(algorithms) == 1 and titles[0] else ""]
     iterations = steps_per_iteration is None and any(source.config is None for source in sources)
     _draw(path, lines, metric, titles, "iterations" if iterations else "environment steps")
@@ -145,7 +148,7 @@ def plot(
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """The mean of the middle half of `values` [S, G] over seeds: f64 [G]."""
+    """Return the mean of the middle half of `values` `[S, G]` over seeds, f64 `[G]`."""
     from scipy import stats
 
     return stats.trim_mean(values, 0.25, axis=0)
@@ -154,9 +157,9 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 def bootstrap_interval(
     values: np.ndarray, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap interval of the interquartile mean over seeds: two f64 [G] for `values` [S, G].
+    """Return the percentile bootstrap interval of the interquartile mean over seeds of `values` `[S, G]`: two f64 `[G]`.
 
-    Seeds are drawn anew with replacement, whole curves at a time; the random numbers are the same in each call.
+    Seeds are resampled with replacement, whole curves at a time; the random numbers are the same in each call.
     """
     if len(values) == 1:
         return values[0], values[0]
@@ -176,8 +179,8 @@ def bootstrap_interval(
 
 
 def _lines(groups: list[Group], metric: str, points: int) -> list[Curve]:
-    """The curves of one panel."""
-    known = [[_known(source, metric) for source in group.sources] for group in groups]
+    """Return the curves of one panel."""
+    known = [[_known_curves(source, metric) for source in group.sources] for group in groups]
     grid = common_grid(np.concatenate([c.steps for group in known for c in group]), points)
     lines = []
     for group, group_known in zip(groups, known, strict=True):
@@ -192,8 +195,8 @@ def _lines(groups: list[Group], metric: str, points: int) -> list[Curve]:
     return lines
 
 
-def _known(source: Source, metric: str) -> Curves:
-    """The curves of the seeds that have any value, at the steps where one of them has."""
+def _known_curves(source: Source, metric: str) -> Curves:
+    """Return the curves of the seeds with any known value, at the steps where at least one of them is known."""
     steps, values = source.curves(metric)
     known = np.isfinite(values)
     if not known.any():
@@ -201,8 +204,8 @@ def _known(source: Source, metric: str) -> Curves:
     return Curves(steps[known.any(axis=0)], values[known.any(axis=1)][:, known.any(axis=0)])
 
 
-def look(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of a line; the first 320 differ, the first ten in colour."""
+def line_style(index: int) -> dict[str, Any]:
+    """Return colour, dashes and marker of a line; the first 320 lines differ, the first ten in colour."""
     colors, dashes = len(COLORS), len(DASHES)
     return {
         "color": COLORS[index % colors],
@@ -223,14 +226,14 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
     size = (5.0, 3.4) if len(panels) == 1 else (3.4 * wide, 2.6 * high + 0.4)
     columns = -(-len(labels) // MOST_IN_A_COLUMN)
     with matplotlib.rc_context(STYLE):
-        # The object interface: pyplot would keep the figure, and choose a backend for a screen.
+        # Use the object interface: pyplot would keep the figure in memory and choose a backend for a screen.
         figure = Figure(figsize=(size[0] + 2.5 * columns * beside, max(size[1], 0.24 * min(len(labels), MOST_IN_A_COLUMN))),
                         layout="constrained")  # fmt: skip
         every = figure.subplots(high, wide, squeeze=False).ravel()
         for axes, panel, title in zip(every, panels, titles, strict=False):
             here = [line for line in lines if line.panel == panel]
             for line in here:
-                _draw_line(axes, line, look(labels.index(line.label)), _legend_label(line.label, lines), len(labels))
+                _draw_line(axes, line, line_style(labels.index(line.label)), _legend_label(line.label, lines), len(labels))
             _decorate(axes, max(line.steps[-1] for line in here), title, unit)
             if not beside and len(here) > 1:
                 axes.legend(frameon=False)
@@ -245,14 +248,14 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
             texts = [_legend_label(label, lines) for label in labels]
             figure.legend([handles[text] for text in texts], texts, loc="outside right center", frameon=False, ncols=columns)
         figure.supxlabel(_caption(lines), fontsize=7, color="0.35")
-        with written_aside(path) as aside:
+        with atomic_file(path) as aside:
             figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=METADATA[path.suffix.lower()])
 
 
 def _draw_line(axes: Any, line: Curve, style: dict[str, Any], label: str, count: int) -> None:
     few = len(line.steps) <= 20
     if line.num_seeds > 1:
-        # Many bands on top of each other hide the lines.
+        # Many bands on top of each other would hide the lines.
         alpha = 0.2 if count <= 6 else 0.1
         axes.fill_between(line.steps, line.low, line.high, color=style["color"], alpha=alpha, linewidth=0)
     marker = style["marker"] or ("o" if few else None)
@@ -270,13 +273,13 @@ def _draw_line(axes: Any, line: Curve, style: dict[str, Any], label: str, count:
 
 
 def _legend_label(label: str, lines: list[Curve]) -> str:
-    """A label with the number of seeds, which may differ between panels."""
+    """Return a label with the number of seeds, which may differ between panels."""
     counts = sorted({line.num_seeds for line in lines if line.label == label})
     return f"{label} (n = {counts[0]})" if len(counts) == 1 else f"{label} (n = {counts[0]} to {counts[-1]})"
 
 
 def _decorate(axes: Any, last_step: float, title: str, what: str) -> None:
-    """Axis labels with units, ticks that are easy to read, a light grid."""
+    """Add axis labels with units, readable ticks and a light grid."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     unit, word = next(((u, w) for u, w in ((1e9, " (billions)"), (1e6, " (millions)")) if last_step >= u), (1.0, ""))
@@ -291,7 +294,7 @@ def _decorate(axes: Any, last_step: float, title: str, what: str) -> None:
 
 
 def _tick(value: float) -> str:
-    """`12,000`, `0.25`, with a real minus sign."""
+    """Format a number for an axis, `12,000` or `0.25`, with a real minus sign."""
     return f"{value:,.8g}".replace("-", "\N{MINUS SIGN}")
 
 

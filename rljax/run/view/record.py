@@ -1,4 +1,4 @@
-"""Recordings: whole episodes of an agent as a GIF or an MP4, of any environment."""
+"""Recordings: whole episodes of an agent in any environment, as a GIF or an MP4."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
 from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 
 SUFFIXES = (".gif", ".mp4")
 MAX_STEPS = 1000
 """Default number of steps after which an episode is cut: half a minute at 30 frames a second."""
 
 CHUNK = 32
-"""Steps played, and pictures in memory, at a time."""
+"""Number of steps to play, and of pictures in memory, at a time."""
 
 MIN_SIDE = 256
-"""Pixels that the long side of a picture has at least; smaller ones are enlarged."""
+"""Smallest number of pixels of a picture's long side; smaller pictures are enlarged."""
 
 FPS, TURN_FPS = 30.0, 1.0
-"""Pictures a second by default; of games in which players take turns, a move a second, to be followed."""
+"""Default number of pictures per second, and that for games in which players take turns, where each move must be seen."""
 
 MAX_GIF_FPS = 50
-"""Players show anything faster at 10 frames a second."""
+"""Largest number of pictures per second in a GIF: viewers show anything faster at 10 pictures per second."""
 
 _PALETTE_CHUNKS, _PALETTE_FRAMES = 8, 4
 
-# Of the channels of an observation, on a dark ground; far apart for colour-blind viewers too.
+# Colours of the channels of an observation, on a dark background; colour-blind viewers can distinguish them.
 _CHANNELS = (
     (86, 180, 233),
     (240, 228, 66),
@@ -57,14 +57,14 @@ _DARK = (24, 27, 33)
 
 
 class Recording(NamedTuple):
-    """What was recorded, E episodes.
+    """A recording of E episodes.
 
     Attributes:
-        path: the file.
-        returns: f32 [E], of the true rewards; up to the cut where an episode did not end.
-        lengths: i32 [E] steps.
-        ended: bool [E], false where an episode was cut at `max_steps`.
-        num_frames: pictures in all: a first one and one for each step, per episode.
+        path: file of the recording.
+        returns: sums of the true rewards, f32 `[E]`; up to the cut if an episode did not end.
+        lengths: numbers of steps, i32 `[E]`.
+        ended: False if an episode was cut at `max_steps`, bool `[E]`.
+        num_frames: total number of pictures: for each episode the first one and one per step.
     """
 
     path: Path
@@ -85,7 +85,7 @@ class Recording(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """An episode being played; once `done` it stands still."""
+    """State of an episode being played; once `done`, it no longer changes."""
 
     env_state: Any
     obs: Any
@@ -95,7 +95,7 @@ class _Loop(NamedTuple):
 
 
 class _Moments(NamedTuple):
-    """Consecutive moments of an episode, each `[CHUNK, ...]`; `view` is what the picture is made of."""
+    """Consecutive moments of an episode, each `[CHUNK, ...]`; pictures are made from `view`."""
 
     view: Any
     done: jax.Array
@@ -103,7 +103,7 @@ class _Moments(NamedTuple):
 
 
 class _Episode(NamedTuple):
-    """An episode from its first moment to moment number `length`; `views` has one entry per chunk."""
+    """Episode from its first moment to moment number `length`; `views` has one entry per chunk."""
 
     views: list[Any]
     length: int
@@ -112,7 +112,7 @@ class _Episode(NamedTuple):
 
 
 Pictures = Callable[[Any], np.ndarray]
-"""From the views of a chunk to their pictures, uint8 [CHUNK, H, W, 3]."""
+"""Function from the views of a chunk to their pictures, uint8 `[CHUNK, H, W, 3]`."""
 
 
 def record(
@@ -126,24 +126,25 @@ def record(
     deterministic: bool | None = None,
     fps: float | None = None,
 ) -> Recording:
-    """Play whole episodes and write them to a GIF or MP4 file. A file of that name is replaced.
+    """Play whole episodes and write them to a GIF or MP4 file. An existing file is replaced.
 
-    An environment that defines `render` is shown by it; of any other its observations are drawn: images `[H, W]` in grey
-    and `[H, W, C]` with a colour per channel, everything else as bars, one per component.
+    If the environment defines `render`, its pictures are shown. Otherwise its observations are drawn: images `[H, W]` in grey,
+    images `[H, W, C]` with a colour per channel, and everything else as bars, one per component.
 
     Args:
-        agent: from `make_agent`.
+        agent: agent from `make_agent`.
         state: the agent's state, unbatched (of one seed).
-        out: the file; its suffix says the format.
-        episodes: how many, one after the other.
-        max_steps: cut an episode after this many steps.
+        out: file to write; its suffix gives the format.
+        episodes: number of episodes to record, one after the other.
+        max_steps: number of steps after which to cut an episode.
         key: random key; the episodes depend on nothing else.
         deterministic: as in `rljax.evaluate`.
-        fps: pictures a second; 30, and 1 of games in which players take turns, unless given. In a GIF a picture that equals the
-            one before makes that one last longer.
+        fps: pictures per second; if None, 30, or 1 for games in which players take turns. In a GIF, a picture that equals the
+            previous one prolongs it.
 
     Raises:
-        ConfigError: a bad argument, an environment whose `render` breaks the contract, or no encoder for MP4 installed.
+        ConfigError: an argument is not allowed, the environment's `render` breaks the contract, or no encoder for MP4 is
+            installed.
     """
     path = output_path(out, SUFFIXES)
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
@@ -155,18 +156,18 @@ def record(
         raise ConfigError(f"fps = {fps}: expected a number > 0")
     gif = path.suffix.lower() == ".gif"
     if gif and fps > MAX_GIF_FPS:
-        raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures a second; lower it or write an .mp4")
+        raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures per second; lower it or write an .mp4")
     if not gif:
         _check_encoder()
-    # Flattened for the policy only, below: a picture needs the observation's true shape.
+    # Observations are flattened only for the policy, below: a picture needs their true shape.
     env, env_params = make_evaluation_env(agent.config.replace(flatten_observations=False))
     rendered = can_render(env)
-    start, advance = _player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
+    start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
     played = [_play(start, advance, state, k, max_steps) for k in keys]
-    pictures = _renderer(env, env_params, played[0]) if rendered else _painter(played)
+    pictures = _make_renderer(env, env_params, played[0]) if rendered else _make_painter(played)
     num_frames = sum(e.length + 1 for e in played)
-    with written_aside(path) as aside:
+    with atomic_file(path) as aside:
         if gif:
             _write_gif(aside, _sample(played, pictures), _frames(played, pictures), num_frames, fps)
         else:
@@ -180,10 +181,10 @@ def record(
     )
 
 
-def _player(
+def _make_player(
     agent: Agent, deterministic: bool, env: Any, env_params: Any, rendered: bool
 ) -> tuple[Callable[..., _Loop], Callable[..., tuple[_Loop, _Moments]]]:
-    """`start(state, key) -> loop`, and `advance(state, loop, key) -> (loop, moments)`: CHUNK steps, each compiled once."""
+    """Return `start(state, key) -> loop` and `advance(state, loop, key) -> (loop, moments)` of CHUNK steps, compiled once."""
     see = flatten_observation if agent.config.flatten_observations else lambda obs: obs
 
     def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
@@ -199,7 +200,7 @@ def _player(
         def step(loop: _Loop, _: None) -> tuple[_Loop, _Moments]:
             act_key, env_key = jax.random.split(jax.random.fold_in(key, loop.time))
             action, carry = act(state, loop, act_key)
-            # Not the auto-resetting `step`: the last picture is that of the state in which the episode ended.
+            # Not `step`, which resets: the last picture must show the state in which the episode ended.
             obs, env_state, _, terminated, _ = env.step_env(env_key, loop.env_state, action, env_params)
             done = terminated | env.is_truncated(env_state, env_params)
             after = strong(_Loop(env_state, obs, carry, done, loop.time + 1))
@@ -226,7 +227,7 @@ def _play(start: Callable[..., Any], advance: Callable[..., Any], state: Any, ke
             return _Episode(views, first + last, float(moments.episode_return[last]), bool(done[last]))
 
 
-def _renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:
+def _make_renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:
     state = jax.eval_shape(lambda views: jax.tree.map(lambda x: x[0], views), example.views[0])
     try:
         picture = jax.eval_shape(env.render, state, env_params)
@@ -238,25 +239,25 @@ def _renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:
     if shape is None or len(shape) != 3 or shape[2] != 3 or dtype != jnp.uint8:
         found = type(picture).__name__ if shape is None else f"{dtype}{list(shape)}"
         raise ConfigError(f"environment {env.name}: render returned {found}, expected uint8[H, W, 3]")
-    # One at a time: a drawing has intermediate results many times the size of the picture.
+    # Draw one picture at a time: the intermediate results are many times its size.
     render = jax.jit(lambda views: jax.lax.map(lambda state: env.render(state, env_params), views))
     return lambda views: np.asarray(render(views))
 
 
-def _painter(played: list[_Episode]) -> Pictures:
-    """Pictures of observations, on a scale that fits all of these episodes."""
+def _make_painter(played: list[_Episode]) -> Pictures:
+    """Return a function that draws observations, on a scale that fits all of these episodes."""
     leaves = jax.tree.leaves(played[0].views[0])
     shape = leaves[0].shape[1:] if len(leaves) == 1 else ()
     if len(shape) in (2, 3) and min(shape[:2]) > 1:
-        return _image_painter(played, leaves[0].dtype, shape)
+        return _make_image_painter(played, leaves[0].dtype, shape)
     flatten = jax.jit(lambda views: jnp.nan_to_num(jax.vmap(flatten_observation)(views)))
     scale = jnp.max(jnp.stack([jnp.max(jnp.abs(flatten(views)), axis=0) for e in played for views in e.views]), axis=0)
     paint = jax.jit(lambda views: jax.lax.map(drawing.bars, flatten(views) / jnp.where(scale > 0, scale, 1.0)))
     return lambda views: np.asarray(paint(views))
 
 
-def _image_painter(played: list[_Episode], dtype: Any, shape: tuple[int, ...]) -> Pictures:
-    """Pictures of observations `[H, W]` or `[H, W, C]`."""
+def _make_image_painter(played: list[_Episode], dtype: Any, shape: tuple[int, ...]) -> Pictures:
+    """Return a function that draws observations `[H, W]` or `[H, W, C]`."""
 
     def images(views: Any) -> np.ndarray:
         return np.asarray(jax.tree.leaves(views)[0])
@@ -283,14 +284,14 @@ def _image_painter(played: list[_Episode], dtype: Any, shape: tuple[int, ...]) -
 
 
 def _frames(played: list[_Episode], pictures: Pictures) -> Iterator[np.ndarray]:
-    """All pictures in order, uint8 [H, W, 3], a chunk in memory at a time."""
+    """Yield all pictures in order, uint8 `[H, W, 3]`, with one chunk in memory at a time."""
     for episode in played:
         for i, views in enumerate(episode.views):
-            yield from _enlarged(pictures(views)[: episode.length + 1 - CHUNK * i])
+            yield from _enlarge(pictures(views)[: episode.length + 1 - CHUNK * i])
 
 
 def _sample(played: list[_Episode], pictures: Pictures) -> np.ndarray:
-    """A few pictures from all over the episodes, uint8 [K, H, W, 3]."""
+    """Return a few pictures, spread over all episodes, uint8 `[K, H, W, 3]`."""
     chunks = [(views, episode.length + 1 - CHUNK * i) for episode in played for i, views in enumerate(episode.views)]
     chosen = np.unique(np.linspace(0, len(chunks) - 1, _PALETTE_CHUNKS).round().astype(int))
     sample = []
@@ -300,8 +301,8 @@ def _sample(played: list[_Episode], pictures: Pictures) -> np.ndarray:
     return np.concatenate(sample)
 
 
-def _enlarged(pictures: np.ndarray) -> np.ndarray:
-    """Small pictures `[K, H, W, 3]` with every pixel made a square of them, so that the long side has MIN_SIDE or more."""
+def _enlarge(pictures: np.ndarray) -> np.ndarray:
+    """Enlarge small pictures `[K, H, W, 3]` by repeating pixels, so that the long side has at least MIN_SIDE."""
     factor = -(-MIN_SIDE // max(pictures.shape[1:3]))
     return pictures.repeat(factor, axis=1).repeat(factor, axis=2) if factor > 1 else pictures
 
@@ -309,19 +310,19 @@ def _enlarged(pictures: np.ndarray) -> np.ndarray:
 def _write_gif(path: Path, sample: np.ndarray, frames: Iterator[np.ndarray], num_frames: int, fps: float) -> None:
     from PIL import Image
 
-    # One palette for all frames, and no dithering: palettes of their own would flicker, and noise does not compress.
+    # Use one palette for all frames and no dithering: different palettes would flicker, and noise does not compress.
     colors = _palette(sample).tobytes()
     palette = Image.new("P", (1, 1))
     palette.putpalette(colors)
     images = (Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    # In milliseconds, but GIF has whole hundredths of a second: those that keep in step with `fps`.
+    # Durations are in milliseconds, but a GIF stores hundredths of a second: round so that no delay adds up.
     ticks = [round(100 * i / fps) for i in range(num_frames + 1)]
     durations = [10 * (after - before) for before, after in itertools.pairwise(ticks)]
     next(images).save(path, save_all=True, append_images=images, palette=colors, duration=durations, loop=0, optimize=False)
 
 
 def _palette(sample: np.ndarray) -> np.ndarray:
-    """At most 256 colours for pictures `[K, H, W, 3]`, uint8 [256, 3]: the commonest exactly, and the median cuts of the rest."""
+    """Return 256 colours for pictures `[K, H, W, 3]`, uint8 `[256, 3]`: the most common ones, and median cuts of the rest."""
     from PIL import Image
 
     packed = sample.reshape(-1, 3).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
@@ -329,7 +330,7 @@ def _palette(sample: np.ndarray) -> np.ndarray:
     values = values[np.argsort(-counts, kind="stable")]
     colors = np.stack([values >> 16, values >> 8 & 255, values & 255], axis=1).astype(np.uint8)
     if len(colors) > 256:
-        # Each colour of the rest once, whatever its area: a small goal or ball keeps its colour.
+        # Count each of the other colours once, whatever its area, so that a small goal or ball keeps its colour.
         cut = Image.fromarray(colors[None, 64:]).quantize(192, method=Image.Quantize.MEDIANCUT).getpalette()
         colors = np.concatenate([colors[:64], np.array(cut, np.uint8).reshape(-1, 3)])
     return np.concatenate([colors, np.repeat(colors[:1], 256 - len(colors), axis=0)])
@@ -346,13 +347,13 @@ def _check_encoder() -> None:
 def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     import imageio.v2 as imageio
 
-    # It would run Python in the forked child, which JAX's threads can make hang.
+    # Otherwise imageio would run Python in the forked child, which can hang because of JAX's threads.
     os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     writer: Any = imageio.get_writer(
         path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p", quality=8, macro_block_size=1
     )
     with writer:
         for frame in frames:
-            # Colour is stored for blocks of 2 x 2 pixels, so an odd side gets its last line twice.
+            # Colour is stored for blocks of 2 x 2 pixels, so the last line of an odd side is repeated.
             height, width = frame.shape[:2]
             writer.append_data(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))

@@ -1,4 +1,4 @@
-"""A run at a glance: `rljax show RUN`."""
+"""Print a run at a glance, for `rljax show RUN`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.core.config import class_name
 from rljax.core.errors import printable
-from rljax.run.divergence import diverged_in
+from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
 from rljax.run.files.places import LOCK_FILE
@@ -33,7 +33,7 @@ MAX_SEED_ROWS = 16
 
 
 class _Checkpoint(NamedTuple):
-    """A row of the table of checkpoints; `meta` is None where that is damaged."""
+    """Row of the table of checkpoints; `meta` is None for a damaged one."""
 
     step: int
     size: int
@@ -46,14 +46,14 @@ def show(
     *,
     console: Console | None = None,
 ) -> None:
-    """Print what is known of a run: status, origin, configuration, figures, the curve of its return, checkpoints.
+    """Print a run's status, origin, configuration, figures, curve of returns and checkpoints.
 
     Args:
         run_dir: the run's folder.
-        console: where to print; standard output, as plain text of 100 columns where that is no terminal.
+        console: console to print to; if None, standard output, with plain text of 100 columns if that is not a terminal.
 
     Raises:
-        ConfigError: no run there, or a file of it cannot be read.
+        ConfigError: there is no run, or one of its files cannot be read.
     """
     folder = Path(run_dir)
     config = read_config(folder)
@@ -68,7 +68,7 @@ def show(
     status = _status(folder, config, info, history, checkpoints)
     console.print(_text(f"{config.algorithm} on {env}{seeds}: {status}"))
     if status.startswith("stopped"):
-        # A line of its own that is never broken, to be copied.
+        # The command has a line of its own that is never broken, to be copied.
         console.print(_text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
     if config.of_games:
         console.print(_text(f"evaluated against {EVALUATION_OPPONENT}"))
@@ -80,24 +80,24 @@ def show(
     _print_config(console, config)
     console.print()
     meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
-    diverged = diverged_in(meta, info.seeds or 1)
+    diverged = diverged_steps(meta, info.seeds or 1)
     _print_figures(console, folder, info, history, diverged)
     for i, step in enumerate(diverged):
         if step is not None:
-            console.print(_text(f"seed_index {i} diverged at step {step:,}: it trains no more"))
+            console.print(_text(f"seed_index {i} diverged at step {step:,}: its training stopped"))
     console.print()
     _print_checkpoints(console, checkpoints)
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text and not strings all over: in a string [brackets] are markup. What is in files must not steer the terminal."""
+    """Return printable text: in a plain string, [brackets] would be markup, and files could control the terminal."""
     from rich.text import Text
 
     return Text(printable(text), style=style)
 
 
 def sparkline(values: np.ndarray, blocks: str = BLOCKS) -> str:
-    """One character for each of `values` [W], as high as it is between the least and the greatest; a space where NaN."""
+    """Return one character per value `[W]`, whose height shows its place between minimum and maximum; a space for NaN."""
     low, high = np.nanmin(values), np.nanmax(values)
     heights = (values - low) / ((high - low) or 1.0)
     top = len(blocks) - 2
@@ -115,7 +115,7 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
 
 
 def _is_training(folder: Path) -> bool:
-    """Whether a process holds the run's lock."""
+    """Return whether a process holds the run's lock."""
     try:
         import fcntl
 
@@ -129,7 +129,7 @@ def _is_training(folder: Path) -> bool:
 
 
 def _changes(history: History) -> list[str]:
-    """What later lines of hyperparameters changed."""
+    """Return a line for each change of hyperparameters during the run."""
     lines = []
     for (_, before), (step, after) in zip(history.hyperparameters, history.hyperparameters[1:], strict=False):
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -140,7 +140,7 @@ def _changes(history: History) -> list[str]:
 
 
 def _print_config(console: Console, config: Any) -> None:
-    """The fields that differ from their defaults in a table, the others below it."""
+    """Print the fields that differ from their defaults in a table, and the others below it."""
     table = make_table("configuration", "value", "default", text=("configuration", "value", "default"))
     unchanged = []
     for field in dataclasses.fields(config):
@@ -179,7 +179,7 @@ def _print_figures(console: Console, folder: Path, info: RunInfo, history: Histo
 
 
 def _overall(history: History, metric: str) -> Curves:
-    """The known values of a metric, their means over seeds: `values` [R], without the axis of seeds."""
+    """Return the known values of a metric, averaged over seeds: `values` `[R]`, without the axis of seeds."""
     known = [(record["step"], record[metric]) for record in history.records if record.get(metric) is not None]
     return Curves(np.array([step for step, _ in known]), np.array([value for _, value in known], np.float64))
 
@@ -196,7 +196,7 @@ def _print_sparkline(console: Console, score: str, overall: Curves) -> None:
 
 
 def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[int | None]) -> None:
-    """Each seed's latest and best score; of many seeds, the spread of those that have not diverged."""
+    """Print the latest and best score of each seed, or for many seeds the spread of those that have not diverged."""
     known = [values[np.isfinite(values)] for values in by_seed.values]
     latest = np.array([values[-1] if len(values) else math.nan for values in known])
     best = [values.max() if len(values) else math.nan for values in known]
@@ -216,7 +216,7 @@ def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[i
 
 
 def _checkpoints(folder: Path) -> list[_Checkpoint]:
-    """The checkpoints, the oldest first."""
+    """Return the checkpoints, the oldest first."""
     links = {mark: (folder / mark).resolve().name for mark in ("latest", "best") if (folder / mark).exists()}
     found = []
     for step in sorted(checkpoint_steps(folder)):
@@ -265,7 +265,7 @@ def _size(size: float) -> str:
 
 
 def _value(value: Any) -> str:
-    """As in a TOML file, but for the quotes."""
+    """Format a value as in TOML, but without quotes."""
     if value is None:
         return "none"
     if isinstance(value, str):

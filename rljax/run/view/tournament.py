@@ -1,4 +1,4 @@
-"""Tournaments: trained agents, and players that need no training, against each other."""
+"""Tournaments between trained agents and players that need no training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rljax.league.ratings import Ratings, elo
 from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
-from rljax.run.files.outputs import output_path, written_aside
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
 UNTRAINED = ("random", "mcts")
@@ -34,15 +34,22 @@ UNTRAINED = ("random", "mcts")
 
 MCTS_SIMULATIONS = 100
 MANY = 20
-"""Players above which a heat map has no numbers."""
+"""Largest number of players of a heat map with numbers."""
 
 ROUND_ROBIN = 50
-"""Pairings up to which everybody plays everybody; with more, Swiss rounds."""
+"""Largest number of pairings of a round-robin tournament by default; with more there are Swiss rounds."""
 
 
 class Entry(NamedTuple):
-    """Who takes part: `make(state)` is the player. Entries of one `kind` are compiled once; `draws` says whether a player may do
-    different things in the same position."""
+    """Player in a tournament.
+
+    Attributes:
+        name: name of the player.
+        kind: text that is equal for players that share a compiled program.
+        make: function from the state to the player.
+        state: state of the agent.
+        draws: whether the player is random, so that it may act differently in the same position.
+    """
 
     name: str
     kind: str
@@ -52,17 +59,17 @@ class Entry(NamedTuple):
 
 
 class Standings(NamedTuple):
-    """What came of a tournament of K players.
+    """Result of a tournament of K players.
 
-    A game that two players that draw nothing play again says nothing new, and counts once.
+    A game that two deterministic players repeat gives no new information and counts once.
 
     Attributes:
-        names: of the players.
-        wins: how often i beat j, f32 `[K, K]`.
-        draws: `[K, K]`, symmetric.
-        games: that count, `[K, K]`, symmetric.
-        played: games, `[K, K]`, symmetric.
-        ratings: Elo with 95 % intervals; `random` has 1000, or the first player where it does not take part.
+        names: names of the players.
+        wins: number of games that i won against j, f32 `[K, K]`.
+        draws: number of drawn games, `[K, K]`, symmetric.
+        games: number of games that count, `[K, K]`, symmetric.
+        played: number of games played, `[K, K]`, symmetric.
+        ratings: Elo ratings with 95 % intervals; `random` has 1000, or if it does not take part, the first player.
     """
 
     names: tuple[str, ...]
@@ -73,12 +80,12 @@ class Standings(NamedTuple):
     ratings: Ratings
 
     def score(self) -> np.ndarray:
-        """The share of points of i against j, a draw as half a win, `[K, K]`; NaN where they did not play."""
+        """Return the share of points of i against j, with half a point for a draw, `[K, K]`; NaN if they did not play."""
         with np.errstate(invalid="ignore"):
             return np.where(self.games > 0, (self.wins + 0.5 * self.draws) / self.games, np.nan)
 
     def few(self) -> str | None:
-        """A line about pairings in which fewer than half of the games count, the worst of them by name; None: there are none."""
+        """Return a line about pairings in which fewer than half of the games count, or None; it names the worst one."""
         pairs = [
             (i, j) for i, j in zip(*np.triu_indices(len(self.names), 1), strict=True) if 2 * self.games[i, j] < self.played[i, j]
         ]
@@ -88,15 +95,15 @@ class Standings(NamedTuple):
         others = f", and few in {len(pairs) - 1} other pairings" if len(pairs) > 1 else ""
         return (
             f"only {self.games[i, j]:.0f} distinct games of {self.played[i, j]:.0f} between {self.names[i]} and {self.names[j]}"
-            f"{others}: the same game counts once; longer random openings make more of them (--openings)"
+            f"{others}: a repeated game counts once; longer random openings make more games distinct (--openings)"
         )
 
 
 def game_of(config: Config) -> tuple[Game, Any]:
-    """The game of a configuration, and its parameters.
+    """Return the game of a configuration and its parameters.
 
     Raises:
-        ConfigError: it is of an environment of one agent.
+        ConfigError: its environment is not a game.
     """
     if not config.of_games:
         raise ConfigError(
@@ -105,19 +112,19 @@ def game_of(config: Config) -> tuple[Game, Any]:
     return make_game(config)
 
 
-def entries_of(
+def make_entries(
     runs: Sequence[tuple[str, Run]], include: Sequence[str] = (), sample: bool = False, simulations: int = 0
 ) -> tuple[Game, Any, list[Entry]]:
-    """The game that all runs are of, its parameters, and who takes part.
+    """Return the game of all runs, its parameters, and the players.
 
     Args:
         runs: names and runs.
-        include: of `UNTRAINED`.
-        sample: draw actions of policies, also where the best policy of the game is not random.
-        simulations: positions that the runs' agents look at before each move; 0: they take what their policies say.
+        include: names in `UNTRAINED`.
+        sample: sample actions from policies, also if the best policy of the game is not random.
+        simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
     Raises:
-        ConfigError: no run, runs of different games, an unknown name, or a game that cannot be searched.
+        ConfigError: there is no run, the runs are of different games, a name is unknown, or the game cannot be searched.
     """
     if not runs:
         raise ConfigError("a tournament needs at least one run")
@@ -130,13 +137,13 @@ def entries_of(
     for (name, run), table in zip(runs, tables, strict=True):
         kind = str([table[field] for field in ("algorithm", "env", "env_params", "network")])
         draws = simulations == 0 and (sample or game.best_is_random)
-        entries.append(Entry(name, kind, player_of(run, sample, simulations), run.state, draws))
+        entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
     for name in include:
         if name not in UNTRAINED:
             raise ConfigError(f"include: '{name}': {did_you_mean(name, UNTRAINED)}")
         search = None if name == "random" else make_mcts(game, params, num_simulations=MCTS_SIMULATIONS)
         entries.append(
-            Entry(name, name, partial(_always, random_player if search is None else searching(search, game)), None, True)
+            Entry(name, name, partial(_ignore_state, random_player if search is None else searching(search, game)), None, True)
         )
     names = [entry.name for entry in entries]
     if len(entries) < 2 or len(set(names)) < len(names):
@@ -144,11 +151,11 @@ def entries_of(
     return game, params, entries
 
 
-def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
-    """What makes a player of a run's state: its greedy policy, its sampled one, or one that searches.
+def make_player(run: Run, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
+    """Return a function from a run's state to a player: its greedy policy, its sampled policy, or a search.
 
     Raises:
-        ConfigError: `simulations` is not allowed, or with `sample`.
+        ConfigError: `simulations` is not allowed, or is given with `sample`.
     """
     if not 0 <= simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
@@ -161,7 +168,7 @@ def player_of(run: Run, sample: bool = False, simulations: int = 0) -> Callable[
     return partial(policy_player, agent, deterministic=False if sample else None)
 
 
-def _always(player: Player, _state: Any) -> Player:
+def _ignore_state(player: Player, _state: Any) -> Player:
     return player
 
 
@@ -176,21 +183,21 @@ def tournament(
     system: str = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Standings:
-    """Everybody against everybody, or Swiss rounds: those of like scores meet.
+    """Play a tournament: a round robin, or Swiss rounds, in which players with similar scores meet.
 
-    Games begin with random moves, each such opening played from every seat, and go on as the players play: best moves from one
-    position would give the same game again and again. Where both players draw nothing, a game that is repeated counts once.
+    Games begin with random moves, and each such opening is played from every seat: deterministic players would repeat the same
+    game from one position. If both players are deterministic, a repeated game counts once.
 
     Args:
         game: the game.
-        params: of it.
-        entries: who takes part.
+        params: its parameters.
+        entries: the players.
         key: random key.
-        num_games: of each pairing, seats taken in turn.
-        opening_moves: steps of random play that games begin with; the game's `opening_moves` unless given, and none where chance,
-            or best play that is random, makes games differ.
-        system: "round-robin", "swiss", or "auto": Swiss from more than 50 pairings on.
-        progress: is told of every pairing.
+        num_games: number of games per pairing, taking turns at the seats.
+        opening_moves: number of random moves at the start of each game; if None, the game's `opening_moves`, or none if chance or
+            random best play makes games differ.
+        system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings.
+        progress: function that is called with a line of text for every pairing.
     """
     count = len(entries)
     pairings = count * (count - 1) // 2
@@ -243,13 +250,15 @@ def tournament(
 
 
 def swiss_pairs(share: np.ndarray, played: np.ndarray, met: np.ndarray) -> list[tuple[int, int]]:
-    """Who meets in the next round: from the top, each the next one it did not meet yet, or the next one. Of an odd number the
-    last of those who played most sits out.
+    """Return the pairs of the next round.
+
+    From the top, each player meets the next one that it has not met yet, or else the next one. With an odd number of players, the
+    last of those with most games sits out.
 
     Args:
-        share: of points won, `[K]`.
-        played: games of each so far, `[K]`.
-        met: who has met whom, bool `[K, K]`.
+        share: share of points won, `[K]`.
+        played: number of games of each player so far, `[K]`.
+        met: whether two players have met, bool `[K, K]`.
     """
     left = [int(i) for i in np.argsort(-share, kind="stable")]
     if len(left) % 2:
@@ -264,7 +273,7 @@ def swiss_pairs(share: np.ndarray, played: np.ndarray, met: np.ndarray) -> list[
 
 
 def league_standings(run: Run) -> Standings:
-    """What a league's learners and its pool have got against each other, by its own record, in which old games count less.
+    """Return the standings of a league's learners and its pool, by the league's own record, in which old games count less.
 
     Raises:
         ConfigError: the run has no pool.
@@ -277,7 +286,7 @@ def league_standings(run: Run) -> Standings:
     record, pool = jax.tree.map(np.asarray, (league.payoff.record, league.pool))
     learners = len(run.config.roles)
     there = [i for i in range(pool.capacity) if pool.filled[i]]
-    # Past players from the first to the last, as the learners' snapshots at what step of the run.
+    # List past players from the first to the last, named by their learner and the step of the run.
     there.sort(key=lambda i: (pool.age[i], pool.parent[i]))
     who = [ROLES[role].replace("_", " ") for role in run.config.roles]
     who = [f"{name} {who[: i + 1].count(name)}" if who.count(name) > 1 else name for i, name in enumerate(who)]
@@ -290,7 +299,7 @@ def league_standings(run: Run) -> Standings:
 
 
 def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
-    """A heat map of the shares of points, the strongest player first: `.png`, `.svg` or `.pdf`. Grey where two never met."""
+    """Draw a heat map of the shares of points, the strongest player first: `.png`, `.svg` or `.pdf`. Grey: never met."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -300,10 +309,10 @@ def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
     names = [standings.names[i] for i in order]
     many = len(names) > MANY
     side = max(3.2, (0.2 if many else 0.6) * len(names) + 1.6)
-    with matplotlib.rc_context(STYLE), written_aside(path) as aside:
+    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
         figure = Figure(figsize=(side + 0.8, side), layout="constrained")
         ax = figure.subplots()
-        ax.set_facecolor("0.8")  # where two never met; white is even
+        ax.set_facecolor("0.8")  # for pairs that never met; white is an even score
         image = ax.imshow(score, vmin=0, vmax=100, cmap="RdBu")
         for i, j in itertools.product(range(len(names)), repeat=2):
             if np.isfinite(score[i, j]) and not many:

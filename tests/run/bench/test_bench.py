@@ -16,7 +16,7 @@ from rljax.run.bench import devices as bench_devices
 from rljax.run.bench import suites as bench
 from rljax.run.bench import sweep as bench_sweep
 from rljax.run.bench.peers.recurrent_ppo import make_recurrent_ppo
-from rljax.run.bench.timing import Timing, printed_tables, time_interleaved
+from rljax.run.bench.timing import Timing, parse_tables, time_interleaved
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_sweep_is_measured_beside_the_bare_program(monkeypatch: pytest.MonkeyP
     bench_sweep.print_agents(config, (1, 2), 2)
     monkeypatch.setattr(bench_sweep, "SEEDS", 2)
     bench_sweep.print_overhead(config, 1)
-    said = printed_tables("machine\n" + capsys.readouterr().out)
+    said = parse_tables("machine\n" + capsys.readouterr().out)
     assert [row["agents"] for row in said["tables"][0]] == [1.0, 2.0]
     assert all(row["run, s"] >= 0 and row["environment steps/s"] > 0 for row in said["tables"][0])
     assert said["notes"][-1].startswith("sweep of 3 learning rates x 2 seeds")
@@ -111,7 +111,7 @@ def test_devices_are_measured_in_processes_of_their_own(
         monkeypatch.setattr(bench_devices, name, value)
     monkeypatch.setattr(bench_devices, "_cores", lambda: 1)
     bench_devices.print_devices(2)
-    said = printed_tables(capsys.readouterr().out)
+    said = parse_tables(capsys.readouterr().out)
     alone, both = said["tables"][0]
     assert [row["environments"] for row in (alone, both)] == [4.0, 8.0]
     # One has the core for itself; two share it, and time is work.
@@ -125,6 +125,6 @@ def test_work_and_efficiency_are_told_apart(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(bench_devices, "_time_simulated", lambda _, n: {k: Timing(1.0, [x] * n) for k, x in seconds.items()})
     monkeypatch.setattr(bench_devices, "_cores", lambda: 2)
     bench_devices.print_devices(3)
-    rows = printed_tables(capsys.readouterr().out)["tables"][0]
+    rows = parse_tables(capsys.readouterr().out)["tables"][0]
     assert [row["efficiency"] for row in rows] == [1.0, 0.8, "", ""]
     assert [row["work, of one alone"] for row in rows] == ["", "", 1.0, 1.5]

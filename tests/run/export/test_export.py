@@ -484,7 +484,7 @@ def test_onnx_file_that_disagrees_is_not_kept(cartpole: Exported, tmp_path: Path
     to_onnx = jax2onnx.to_onnx
     monkeypatch.setattr(jax2onnx, "to_onnx", lambda policy, *args, **names: to_onnx(lambda x: 1 - policy(x), *args, **names))
     report = export_policy(cartpole.agent, cartpole.state, tmp_path / "policy")
-    assert report.no_onnx == "the converted policy acted otherwise on 1000 of 1000 observations"
+    assert report.no_onnx == "the converted policy acted differently on 1000 of 1000 observations"
     assert sorted(p.name for p in report.path.iterdir()) == ["greedy.jax", "metadata.json", "sampling.jax"]
     assert "greedy.onnx" not in load_policy(report.path).metadata["artifacts"]
 

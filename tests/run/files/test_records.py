@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax.run.files.records import JsonLines, cut_after, over_seeds, summarize, window_of
+from rljax.run.files.records import JsonLines, aggregate_seeds, summarize, truncate_after, window_length
 
 
 def column(*values: float) -> np.ndarray:
@@ -36,9 +36,9 @@ def test_each_seed_is_summed_up_on_its_own() -> None:
     summary = summarize(rows)
     np.testing.assert_array_equal(summary["episode/return"], [4.0, nan])
     np.testing.assert_array_equal(summary["eval/return"], [7.0, 1.0])
-    assert over_seeds("episode/return", summary["episode/return"]) == 4.0
-    assert over_seeds("eval/return", summary["eval/return"]) == 4.0
-    assert over_seeds("episode/count", np.array([4.0, 2.0])) == 6.0
+    assert aggregate_seeds("episode/return", summary["episode/return"]) == 4.0
+    assert aggregate_seeds("eval/return", summary["eval/return"]) == 4.0
+    assert aggregate_seeds("episode/count", np.array([4.0, 2.0])) == 6.0
 
 
 def test_no_episode_and_no_evaluation_are_nan() -> None:
@@ -57,16 +57,16 @@ def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
     file = tmp_path / "m.jsonl"
     kept = '{"step": 64}\ngarbage\n{"step": 128}\n'
     file.write_text(kept + '{"step": 192}\n')
-    assert cut_after(file, 128) == 128
+    assert truncate_after(file, 128) == 128
     assert file.read_text() == kept
 
 
 def test_the_number_of_values_in_a_file_is_bounded() -> None:
     for iterations, seeds, metrics in ((23, 1, 12), (100_000, 1, 12), (976, 8, 15), (976, 2048, 15), (10**6, 2048, 15)):
-        records = -(-iterations // window_of(iterations, seeds, metrics))
+        records = -(-iterations // window_length(iterations, seeds, metrics))
         assert records <= 1000
         assert records * seeds * metrics <= 4_000_000
-    assert window_of(23, 1, 12) == 1
+    assert window_length(23, 1, 12) == 1
 
 
 def test_later_records_and_a_line_cut_off_are_taken_back(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_later_records_and_a_line_cut_off_are_taken_back(tmp_path: Path) -> None
         '{"step": 128, "a": 1}',
     ):
         file.write_text(kept + rest)
-        assert cut_after(file, 128) == 128
+        assert truncate_after(file, 128) == 128
         assert file.read_text() == kept
-    assert cut_after(tmp_path / "missing.jsonl", 5) == -1
+    assert truncate_after(tmp_path / "missing.jsonl", 5) == -1
     assert not (tmp_path / "missing.jsonl").exists()
 
 

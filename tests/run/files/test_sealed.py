@@ -20,8 +20,8 @@ import rljax
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import CheckpointError, checkpoint_steps, named_arrays, read_checkpoint, read_meta
 from rljax.run.files.folder import read_config, read_info
-from rljax.run.files.places import Watched, locked, made_aside
-from rljax.run.files.records import cut_after
+from rljax.run.files.places import WatchedFolder, atomic_folder, lock_folder
+from rljax.run.files.records import truncate_after
 from rljax.run.start import start_resumed
 from rljax.run.view.curves import read_metrics
 from rljax.run.view.show import show
@@ -122,7 +122,7 @@ def test_a_meta_json_of_wrong_types_is_one_line_that_names_the_field(run: Path, 
     ("changes", "message"),
     [
         ({"seeds": 10**12}, "seeds = 1000000000000: expected a whole number from 1 to 4294967296 or null"),
-        ({"seeds": 2**31}, "says seeds = 2147483648, and its checkpoint is not of so many"),
+        ({"seeds": 2**31}, "says seeds = 2147483648, but its checkpoint has another number"),
         ({"seeds": "x" * 5000}, r"seeds = 'x{56}\.\.\.x{19}': expected"),
         ({"key_impl": 3}, "key_impl = 3: expected an implementation of random keys"),
         ({"key_impl": "none"}, "key_impl = 'none'"),
@@ -218,20 +218,20 @@ def test_an_environment_may_have_keys_of_another_implementation(tmp_path: Path) 
 
 
 def test_a_state_with_keys_of_other_implementations_is_saved_and_read(tmp_path: Path) -> None:
-    from rljax.run.files.checkpoint import key_impls, state_from, write_checkpoint
+    from rljax.run.files.checkpoint import key_impls, restore_state, write_checkpoint
 
     state = {impl: jax.random.key(5, impl=impl) for impl in ("rbg", "unsafe_rbg", "threefry2x32")}
     state["several"] = jax.random.split(jax.random.key(6, impl="rbg"), 3)
     meta = {"iteration": 0, "keys": key_impls(state)}
     saved = read_checkpoint(write_checkpoint(tmp_path, 0, named_arrays(state), meta))
-    read = state_from(saved.arrays, jax.eval_shape(lambda: state), saved.meta["keys"], tmp_path)
+    read = restore_state(saved.arrays, jax.eval_shape(lambda: state), saved.meta["keys"], tmp_path)
     assert_same_state(read, state)
     for name, key in state.items():
         assert jax.random.key_impl(read[name]) == jax.random.key_impl(key)
         np.testing.assert_array_equal(jax.random.bits(read["several"][1]), jax.random.bits(state["several"][1]))
     other = {**state, "rbg": jax.random.key(5, impl="unsafe_rbg")}
     one_line(
-        lambda: state_from(saved.arrays, other, saved.meta["keys"], "here"), "rbg is a key of rbg there and of unsafe_rbg here"
+        lambda: restore_state(saved.arrays, other, saved.meta["keys"], "here"), "rbg is a key of rbg there and of unsafe_rbg here"
     )
 
 
@@ -254,7 +254,7 @@ def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_pat
 
 def test_a_folder_made_again_at_once_is_another_one(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with Watched(tmp_path / "a") as watched:
+    with WatchedFolder(tmp_path / "a") as watched:
         for _ in range(20):  # file systems give the number of a folder that is gone to the next one
             (tmp_path / "a").rmdir()
             (tmp_path / "a").mkdir()
@@ -268,10 +268,10 @@ def test_what_a_killed_start_left_is_removed_and_told(tmp_path: Path) -> None:
     (tmp_path / ".a.new-mine").mkdir()
     alive = tmp_path / ".a.new-12345"
     alive.mkdir()
-    with warnings.catch_warnings(record=True) as told, locked(alive), made_aside(tmp_path / "a") as aside:
+    with warnings.catch_warnings(record=True) as told, lock_folder(alive), atomic_folder(tmp_path / "a") as aside:
         (aside / "x").write_text("x")
         assert {p.name for p in tmp_path.iterdir()} == {".a.new-mine", alive.name, aside.name}
-    assert [str(warning.message) for warning in told] == [f"removed {left}, left by a process that was killed while it began"]
+    assert [str(warning.message) for warning in told] == [f"removed {left}, left by a process that was killed while starting"]
     assert (tmp_path / "a" / "x").read_text() == "x"
 
 
@@ -304,7 +304,7 @@ def test_a_damaged_step_takes_no_later_records_back(tmp_path: Path) -> None:
     for place, wrong in ((3, 10**9), (5, 1), (0, 10**5)):
         file = tmp_path / "metrics.jsonl"
         file.write_text("".join([*lines[:place], json.dumps({"step": wrong}) + "\n", *lines[place + 1 :]]))
-        assert cut_after(file, 700) == 700
+        assert truncate_after(file, 700) == 700
         kept = file.read_text().splitlines(keepends=True)
         assert kept[place + 1 :] == lines[place + 1 : 8]
         assert len(kept) == 8

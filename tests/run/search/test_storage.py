@@ -118,7 +118,7 @@ def test_nothing_but_a_study_is_written_to(kind: str, tmp_path: Path) -> None:
         path.write_text({"json": '{"a": 1}\n', "half": '{"a": 1}', "list": "[1, 2]\n"}.get(kind, "dear diary\n"))
     before = None if kind == "folder" else path.read_bytes()
     storage = f"sqlite:///{path}" if "database" in kind else str(path)
-    with pytest.raises(rljax.ConfigError, match="there is something else than a study; nothing was written to it"):
+    with pytest.raises(rljax.ConfigError, match="there is something other than a study; nothing was written to it"):
         rljax.tune(CONFIG, SPACE, trials=1, storage=storage, run_dir=tmp_path / "a")
     assert not (tmp_path / "a").exists()
     if before is not None:
@@ -141,8 +141,8 @@ def test_studies_are_known_as_such(tmp_path: Path) -> None:
 def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = {"seeds": 1, "episodes": 2, "pruner": "none"}
     elsewhere = str(tmp_path / "elsewhere")
-    tuning._create(tmp_path / "a", CONFIG, SPACE, elsewhere, same)
-    message = "is not in this folder: give the same storage again to go on"
+    tuning._create_study_dir(tmp_path / "a", CONFIG, SPACE, elsewhere, same)
+    message = "is not in this folder: give the same storage again to continue"
     with pytest.raises(rljax.ConfigError, match=message):
         rljax.resume_tune(tmp_path / "a", trials=1)
     with pytest.raises(rljax.ConfigError, match=message):
@@ -163,7 +163,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
 
 def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
-    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
     tuning._study(str(victim), "none")
     before = victim.read_bytes()
     (study / "link").symlink_to(victim)
@@ -175,7 +175,7 @@ def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None
     for path in paths:
         table = {**tomllib.loads(usual), "storage": path}
         (study / "tune.toml").write_text(tomli_w.dumps(table))
-        with pytest.raises(rljax.ConfigError, match="is not in this folder: give the same storage again to go on") as error:
+        with pytest.raises(rljax.ConfigError, match="is not in this folder: give the same storage again to continue") as error:
             rljax.resume_tune(study, trials=1)
         assert "\n" not in str(error.value)
     assert victim.read_bytes() == before
@@ -188,11 +188,11 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
-    tuning._create(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
     tuning._study(str(victim), "none")
     before = victim.read_bytes()
     (study / "study.journal").symlink_to(tmp_path / target)
-    message = "there is something else than a study" if target.startswith("study") else "study.journal: leads out of this folder"
+    message = "there is something other than a study" if target.startswith("study") else "study.journal: leads out of this folder"
     assert_refused(["tune", "--resume", str(study), "--trials", "1"], message, capsys)
     assert victim.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study", "victim.journal"]
@@ -200,7 +200,7 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
 
 def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path: Path) -> None:
     study = tmp_path / "study"
-    tuning._create(study, CONFIG, SPACE, str(study / "mine.journal"), {"seeds": 1, "episodes": 2, "pruner": "none"})
+    tuning._create_study_dir(study, CONFIG, SPACE, str(study / "mine.journal"), {"seeds": 1, "episodes": 2, "pruner": "none"})
     (tmp_path / "link").symlink_to("study")
     assert tuning._storage_of(tmp_path / "link", None) == str(study / "mine.journal")
     (study / "mine.journal").symlink_to("real.journal")

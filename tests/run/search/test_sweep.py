@@ -104,7 +104,7 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     told: list[str] = []
     found = rljax.sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}, seeds=2, episodes=2, progress=told.append)
     assert sizes == [4, 2, 2]
-    assert told[0] == "out of memory: going on with 2 runs at once"
+    assert told[0] == "out of memory: continuing with 2 runs at once"
     assert np.isfinite(found.returns).all()
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_diverges_is_the_worst_and_stops_nobody(tmp_path: Path) -> No
     assert np.isneginf(found.returns[0]).all()
     assert np.isfinite(found.returns[1]).all()
     assert found.best.learning_rate == 1e-3
-    with pytest.raises(rljax.RljaxError, match="no cell came to a number"):
+    with pytest.raises(rljax.RljaxError, match="no cell has a finite result"):
         rljax.sweep(CONFIG, {"learning_rate": [1e30]}, episodes=2)
 
 
@@ -156,12 +156,12 @@ def test_points_of_a_space_cover_it() -> None:
     [
         ({"learning_rat": [1.0]}, {}, "did you mean 'learning_rate'"),
         ({"learning_rate": [1e-3, -1.0]}, {}, "learning_rate = -1.0: expected a number >= 0"),
-        ({"learning_rate": [1e-3, 1e-3]}, {}, "a value comes twice"),
+        ({"learning_rate": [1e-3, 1e-3]}, {}, "a value is given twice"),
         ({"learning_rate": 1e-3}, {}, "expected a list of values"),
         ({"learning_rate": rljax.Range(1e-5, 1e-2)}, {}, "a range is for a random or sobol search"),
         ({"num_steps": rljax.Range(8, 32)}, {"search": "random", "samples": 4}, "fixes the structure of the program"),
         ({"learning_rate": rljax.Range(0.0, 1.0, True)}, {"search": "sobol", "samples": 4}, "expected low > 0"),
-        ({"seed": [0, 1]}, {}, "seed: is not swept"),
+        ({"seed": [0, 1]}, {}, "seed: cannot be swept"),
         ({"learning_rate": [1e-3] * 1 + [1e-2]}, {"seeds": 3000}, "2 x 3000 (seeds) = 6000 runs: more than max_runs = 4096"),
         ({"num_minibatches": [2, 5]}, {}, "num_minibatches = 5"),
         ({"network.hidden": [[8], [-1]]}, {}, "hidden"),
@@ -169,7 +169,7 @@ def test_points_of_a_space_cover_it() -> None:
         ({"learning_rate": [1e-3]}, {"samples": 3}, "samples = 3: is for a random or sobol search"),
         ({"learning_rate": [1e-3]}, {"search": "random", "samples": 2.5}, "samples = 2.5"),
         ({}, {"search": "random", "samples": 2}, "needs at least one field"),
-        ({"num_devices": [1, 2]}, {}, "num_devices: is not swept"),
+        ({"num_devices": [1, 2]}, {}, "num_devices: cannot be swept"),
         ({"env": [rljax.make_env("CartPole-v1")[0]]}, {}, "objects cannot be written"),
         ({"learning_rate": [1e-3]}, {"seeds": 0}, "seeds = 0"),
         ({"learning_rate": [1e-3]}, {"batch_size": 0}, "batch_size = 0"),

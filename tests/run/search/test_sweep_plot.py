@@ -14,7 +14,7 @@ import pytest
 
 import rljax
 from rljax.run.search.sweep import SweepResult, plan_sweep
-from rljax.run.search.sweep_plot import best_of, by_effect, draw_sweep
+from rljax.run.search.sweep_plot import best_means, draw_sweep, sort_by_effect
 
 CONFIG = rljax.PPOConfig(total_timesteps=20_000)
 SPACE: dict[str, Any] = {
@@ -58,9 +58,9 @@ def test_three_fields_are_a_panel_for_each_value_of_the_third(tmp_path: Path) ->
 
 def test_of_more_fields_those_that_matter_least_are_reduced_and_named(tmp_path: Path) -> None:
     result, plan = found(list(SPACE))
-    assert by_effect(result, plan, list(SPACE)) == ["clip_eps", "ent_coef", "learning_rate", "gamma", "vf_coef"]
+    assert sort_by_effect(result, plan, list(SPACE)) == ["clip_eps", "ent_coef", "learning_rate", "gamma", "vf_coef"]
     written = texts(result, plan, tmp_path)
-    title = "mean return of 2 seeds, the best over what matters least: gamma (2 values), vf_coef (2 values)"
+    title = "mean return of 2 seeds, the best over the fields that matter least: gamma (2 values), vf_coef (2 values)"
     assert title in " ".join(written)  # each line is a text of its own
     # The best of gamma is its second value, and of vf_coef too (0.02, beyond the four digits that are drawn).
     cells = [f"{1000 * c + 100 * e + 10 * r + 2}" for c, e, r in itertools.product((1, 2, 3), (1, 2), (1, 2, 3))]
@@ -79,7 +79,7 @@ def test_the_best_of_cells_is_that_of_a_plain_loop() -> None:
         )
         for (i, rate), (j, gamma) in itertools.product(enumerate(SPACE["learning_rate"]), enumerate(SPACE["gamma"]))
     }
-    table = best_of(result, plan, ["learning_rate", "gamma"])
+    table = best_means(result, plan, ["learning_rate", "gamma"])
     assert {place: table[place] for place in slow} == slow
 
 
@@ -94,4 +94,4 @@ def test_runs_that_diverged_have_no_number(names: list[str], tmp_path: Path) -> 
         written = texts(result, plan, tmp_path)
     if len(names) > 1:
         assert "-" in written
-        assert by_effect(result, plan, names)[0] == "gamma"
+        assert sort_by_effect(result, plan, names)[0] == "gamma"

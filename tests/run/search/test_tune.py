@@ -113,7 +113,7 @@ def test_whoever_asks_tells_also_when_something_goes_wrong(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="no"):
         tuning._run_batch(study, batch, Programs(CONFIG, tuple(SPACE)), 2, 1, 2)
     assert [t.state.name for t in study.get_trials()] == ["FAIL"] * 2
-    assert tuning._counted(study) == []
+    assert tuning._valid_trials(study) == []
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> Non
     told: list[str] = []
     found = rljax.resume_tune(tmp_path / "a", trials=4, batch_size=2, progress=told.append)
     assert [t.state.name for t in found.trials] == ["COMPLETE", "COMPLETE", "FAIL", "RUNNING", "COMPLETE"]
-    assert told[-1] == "1 trials are under way in other processes"
+    assert told[-1] == "1 trials are still running in other processes"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rljax.cli.main import main
-from rljax.run.view.layout import make_table, print_table, say, wrapped
+from rljax.run.view.layout import make_table, print_table, say, wrap_text
 
 
 def words(text: str) -> set[str]:
@@ -61,7 +61,7 @@ def test_a_sentence_is_broken_between_words_and_a_command_is_not(
     say("stopped here; to go on:", "rljax train --resume runs/a")
     assert capsys.readouterr().out == "stopped here; to go on: rljax train --resume runs/a\n"
     monkeypatch.delenv("COLUMNS")
-    assert wrapped("x " * 300, None) == "x " * 300
+    assert wrap_text("x " * 300, None) == "x " * 300
 
 
 @pytest.mark.parametrize("width", [20, 40, 60])

@@ -139,7 +139,7 @@ def test_strips_have_truth_prediction_and_their_difference() -> None:
 def test_names_are_those_of_the_observation_in_the_order_of_the_decoder() -> None:
     shape: Any = jax.ShapeDtypeStruct
     obs = {"b": shape((2,), jnp.float32), "a": shape((8, 8, 3), jnp.uint8), "c": {"d": shape((), jnp.int32)}}
-    assert openloop._names(obs) == (["b[0]", "b[1]", "c.d"], ["a"])
+    assert openloop._part_names(obs) == (["b[0]", "b[1]", "c.d"], ["a"])
 
 
 @pytest.mark.slow
@@ -152,9 +152,9 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     young, out = write_run(tmp_path / "young", rows=12), tmp_path / "x.png"
     cases: list[tuple[Path, Path, str]] = [
         (tmp_path / "nowhere", out, "no run there"),
-        (other, out, "a run of ppo; only those of dreamer have a world model"),
+        (other, out, "a run of ppo; only runs of dreamer have a world model"),
         (tmp_path / "r2", out, "representation = 'r2dreamer': only 'decoder' predicts observations"),
-        (young, out, r"its buffer holds 12 rows after 0 steps, and a sequence is batch_length \+ 1 = 13 of them"),
+        (young, out, r"its buffer has 12 rows after 0 steps, but a sequence needs batch_length \+ 1 = 13 rows"),
         (young, tmp_path / "x.jpg", r"ends in \.png or \.svg or \.pdf"),
     ]
     for run, path, message in cases:
@@ -168,7 +168,7 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     ("arguments", "message"),
     [
         (["--kind", "openloop", "a", "b"], "--kind openloop draws one run: expected a single folder, got 2"),
-        (["--kind", "openloop", "a", "--metric", "x"], "--metric x: belongs to --kind curves"),
+        (["--kind", "openloop", "a", "--metric", "x"], "--metric x: only --kind curves takes a metric"),
         (["--kind", "pictures", "a"], "invalid choice 'pictures' for argument '--kind'"),
     ],
 )

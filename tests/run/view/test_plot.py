@@ -16,7 +16,7 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.run.view.curves import Curves, common_grid, curves, on_grid, read_metrics
-from rljax.run.view.plot import COLORS, bootstrap_interval, interquartile_mean, look, plot
+from rljax.run.view.plot import COLORS, bootstrap_interval, interquartile_mean, line_style, plot
 
 CONFIG = rljax.PPOConfig(total_timesteps=100_000)
 
@@ -306,7 +306,7 @@ def test_a_field_that_differs_names_the_lines_of_all_panels(tmp_path: Path) -> N
 
 def test_many_lines_are_told_apart() -> None:
     """In Lab, where 2 can just be told apart side by side; also to those who lack a kind of cones (Machado et al., 2009)."""
-    looks = [tuple(look(i).values()) for i in range(320)]
+    looks = [tuple(line_style(i).values()) for i in range(320)]
     assert len(set(map(repr, looks))) == 320
     assert len({color for color, *_ in looks[:10]}) == len(COLORS) == 10
     assert len({dashes for _, dashes, _ in looks[:40:10]}) == 4
@@ -340,10 +340,10 @@ def test_what_is_no_run_is_left_out_with_a_line(tmp_path: Path) -> None:
         drawn = plot([tmp_path / "b.txt", run, empty, tmp_path / "sweep", tmp_path / "gone"], tmp_path / "a.png")
     assert len(drawn.curves) == 1
     assert [str(x.message).split("/")[-1] for x in told] == [
-        "b.txt: no run there (no config.toml); a run folder is what `rljax train` makes",
+        "b.txt: no run there (no config.toml); expected a folder made by `rljax train`",
         "empty: nothing recorded yet",
         "sweep: no run there (no run.json)",
-        "gone: no run there (no config.toml); a run folder is what `rljax train` makes",
+        "gone: no run there (no config.toml); expected a folder made by `rljax train`",
     ]
     assert all(str(x.message).startswith("left out: ") for x in told)
     with pytest.raises(rljax.ConfigError, match=r"b\.txt: no run there"):

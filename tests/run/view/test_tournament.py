@@ -148,7 +148,7 @@ def test_a_person_plays_either_seat_and_illegal_input_is_asked_again(seat: int) 
     result = play(game, params, first_empty, seat=seat, key=jax.random.key(0), ask=replies(*typed), say=said.append)
     text = "\n".join(said)
     assert result is not None
-    assert ("no move" in text) == (seat == 0)
+    assert ("not a move" in text) == (seat == 0)
     assert ("not legal here" in text) == (seat == 1)
     assert "the agent chooses" in text
     assert " X | " in text or " O | " in text

@@ -1,11 +1,11 @@
-"""A recurrent PPO as it is usually written in JAX, for `rljax bench recurrent` to be measured against; not for use.
+"""A recurrent PPO as it is usually written in JAX, as a peer for `rljax bench recurrent`; not for use.
 
-This folder has no `__init__.py` and is not in the wheel: an imitation of another library is no part of this one.
+This folder has no `__init__.py` and is not in the wheel: an imitation of another library is not part of this one.
 
-In the manner of PureJaxRL (Lu et al., 2022), which cannot be installed, written anew from what is known of it: actor and critic
+It follows PureJaxRL (Lu et al., 2022), which cannot be installed, and was written anew from what is known of it: actor and critic
 inside the rollout's scan, keys split at every step, a flax cell in `nn.scan` with resets, one `done` that ends both trace and
-bootstrap, Adam leaf by leaf, epochs and minibatches of environments as scans. What differs: kernels are LeCun-normal instead of
-orthogonal, whose QR can hang on small machines (see `rljax.nn.initializers`), and episodes are averaged in each iteration.
+bootstrap, Adam leaf by leaf, epochs and minibatches of environments as scans. Two things differ: kernels are LeCun-normal instead
+of orthogonal, whose QR can hang on small machines (see `rljax.nn.initializers`), and episodes are averaged in each iteration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLAX_CELLS: dict[str, Any] = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
 
 class Transition(NamedTuple):
-    """One step of N environments; `reset`: the episode began here, `done`: it ended here."""
+    """One step of N environments; `reset` says whether the episode began here, `done` whether it ended here."""
 
     obs: jax.Array
     reset: jax.Array
@@ -52,7 +52,7 @@ class _ResettingCell(nn.Module):
 
 
 class _Network(nn.Module):
-    """`(carry, obs [T, N, D], reset [T, N]) -> (carry, policy, value [T, N])`."""
+    """Network `(carry, obs [T, N, D], reset [T, N]) -> (carry, policy, value [T, N])`."""
 
     cell: str
     size: int
@@ -75,10 +75,10 @@ class _Network(nn.Module):
 
 
 def make_recurrent_ppo(config: PPOConfig) -> Callable[[jax.Array], tuple[Any, jax.Array]]:
-    """`key -> (parameters, mean return of the episodes that ended in each iteration, NaN where none did)`.
+    """Return `key -> (parameters, mean return of the episodes that ended in each iteration, NaN if none did)`.
 
-    The configuration is that of rljax's recurrent PPO: a GRU or an LSTM, vector observations, discrete actions; what it
-    leaves off (normalised observations, `target_kl`, ...) is left off here.
+    The configuration is that of rljax's recurrent PPO: a GRU or an LSTM, vector observations, discrete actions. Features that it
+    does not use (normalised observations, `target_kl`, ...) are not implemented here.
     """
     env, env_params = make_training_env(config)
     table = config.network
