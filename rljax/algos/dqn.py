@@ -107,7 +107,7 @@ class DQNParts(NamedTuple):
     unravel: Callable[[jax.Array], Any]
 
 
-class DQNState(struct.PyTreeNode):
+class DQNState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run; `updates` counts gradient steps."""
 
     params: Any

@@ -81,7 +81,7 @@ class ImpalaParts(NamedTuple):
     head: ActionHead
 
 
-class ImpalaState(struct.PyTreeNode):
+class ImpalaState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run. N environments; statistics are None where the config does not ask for them.
 
     `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.

@@ -84,7 +84,7 @@ class PPOParts(NamedTuple):
     keep: tuple[str, ...]
 
 
-class PPOState(struct.PyTreeNode):
+class PPOState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run. N environments; statistics and `intrinsic` are None where the config does not ask for them.
 
     `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.

@@ -81,7 +81,7 @@ class PQNParts(NamedTuple):
     unravel: Callable[[jax.Array], Any]
 
 
-class PQNState(struct.PyTreeNode):
+class PQNState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
 
     params: Any

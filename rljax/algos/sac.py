@@ -119,7 +119,7 @@ class SACParts(NamedTuple):
     critics: slice
 
 
-class SACState(struct.PyTreeNode):
+class SACState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run; `updates` counts gradient steps.
 
     `params` are `actor`, `critic` (both critics, stacked: leaves `[2, ...]`) and `log_alpha` f32 [], the logarithm of the

@@ -3,7 +3,7 @@
 A state is a `flax.struct.PyTreeNode` with `params`, `key` and `iteration`. A field without a role (the optimiser's state, say) is
 whole on every device, and a fork keeps it where it fits.
 
-    class State(struct.PyTreeNode):
+    class State(struct.PyTreeNode, kw_only=True):
         params: Any
         target_params: Any = copy_of_params(lambda params, _: params)
         replay: Any = buffer()

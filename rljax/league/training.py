@@ -54,7 +54,7 @@ class GameParts(NamedTuple):
     tree: GameTree | None
 
 
-class GameState(struct.PyTreeNode):
+class GameState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run of L learners and E games.
 
     Attributes:
@@ -121,7 +121,16 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         lane=jnp.zeros(config.num_envs, jnp.int32),
     )
     league = League.create(parts.rules, params, config.pool_size, config.num_slots) if config.has_pool else None
-    return GameState(params, opt_state, playing, obs, league, key, eval_key, jnp.zeros((), jnp.int32))
+    return GameState(
+        params=params,
+        opt_state=opt_state,
+        env_state=playing,
+        obs=obs,
+        league=league,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
 
 
 def _stack(trees: list[Any]) -> Any:
@@ -365,12 +374,12 @@ def make_games(config: GameConfig) -> Agent:
     def main(state: GameState) -> Any:
         return jax.tree.map(lambda x: x[0], state.params)
 
-    def policy_and_value(state: GameState, obs: Any) -> tuple[jax.Array, jax.Array]:
+    def evaluate_positions(state: GameState, obs: Any) -> tuple[jax.Array, jax.Array]:
         logits, value, _ = policy_and_value(parts.ppo, main(state), obs)
         return logits, value
 
     return Agent(
-        init, step, game_act(parts.ppo.policy, parts.ppo.head, main), config, report=report, policy_and_value=policy_and_value
+        init, step, game_act(parts.ppo.policy, parts.ppo.head, main), config, report=report, policy_and_value=evaluate_positions
     )
 
 

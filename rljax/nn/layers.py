@@ -98,7 +98,7 @@ def normalized(x: jax.Array, norm: str, name: str | None = None) -> jax.Array:
 
 def perceptron(
     x: jax.Array,
-    layers: Iterable[nn.Dense],
+    layers: Iterable[Callable[[jax.Array], jax.Array]],
     activation: str,
     norm: Callable[[jax.Array, int], jax.Array] | None = None,
     film: Callable[[jax.Array], jax.Array] | None = None,

@@ -83,7 +83,7 @@ class AlphaZeroParts(NamedTuple):
     head: ActionHead
 
 
-class AlphaZeroState(struct.PyTreeNode):
+class AlphaZeroState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run of E games: `env_state`, `obs [E, P, ...]`, `length` i32 `[E]` and `returns` f32 `[E]` of
     player 0 are those of the games under way."""
 
@@ -137,10 +137,16 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
     params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
     env_state, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
     params = parts.policy.init(params_key, jax.tree.map(lambda x: x[0, 0], obs))
-    zeros = jnp.zeros(config.num_envs)
-    opt_state = init_optimizer(adam(config), params)
     return AlphaZeroState(
-        params, opt_state, env_state, obs, zeros.astype(jnp.int32), zeros, key, eval_key, jnp.zeros((), jnp.int32)
+        params=params,
+        opt_state=init_optimizer(adam(config), params),
+        env_state=env_state,
+        obs=obs,
+        length=jnp.zeros(config.num_envs, jnp.int32),
+        returns=jnp.zeros(config.num_envs),
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
     )
 
 
@@ -273,11 +279,11 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics, without)
         return state, episode_means(totals) | metrics
 
-    def policy_and_value(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
+    def evaluate_positions(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
         return _policy_and_value(parts, state.params, obs)
 
     return Agent(
-        init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, policy_and_value=policy_and_value
+        init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, policy_and_value=evaluate_positions
     )
 
 

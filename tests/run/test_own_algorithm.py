@@ -42,7 +42,7 @@ class ToyConfig(Config):
         return STEPS * self.num_envs
 
 
-class ToyState(struct.PyTreeNode):
+class ToyState(struct.PyTreeNode, kw_only=True):
     params: Any
     lagging: Any = copy_of_params(lambda params, _: jax.tree.map(lambda x: 2.0 * x, params))
     remembered: jax.Array = buffer(depends_on=("exponent",))

@@ -46,7 +46,7 @@ class DreamerParts(NamedTuple):
     memory: Mapping[str, int]
 
 
-class DreamerState(struct.PyTreeNode):
+class DreamerState(struct.PyTreeNode, kw_only=True):
     """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
 
     params: Any

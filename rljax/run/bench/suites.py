@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -71,9 +72,8 @@ def bench_recurrent(repeats: int) -> None:
     """
     jax.config.update("jax_enable_compilation_cache", False)
     print(hardware())
-    make_peer = None
-    if importlib.util.find_spec("rljax.run.bench.peers") is not None:
-        from rljax.run.bench.peers.recurrent_ppo import make_recurrent_ppo as make_peer
+    peers = "rljax.run.bench.peers"
+    make_peer = importlib.import_module(f"{peers}.recurrent_ppo").make_recurrent_ppo if importlib.util.find_spec(peers) else None
     _print_recurrent(PPOConfig(env="CartPole-v1", total_timesteps=102_400, num_envs=16), make_peer, repeats)
 
 
