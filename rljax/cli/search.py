@@ -20,6 +20,7 @@ from rljax.core.config import env_name, load_config
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.files.folder import check_free
 from rljax.run.search import plan as plans
+from rljax.run.search import study as studies
 from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.space import apply_cell
@@ -61,7 +62,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
 
 def tune(options: Tune, axes: dict[str, Any]) -> None:
     """`rljax tune`: print the best trial and write the files of the study."""
-    tuning.check_optuna()
+    studies.check_optuna()
     same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
     how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
     if options.resume is not None:
@@ -83,7 +84,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
             result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
-    weights = tuning.importances(result.study)
+    weights = studies.importances(result.study)
     if weights:
         say("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
     _print_files(folder)

@@ -37,6 +37,7 @@ import optuna  # noqa: F401 (imported before the forks)
 import orbax.checkpoint  # noqa: F401
 
 import rljax
+import rljax.run.search.study
 import rljax.run.search.sweep_plot
 import rljax.run.search.tune
 from rljax.core.config import Config, config_table
@@ -171,7 +172,7 @@ class Study(Kind):
         noted.write_text(json.dumps(sorted(now)))
 
     def compare(self) -> None:
-        study = rljax.run.search.tune._study(str(self.folder / "study.journal"), "percentile")
+        study = rljax.run.search.study.open_study(str(self.folder / "study.journal"), "percentile")
         states = [trial.state.name for trial in study.get_trials()]
         done = sum(state in ("COMPLETE", "PRUNED") for state in states)
         assert done >= 12, states

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import math
 import os
-import socket
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +15,29 @@ import tomli_w
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
-from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shown
+from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.run.files.folder import CONFIG_FILE
-from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
+from rljax.run.files.outputs import atomic_file, make_folder, read_table
 from rljax.run.files.places import WatchedFolder
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table
-from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
+from rljax.run.search.storage import absolute, file_of, is_inside
+from rljax.run.search.study import (
+    PROCESS,
+    check_optuna,
+    check_same,
+    completed_trials,
+    distributions,
+    draw_study,
+    free_abandoned,
+    make_sampler,
+    open_study,
+    process_name,
+    valid_trials,
+    write_trials,
+)
 
-TUNE_FILE, JOURNAL, TRIALS_FILE, BEST_FILE, PICTURE = "tune.toml", "study.journal", "trials.csv", "best.toml", "tune.png"
-STUDY, PROCESS = "rljax", "process"
+TUNE_FILE, JOURNAL, BEST_FILE, PICTURE = "tune.toml", "study.journal", "best.toml", "tune.png"
 
 RUNGS = 10
 """Number of parts of a training; after each part the worse trials may be pruned."""
@@ -135,47 +145,47 @@ def tune(
     if size < 1:
         raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
     if storage is not None:
-        _study(storage, pruner)  # checks the storage before the folder is created
+        open_study(storage, pruner)  # checks the storage before the folder is created
     if folder is not None and not (folder / TUNE_FILE).exists():
         _create_study_dir(folder, config, chosen, storage, same)
     with contextlib.nullcontext() if folder is None else WatchedFolder(folder) as watched:
-        study = _study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
-        _check_same(study, config, chosen, same)
-        study.set_user_attr(f"{PROCESS} {_process_name()}", True)
-        _free_abandoned(study)
+        study = open_study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
+        check_same(study, config, chosen, same)
+        study.set_user_attr(f"{PROCESS} {process_name()}", True)
+        free_abandoned(study)
 
         def next_batch(size: int) -> list[Any]:
-            left = trials - len(_valid_trials(study))
+            left = trials - len(valid_trials(study))
             if left <= 0:
                 return []
             # A resumed study must not suggest its first trials again, and processes that share one must suggest different ones.
             # The entropies are mixed, not added, since different numbers of trials and processes may have equal sums.
-            here = zlib.crc32(_process_name().encode()) if joined else 0
-            study.sampler = _sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
-            batch = [study.ask(_distributions(chosen)) for _ in range(min(size, left))]
+            here = zlib.crc32(process_name().encode()) if joined else 0
+            study.sampler = make_sampler(config.seed, len(study.get_trials(deepcopy=False)), here)
+            batch = [study.ask(distributions(chosen)) for _ in range(min(size, left))]
             for trial in batch:
-                trial.set_user_attr(PROCESS, _process_name())
+                trial.set_user_attr(PROCESS, process_name())
             return batch
 
         def train(batch: list[Any], size: int) -> None:
             _run_batch(study, batch, programs, size, seeds, episodes, watched)
-            done = [t for t in _valid_trials(study) if t.state.is_finished()]
-            best = f"{study.best_value:.1f}" if _completed_trials(study) else "-"
+            done = [t for t in valid_trials(study) if t.state.is_finished()]
+            best = f"{study.best_value:.1f}" if completed_trials(study) else "-"
             progress(f"{len(done)}/{trials} trials done, best return {best}")
             if watched is not None:
                 watched.check()
-                _write_trials(watched.folder, study, tuple(chosen))
+                write_trials(watched.folder, study, tuple(chosen))
 
         train_batches(programs, next_batch, train, size, seeds=seeds, what="trials", progress=progress)
-        under_way = [t for t in _valid_trials(study) if not t.state.is_finished()]
+        under_way = [t for t in valid_trials(study) if not t.state.is_finished()]
         if under_way:
             progress(f"{len(under_way)} trials are still running in other processes")
-        if not _completed_trials(study):
+        if not completed_trials(study):
             what = "they are still running in other processes" if under_way else "try smaller learning rates"
             raise ConfigError(f"none of {trials} trials has a finite result: {what}")
         best_config = apply_cell(config, study.best_params)
         if folder is not None:
-            _write_trials(folder, study, tuple(chosen))
+            write_trials(folder, study, tuple(chosen))
             with atomic_file(folder / BEST_FILE) as aside:
                 aside.write_text(dump_config(best_config), encoding="utf-8")
             draw_study(study, folder / PICTURE)
@@ -236,106 +246,6 @@ def _storage_of(folder: Path, given: str | None) -> str | None:
     return storage
 
 
-def check_optuna() -> None:
-    """Check that Optuna is installed, before any work is done."""
-    if importlib.util.find_spec("optuna") is None:
-        raise ConfigError(f"tuning needs Optuna: {how_to_install('tune')}")
-
-
-def _distributions(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    return {
-        name: FloatDistribution(x.low, x.high, log=x.log) if isinstance(x, Range) else CategoricalDistribution(x)
-        for name, x in space.items()
-    }
-
-
-def _study(where: str | None, pruner: str) -> Any:
-    """Open or create Optuna's study in a storage, or in memory.
-
-    Raises:
-        ConfigError: the storage cannot be opened.
-    """
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruners = {
-        "percentile": optuna.pruners.PercentilePruner(75.0, n_startup_trials=8, n_warmup_steps=2),
-        "median": optuna.pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=2),
-        "halving": optuna.pruners.SuccessiveHalvingPruner(),
-        "none": optuna.pruners.NopPruner(),
-    }
-    try:
-        storage: Any = where
-        if where is not None:
-            check_storage(where)
-            if "://" not in where:
-                storage = optuna.storages.JournalStorage(journal(where))
-        return optuna.create_study(
-            storage=storage, pruner=pruners[pruner], study_name=STUDY, direction="maximize", load_if_exists=True
-        )
-    except ConfigError:
-        raise
-    except Exception as error:  # drivers of storages raise errors of many types
-        raise ConfigError(f"storage = {shown(where)}: cannot be opened: {first_line(error)}") from error
-
-
-def _sampler(*entropy: int) -> Any:
-    import optuna
-
-    seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-    return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
-
-
-def _process_name() -> str:
-    """Return a name of this process that is unique among machines."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapping[str, Any]) -> None:
-    """Refuse a study with other settings: its trials would be ranked with ours."""
-    what = dump_config(config) + repr({name: str(x) for name, x in space.items()}) + repr(dict(same))
-    if study.user_attrs.get("rljax", what) != what:
-        raise ConfigError("this storage has a study of another configuration, space, seeds, episodes or pruner: give another one")
-    study.set_user_attr("rljax", what)
-
-
-def _free_abandoned(study: Any) -> None:
-    """Mark trials as failed if their process on this machine has ended, so that they are repeated.
-
-    A process that is killed before it writes its name on a trial leaves a trial without a name. Such a trial is marked once all
-    other processes have ended.
-    """
-    from optuna.trial import TrialState
-
-    others = {name.removeprefix(f"{PROCESS} ") for name in study.user_attrs if name.startswith(f"{PROCESS} ")} - {_process_name()}
-    nobodys = all(_is_gone(process) for process in others)
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        process = trial.user_attrs.get(PROCESS)
-        if nobodys if process is None else _is_gone(process):
-            study.tell(trial.number, state=TrialState.FAIL)
-
-
-def _is_gone(process: str) -> bool:
-    """Return whether a process has ended; False if it runs on another machine, since nothing is known of those."""
-    host, _, pid = process.rpartition(":")
-    if host != socket.gethostname():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass  # the process exists but belongs to another user
-    return False
-
-
-def _valid_trials(study: Any) -> list[Any]:
-    """Return all trials except the failed ones, which are repeated."""
-    return [t for t in study.get_trials(deepcopy=False) if t.state.name != "FAIL"]
-
-
 def _run_batch(
     study: Any, batch: list[Any], programs: Programs, size: int, seeds: int, episodes: int, watched: WatchedFolder | None = None
 ) -> None:
@@ -392,13 +302,6 @@ def _run_batch(
                 study.tell(trial, state=TrialState.FAIL)
 
 
-def _completed_trials(study: Any) -> list[Any]:
-    from optuna.trial import TrialState
-
-    found: list[Any] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return found
-
-
 def _create_study_dir(
     folder: Path, config: Config, space: Mapping[str, Any], storage: str | None, same: Mapping[str, Any]
 ) -> None:
@@ -423,59 +326,3 @@ def read_tune(folder: Path) -> tuple[Config, dict[str, Any], str | None, dict[st
     except (KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder / TUNE_FILE}: is not as it was written ({first_line(error)})") from None
     return load_config(folder / CONFIG_FILE), space, storage, same
-
-
-def _write_trials(folder: Path, study: Any, names: tuple[str, ...]) -> None:
-    rows = []
-    for trial in study.get_trials(deepcopy=False):
-        value = "" if trial.value is None else trial.value
-        rows.append([trial.number, trial.state.name.lower(), value, *(trial.params.get(name, "") for name in names)])
-    write_csv(folder / TRIALS_FILE, ["trial", "state", "return", *names], rows)
-
-
-def importances(study: Any) -> dict[str, float]:
-    """Return the importance of each field for the trials' values (PED-ANOVA, Watanabe et al., 2023); {} with too few trials."""
-    import optuna
-
-    if len(_completed_trials(study)) < 4:
-        return {}
-    try:
-        found: dict[str, float] = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
-    except (RuntimeError, ValueError):
-        return {}
-    return {name: x for name, x in found.items() if math.isfinite(x)}
-
-
-def draw_study(study: Any, path: Path) -> None:
-    """Draw the history of a study and the importance of each field."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from rljax.run.view.plot import COLORS, METADATA, STYLE
-
-    complete, weights = _completed_trials(study), importances(study)
-    with matplotlib.rc_context(STYLE), atomic_file(path) as aside:
-        figure = Figure(figsize=(8.0, 3.2), layout="constrained")
-        history, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-        numbers, values = [t.number for t in complete], [t.value for t in complete]
-        history.plot(numbers, values, "o", color=COLORS[0], markersize=4, label="trained to the end")
-        history.plot(numbers, np.maximum.accumulate(values), "-", color=COLORS[1], label="best so far")
-        pruned = [
-            (t.number, t.intermediate_values[max(t.intermediate_values)])
-            for t in study.get_trials(deepcopy=False)
-            if t.state.name == "PRUNED" and t.intermediate_values
-        ]
-        if pruned:
-            history.plot(*zip(*pruned, strict=True), "x", color="0.6", markersize=4, label="pruned, last value")
-        history.set_xlabel("trial")
-        history.set_ylabel("return")
-        history.grid(alpha=0.3)
-        figure.legend(*history.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False)
-        names = list(weights)[::-1]
-        bars.barh(range(len(names)), [weights[name] for name in names], color=COLORS[0])
-        bars.set_yticks(range(len(names)), names)
-        bars.set_xlabel("importance" if names else "importance: too few trials to tell")
-        suffix = path.suffix.lower()
-        figure.savefig(aside, format=suffix[1:], dpi=200, metadata=METADATA[suffix])

@@ -17,6 +17,7 @@ import tomli_w
 import rljax
 from rljax.run.files.outputs import make_folder
 from rljax.run.search import plan as plans
+from rljax.run.search import study as studies
 from rljax.run.search import tune as tuning
 from rljax.run.search.storage import absolute, check_storage, file_of, is_inside, journal
 from tests.run.tiny_runs import assert_refused
@@ -129,7 +130,7 @@ def test_nothing_but_a_study_is_written_to(kind: str, tmp_path: Path) -> None:
 def test_studies_are_known_as_such(tmp_path: Path) -> None:
     for storage in (str(tmp_path / "journal"), f"sqlite:///{tmp_path / 'study.db'}"):
         check_storage(storage)  # there is nothing yet
-        tuning._study(storage, "none")
+        studies.open_study(storage, "none")
         check_storage(storage)
     (tmp_path / "empty").touch()
     check_storage(str(tmp_path / "empty"))
@@ -164,7 +165,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
 def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
     tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
-    tuning._study(str(victim), "none")
+    studies.open_study(str(victim), "none")
     before = victim.read_bytes()
     (study / "link").symlink_to(victim)
     (study / "nowhere").symlink_to(tmp_path / "made.journal")
@@ -189,7 +190,7 @@ def test_a_studys_own_journal_that_leads_elsewhere_is_refused(
 ) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
     tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})
-    tuning._study(str(victim), "none")
+    studies.open_study(str(victim), "none")
     before = victim.read_bytes()
     (study / "study.journal").symlink_to(tmp_path / target)
     message = "there is something other than a study" if target.startswith("study") else "study.journal: leads out of this folder"
@@ -211,12 +212,12 @@ def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path:
 
 def test_a_journal_whose_last_line_was_cut_off_goes_on(tmp_path: Path) -> None:
     path = str(tmp_path / "journal")
-    study = tuning._study(path, "none")
+    study = studies.open_study(path, "none")
     study.enqueue_trial({"learning_rate": 1e-3})
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole + b'{"op_code":4,"worker')  # what a full disk leaves
-    again = tuning._study(path, "none")
+    again = studies.open_study(path, "none")
     assert Path(path).read_bytes().startswith(whole + b'{"op_code":0')
     again.enqueue_trial({"learning_rate": 1e-2})
-    assert len(optuna.load_study(study_name=tuning.STUDY, storage=optuna.storages.JournalStorage(journal(path))).trials) == 2
+    assert len(optuna.load_study(study_name=studies.STUDY, storage=optuna.storages.JournalStorage(journal(path))).trials) == 2
     assert not os.path.lexists(path + ".lock")

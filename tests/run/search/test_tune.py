@@ -16,6 +16,7 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
+from rljax.run.search import study as studies
 from rljax.run.search import tune as tuning
 from rljax.run.search.population import Population, Programs
 from tests.run.tiny_runs import TINY_TOML, assert_refused
@@ -46,7 +47,7 @@ def test_pruned_trials_stop_and_a_smaller_program_goes_on(monkeypatch: pytest.Mo
         def prune(self, study: Any, trial: Any) -> bool:
             return trial.number % 2 == 1 and trial.last_step >= 3
 
-    real = tuning._study
+    real = studies.open_study
 
     def with_half(*arguments: Any) -> Any:
         study = real(*arguments)
@@ -108,12 +109,12 @@ def test_whoever_asks_tells_also_when_something_goes_wrong(monkeypatch: pytest.M
         raise RuntimeError("no")
 
     monkeypatch.setattr(Population, "advance", broken)
-    study = tuning._study(None, "none")
-    batch = [study.ask(tuning._distributions(SPACE)) for _ in range(2)]
+    study = studies.open_study(None, "none")
+    batch = [study.ask(studies.distributions(SPACE)) for _ in range(2)]
     with pytest.raises(RuntimeError, match="no"):
         tuning._run_batch(study, batch, Programs(CONFIG, tuple(SPACE)), 2, 1, 2)
     assert [t.state.name for t in study.get_trials()] == ["FAIL"] * 2
-    assert tuning._valid_trials(study) == []
+    assert studies.valid_trials(study) == []
 
 
 @pytest.mark.slow
@@ -137,11 +138,11 @@ def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_pat
 def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> None:
     how: dict[str, Any] = {"batch_size": 2, "episodes": 2, "run_dir": tmp_path / "a"}
     rljax.tune(CONFIG, SPACE, trials=2, **how)
-    study = tuning._study(str(tmp_path / "a/study.journal"), "none")
+    study = studies.open_study(str(tmp_path / "a/study.journal"), "none")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for owner in (f"{socket.gethostname()}:{gone.pid}", "elsewhere:1"):
-        study.ask(tuning._distributions(SPACE)).set_user_attr(tuning.PROCESS, owner)
+        study.ask(studies.distributions(SPACE)).set_user_attr(studies.PROCESS, owner)
     told: list[str] = []
     found = rljax.resume_tune(tmp_path / "a", trials=4, batch_size=2, progress=told.append)
     assert [t.state.name for t in found.trials] == ["COMPLETE", "COMPLETE", "FAIL", "RUNNING", "COMPLETE"]
