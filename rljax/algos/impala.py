@@ -65,8 +65,7 @@ class ImpalaConfig(PolicyConfig):
     policy_lag: int = static(default=0, doc="the policy that collects is the one of this many iterations ago", ge=0)
     off_policy_correction: bool = static(default=True, doc="false: as if every action were the present policy's own")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
             raise ConfigError(f"num_minibatches = {self.num_minibatches}: must divide num_envs = {self.num_envs}")
 

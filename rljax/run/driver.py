@@ -8,11 +8,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.collect.rollout import NO_ACTION
@@ -65,7 +66,7 @@ MAX_METRICS_BYTES = 100_000_000
 Callback = Callable[[int, dict[str, float]], bool | None]
 
 
-class FitResult(NamedTuple):
+class FitResult(struct.PyTreeNode):
     """Result of `fit`: the trained state and its metrics, as from `make_train`, and the run's progress.
 
     Attributes:
@@ -78,9 +79,9 @@ class FitResult(NamedTuple):
 
     state: Any
     metrics: dict[str, np.ndarray]
-    step: int
-    seeds: int | None
-    complete: bool
+    step: int = struct.field(pytree_node=False)
+    seeds: int | None = struct.field(pytree_node=False)
+    complete: bool = struct.field(pytree_node=False)
 
 
 class Driver:
@@ -163,7 +164,7 @@ class Driver:
         rows = np.moveaxis(rows, 0, -1) if self.start.info.seeds else rows[:, 0].T
         metrics = {name: rows[..., i, :] for i, name in enumerate(self.names)}
         step, complete = self._step(self.done), self.done >= self.last
-        result = FitResult(state, metrics, step, self.start.info.seeds, complete)
+        result = FitResult(state=state, metrics=metrics, step=step, seeds=self.start.info.seeds, complete=complete)
         if stopping.signum is not None and not complete:
             where = "nothing is kept without a run folder" if self.folder is None else f"saved in {self.folder}"
             raise TrainingInterrupted(f"interrupted at step {step:,}, {where}", result, stopping.signum)

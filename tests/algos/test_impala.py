@@ -25,7 +25,7 @@ from rljax import (
     make_agent,
     make_train,
 )
-from rljax.algos.common.state import seen
+from rljax.algos.common.state import normalize_obs
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = ImpalaConfig(
@@ -253,7 +253,7 @@ def test_actions_are_those_of_the_policy_of_so_many_iterations_ago(lag: int) -> 
     for iteration in range(6):
         noise = parts.head.noise(jax.random.split(state.key, 3)[1], (8, 4))
         collected, rollout = collect(state)
-        obs, action = seen(state, rollout.steps.obs), rollout.steps.action
+        obs, action = normalize_obs(state, rollout.steps.obs), rollout.steps.action
         distributions = [parts.head.distribution(parts.policy.apply(params, obs)[0], None) for params in history]
         furthest = [float(jnp.max(jnp.abs(d.log_prob(action) - rollout.log_prob))) for d in distributions]
         acted = max(0, iteration - lag)

@@ -56,6 +56,14 @@ class OnPolicyConfig(AdamConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_minibatches()
+
+    def check_minibatches(self) -> None:
+        """Refuse minibatches of unequal sizes.
+
+        Raises:
+            ConfigError: names the field, its value and what is allowed.
+        """
         batch = self.steps_per_iteration
         if batch % self.num_minibatches:
             raise ConfigError(
