@@ -96,7 +96,7 @@ class DQNConfig(OffPolicyConfig, EpsilonConfig):
 
 
 class DQNParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here."""
+    """Environment and network of a configuration, built once."""
 
     config: DQNConfig
     env: Any

@@ -71,7 +71,7 @@ class ImpalaConfig(PolicyConfig):
 
 
 class ImpalaParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here."""
+    """Environment and policy of a configuration, built once."""
 
     config: ImpalaConfig
     env: Any

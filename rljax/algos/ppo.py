@@ -70,7 +70,7 @@ class PPOConfig(HeadConfig):
 
 
 class PPOParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here.
+    """Environment and policy of a configuration, built once.
 
     `intrinsic` makes the bonus, where the config asks for one; `keep` are the entries of the infos that value heads need.
     """

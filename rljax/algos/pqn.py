@@ -70,7 +70,7 @@ class PQNConfig(OnPolicyConfig, EpsilonConfig):
 
 
 class PQNParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here."""
+    """Environment and network of a configuration, built once."""
 
     config: PQNConfig
     env: Any

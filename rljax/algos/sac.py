@@ -101,7 +101,7 @@ class SACConfig(OffPolicyConfig):
 
 
 class SACParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here.
+    """Environment, policy and critics of a configuration, built once.
 
     Attributes:
         policy: policy and critics; its `space.flat_dim` is A in shapes.

@@ -118,7 +118,7 @@ def _mixed(x: jax.Array) -> jax.Array:
 
 
 class DistillationState(struct.PyTreeNode):
-    """What random network distillation keeps; `target` never changes. Statistics are of raveled observations, and of bonuses."""
+    """State of random network distillation; `target` never changes. Statistics are of raveled observations, and of bonuses."""
 
     target: Any
     params: Any
@@ -134,7 +134,7 @@ def random_network_distillation(
     learning_rate: float | jax.Array = 1e-3,
     gamma: float | jax.Array = 0.99,
 ) -> Intrinsic:
-    """How badly a network predicts what a random one says of an observation (Burda et al., 2018).
+    """Bonus: the error of a network that predicts the outputs of a random one (Burda et al., 2018).
 
     The bonus is the mean squared error of the features, over the running deviation of its discounted return, which goes on where
     episodes end (sections 2.3 and 2.4). Observations are raveled, standardised by running statistics that take in the rollout

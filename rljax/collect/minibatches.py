@@ -35,7 +35,7 @@ def ravel(tree: Any) -> jax.Array:
 
 
 def unraveler(shapes: Any) -> Callable[[jax.Array], Any]:
-    """What makes a tree again of its raveled form; `shapes` is the tree, or its `jax.ShapeDtypeStruct`s."""
+    """Return the function that turns a raveled tree back into a tree of these shapes."""
     leaves, structure = jax.tree.flatten(shapes)
     ends = list(itertools.accumulate(math.prod(x.shape) for x in leaves))
 

@@ -133,7 +133,7 @@ class ReturnNormalizer(struct.PyTreeNode):
         return ReturnNormalizer(low, high)
 
     def scale(self, limit: float = 1.0) -> jax.Array:
-        """What advantages are divided by, f32 []: the range, at least `limit`, so that small returns are not blown up."""
+        """Return the divisor of advantages, f32 []: the range, at least `limit`, so that small returns are not blown up."""
         return jnp.maximum(limit, self.high - self.low)
 
 

@@ -49,7 +49,7 @@ def gae(
 
 
 def explained_variance(target: jax.Array, prediction: jax.Array) -> jax.Array:
-    """How much of the targets' variance the predictions explain, f32 []: 1 is all, 0 none."""
+    """Return the share of the targets' variance that the predictions explain, f32 []: 1 is all, 0 none."""
     return 1.0 - jnp.var(target - prediction) / (jnp.var(target) + 1e-8)
 
 

@@ -19,7 +19,7 @@ from rljax.nn.composite import legal_given
 
 
 class Steps(NamedTuple):
-    """What happened, arrays `[T, N, ...]`.
+    """Steps of a rollout, arrays `[T, N, ...]`.
 
     `next_obs` is the observation that the step led to, before any reset. `mask` and `next_mask` are the legal actions at `obs`
     and at `next_obs`, None where the environment has no masks. `episode_return` and `episode_length` are running totals: those of

@@ -23,7 +23,7 @@ from flax import struct
 
 
 class Role(enum.Enum):
-    """What a field of a state holds."""
+    """Content of a field of a state."""
 
     PER_ENVIRONMENT = enum.auto()
     """Episodes under way, leaves `[N, ...]`: split over devices; a fork keeps all such fields or none."""

@@ -17,7 +17,7 @@ MAX_LEARNERS = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GameConfig(PPOConfig):
-    """What self-play and leagues share. `num_envs` are games played at once, of all learners together; `gamma` and `gae_lambda`
+    """Fields of self-play and leagues. `num_envs` are games played at once, of all learners together; `gamma` and `gae_lambda`
     are per move of a player, and steps those of the game."""
 
     of_games: ClassVar[bool] = True
@@ -74,20 +74,20 @@ class GameConfig(PPOConfig):
 
     @property
     def roles(self) -> tuple[int, ...]:
-        """Of each learner."""
+        """Role of each learner."""
         return (MAIN,)
 
     @property
     def has_pool(self) -> bool:
-        """Whether past players are opponents; else a learner plays all seats and learns from all of them."""
+        """True if past players are opponents; otherwise a learner plays all seats and learns from all of them."""
         return True
 
     def rules(self) -> Rules:
-        """Who plays whom."""
+        """Return the rules of matchmaking."""
         raise NotImplementedError
 
     def _iterations(self, steps: int) -> int:
-        """So many, at least one, as compiled programs count them."""
+        """Return steps as iterations, at least one, and no more than compiled programs can count."""
         return min(-(-steps // self.steps_per_iteration), MAX_COUNT)
 
     def _rules(self, name: str, **changes: Any) -> Rules:

@@ -228,7 +228,7 @@ def _put(level: _Level, x: jax.Array, here: jax.Array) -> jax.Array:
 
 
 def _taken(level: _Level, policies: Policies, player: int) -> jax.Array:
-    """How likely a player does its part of each joint action, `[W, J]`; 1 where it is not to move."""
+    """Return the probability of a player's part in each joint action, `[W, J]`; 1 where it is not to move."""
     probability = policies[player][level.info[:, player]][:, level.action[:, player]]
     return jnp.where(level.moves[:, player, None], probability, 1.0) * level.legal
 
@@ -282,7 +282,7 @@ def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.
 
 
 def nash_conv(tree: GameTree, policies: Policies) -> jax.Array:
-    """How much both players together would gain by a best response to the other's policy, []; 0 in an equilibrium."""
+    """Return the sum of what each player would gain by a best response to the other's policy, []; 0 in an equilibrium."""
     responses = [best_response(tree, policies, player)[0] for player in range(2)]
     return sum(responses, jnp.zeros(())) - jnp.sum(game_values(tree, policies))
 

@@ -81,7 +81,7 @@ class League(struct.PyTreeNode):
         )
 
     def players(self, rules: Rules) -> Players:
-        """Who there is, `[N]`."""
+        """Return which players there are, bool `[N]`."""
         learners = jnp.arange(len(rules.roles))
         return Players(
             role=jnp.concatenate([jnp.array(rules.roles), self.pool.role]),

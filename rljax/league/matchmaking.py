@@ -1,4 +1,4 @@
-"""Who plays whom: prioritised fictitious self-play, and the record of results that it goes by (Vinyals et al., 2019)."""
+"""Matchmaking: prioritised fictitious self-play, and the record of results that it uses (Vinyals et al., 2019)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pfsp_probabilities(
     weighting: str | float | jax.Array = "squared",
     min_probability: float | jax.Array = 0.0,
 ) -> jax.Array:
-    """How likely each opponent is to be played, f32 `[..., N]`.
+    """Return the probability of each opponent, f32 `[..., N]`.
 
     Args:
         win_rate: how likely it is beaten, `[..., N]` in [0, 1].
@@ -68,7 +68,7 @@ class Record(NamedTuple):
 
 
 class Payoff(struct.PyTreeNode):
-    """What every player got against every other, in both directions; old games count less and less.
+    """Results of every player against every other, in both directions; old games count less and less.
 
     Attributes:
         record: `[N, N]`; entry `[i, j]` is of player i against player j.
@@ -109,7 +109,7 @@ class Payoff(struct.PyTreeNode):
         return self.replace(record=jax.tree.map(lambda old, new: old * kept + new, self.record, both))
 
     def win_rate(self) -> jax.Array:
-        """How likely each beats each, a draw as half a win, f32 `[N, N]`; 1/2 where they never met."""
+        """Return the win rate of each player against each, a draw as half a win, f32 `[N, N]`; 1/2 where they never met."""
         games, wins, draws, _ = self.record
         return jnp.where(games > 0, (wins + 0.5 * draws) / jnp.maximum(games, 1e-10), 0.5)
 

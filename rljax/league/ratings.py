@@ -1,4 +1,4 @@
-"""How strong players are, from results: Elo and Plackett-Luce ratings with intervals, and the equilibrium of a payoff matrix."""
+"""Strength of players by results: Elo and Plackett-Luce ratings with intervals, and the equilibrium of a payoff matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a trained league is, exactly, in games that are small enough to be written out."""
+"""Exact values of a trained league, in games that are small enough to be written out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExactReport(NamedTuple):
 
 
 def exact_report(parts: GameParts, state: GameState) -> ExactReport:
-    """Of a run of a game whose tree is small (`exploitability_every` is set).
+    """Compute exact values for a run of a game whose tree is small (`exploitability_every` is set).
 
     Raises:
         ConfigError: the game was not written out, its tree has merged states, or the run has no pool.

@@ -1,4 +1,4 @@
-"""Who plays whom, who is kept and who begins anew: AlphaStar's rules (Vinyals et al., 2019, supplementary pseudocode) and simpler
+"""Rules of opponents, snapshots and resets: those of AlphaStar (Vinyals et al., 2019, supplementary pseudocode) and simpler
 ones. Pure functions of results; nothing here trains. One thing is left out: the pseudocode drops the newest snapshots, as long as
 win rates fall monotonically, before it looks for forgotten ones.
 
@@ -65,7 +65,7 @@ class Players(NamedTuple):
 
 
 def match_probabilities(rules: Rules, learner: int, win_rate: jax.Array, players: Players) -> jax.Array:
-    """How likely a learner's next opponent is each of the players, f32 `[N]`.
+    """Return the probability of each player to be a learner's next opponent, f32 `[N]`.
 
     Args:
         rules: of the league.
@@ -122,7 +122,7 @@ def _lowest(x: jax.Array, which: jax.Array) -> jax.Array:
 
 
 def snapshot_due(rules: Rules, learner: int, win_rate: jax.Array, players: Players, age: jax.Array) -> jax.Array:
-    """Whether a learner is put into the pool, bool []; `age` i32 [] are the iterations since its last snapshot."""
+    """Return whether to put a learner into the pool, bool []; `age` i32 []: iterations since its last snapshot."""
     if rules.name != "alphastar":
         return age >= rules.snapshot_every
     mains = jnp.array([role == MAIN for role in rules.roles])
@@ -134,5 +134,5 @@ def snapshot_due(rules: Rules, learner: int, win_rate: jax.Array, players: Playe
 
 
 def reset_probability(rules: Rules, learner: int) -> float | jax.Array:
-    """How likely a learner begins anew, with its first weights, after a snapshot of it was taken."""
+    """Return the probability that a learner is reset to its first weights after a snapshot."""
     return {MAIN: 0.0, MAIN_EXPLOITER: 1.0, LEAGUE_EXPLOITER: rules.league_reset}[rules.roles[learner]]

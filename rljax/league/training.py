@@ -43,8 +43,10 @@ from rljax.league.rules import MAIN, ROLES, Rules
 
 
 class GameParts(NamedTuple):
-    """What a configuration stands for. `ppo` has the policy, as of one player; `tree` is the game written out, where its exact
-    exploitability is asked for."""
+    """Game, policy and rules of a configuration, built once.
+
+    `ppo` has the policy of one player; `tree` is the game written out, where the exact exploitability is asked for.
+    """
 
     config: GameConfig
     game: Game
@@ -199,7 +201,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
 
 
 def _own_return(parts: GameParts, steps: GameSteps) -> jax.Array:
-    """What the learner has got in its game so far, f32 `[T, E]`: of the first player of its team."""
+    """Return the learner's return in its game so far, f32 `[T, E]`: that of the first player of its team."""
     first = jnp.array([parts.game.teams.index(team) for team in range(max(parts.game.teams) + 1)])
     chosen = first[steps.team][..., None] == jnp.arange(parts.game.num_players)
     return jnp.sum(jnp.where(chosen, steps.returns, 0.0), axis=-1)
@@ -317,7 +319,7 @@ def rating(league: League) -> jax.Array:
 
 
 def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
-    """Of games that ended: the mean return of main agents against others, or of player 0 where it plays itself, length, count."""
+    """Average the games that ended: return of main agents against others (of player 0 in self-play), length, and count."""
     config, learners = parts.config, len(parts.rules.roles)
     returns = _own_return(parts, steps) if config.has_pool else steps.returns[..., 0]
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // learners)

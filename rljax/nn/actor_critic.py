@@ -76,7 +76,7 @@ class ActorCritic(nn.Module):
 
 
 class Features(NamedTuple):
-    """What a stem makes of observations `[B, ...]`.
+    """Outputs of a stem for observations `[B, ...]`.
 
     Attributes:
         x: f32 `[B, D]`; with memory the input's half of the cell's gates.
@@ -194,7 +194,7 @@ class TrunkActorCritic(nn.Module):
 
 
 def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[int, int], float]]:
-    """What `dense_layers` makes the hidden layers NAME_0, NAME_1, ... of, from their sizes, the input's first."""
+    """Describe the hidden layers NAME_0, NAME_1, ... for `dense_layers`, from their sizes, the input's first."""
     return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
 
 

@@ -28,7 +28,7 @@ from rljax.nn.initializers import orthogonal_kernels
 
 
 class CompositeOutputs(NamedTuple):
-    """What a composite distribution is made of: a context for each place of the batch, and the parameters that all places share.
+    """Outputs that define a composite distribution: a context for each place of the batch, and parameters that all places share.
 
     Attributes:
         context: f32 `[..., C]`, before the activation.
@@ -151,7 +151,7 @@ class CompositeDistribution(struct.PyTreeNode):
         return jnp.stack(actions, axis=-1)
 
     def _masks(self) -> tuple[jax.Array | None, jax.Array | None]:
-        """What is legal at all, bool `[..., A]`, and what earlier choices leave legal, bool `[..., A, A]`; None: everything."""
+        """Return which actions are legal, bool `[..., A]`, and which are after earlier choices, bool `[..., A, A]`; None: all."""
         if self.mask is None or self.mask.ndim == self.outputs.context.ndim:
             return self.mask, None
         return jnp.diagonal(self.mask, axis1=-2, axis2=-1), self.mask
@@ -206,7 +206,7 @@ def composite_entropy(distribution: CompositeDistribution, action: jax.Array) ->
 
 
 def legal_given(mask: jax.Array, action: jax.Array, nvec: tuple[int, ...]) -> jax.Array:
-    """What is legal for each head given the actions of those before it, bool `[..., K, W]`; padding is not.
+    """Return the legal actions of each head given the actions of earlier heads, bool `[..., K, W]`; padding is not legal.
 
     Args:
         mask: bool `[..., A]` or `[..., A, A]`, as in `CompositeDistribution`.
@@ -230,5 +230,5 @@ def _exists(nvec: tuple[int, ...]) -> np.ndarray:
 
 
 def _starts(nvec: tuple[int, ...]) -> np.ndarray:
-    """Where each head's actions begin among those of all heads, `[K]`."""
+    """Return the index of each head's first action among those of all heads, `[K]`."""
     return np.cumsum((0, *nvec[:-1]))

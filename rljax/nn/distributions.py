@@ -22,7 +22,7 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
 
 class ActionHead(NamedTuple):
-    """How a network's outputs become actions.
+    """Actions from a network's outputs.
 
     Attributes:
         num_outputs: the length of the network's policy output.
@@ -86,7 +86,7 @@ def several_heads(space: Any) -> tuple[tuple[int, ...], Callable[[jax.Array], An
 
 
 def _named(names: tuple[str, ...]) -> Callable[[jax.Array], dict[str, jax.Array]]:
-    """What makes of actions i32 `[..., heads]` a dictionary of i32 `[...]`, in the order of the heads."""
+    """Return a function from actions i32 `[..., heads]` to a dictionary of i32 `[...]`, in the order of the heads."""
     return lambda action: {name: action[..., i] for i, name in enumerate(names)}
 
 
@@ -220,7 +220,7 @@ def sample_squashed(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> tu
 
 
 def is_bounded(space: Box) -> bool:
-    """Whether every bound is finite; 1e30 stands for infinity too, as in `Box.sample`."""
+    """Return whether every bound is finite; 1e30 stands for infinity too, as in `Box.sample`."""
     return bool(np.all(np.abs(np.asarray(space.low)) < 1e30) and np.all(np.abs(np.asarray(space.high)) < 1e30))
 
 

@@ -90,7 +90,7 @@ class FeedForward(nn.Module):
         return x
 
     def _kernel_shapes(self, shape: tuple[int, ...], num_actions: int) -> list[tuple[int, ...]]:
-        """Of every layer, for inputs of this shape and so many numbers of an action."""
+        """Return the shape of every kernel, for inputs of this shape and a number of action dimensions."""
         shapes: list[tuple[int, ...]] = []
         for channels, kernel, stride in zip(self.channels, self.kernels, self.strides, strict=True):
             shapes.append((kernel, kernel, shape[-1], channels))

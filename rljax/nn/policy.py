@@ -55,11 +55,11 @@ class Policy(nn.Module):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the network has the methods of one with memory."""
+        """True if the network has the methods of one with memory."""
         return hasattr(self.network, "initial_carry")
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
-        """What is remembered where an episode begins: zeros `[*batch, ...]`, or None without memory. Needs no parameters."""
+        """Return the memory that begins an episode: zeros `[*batch, ...]`, or None without memory. Needs no parameters."""
         network: Any = self.network
         return network.initial_carry(batch) if self.in_parts else None
 

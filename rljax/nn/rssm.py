@@ -34,7 +34,7 @@ class Latent(NamedTuple):
 
     @property
     def feature(self) -> jax.Array:
-        """What the heads see, `[..., D + G C]`."""
+        """Input of the heads, `[..., D + G C]`."""
         return jnp.concatenate([self.deter, self.stoch.reshape(*self.stoch.shape[:-2], -1).astype(self.deter.dtype)], axis=-1)
 
 

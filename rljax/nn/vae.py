@@ -12,7 +12,7 @@ from rljax.nn.layers import MLP
 
 
 class VAEOutputs(NamedTuple):
-    """What a `BetaVAE` makes of `x [B, D]`.
+    """Outputs of a `BetaVAE` for `x [B, D]`.
 
     Attributes:
         reconstruction: f32 `[B, D]`.
@@ -64,7 +64,7 @@ class BetaVAE(nn.Module):
         return self.decoder(z)
 
     def embedding(self, x: jax.Array) -> jax.Array:
-        """What the network knows of `x [..., D]`, without noise: the posterior mean `[..., latent]`."""
+        """Return the posterior mean `[..., latent]` of `x [..., D]`, without noise."""
         return self.encode(x)[0]
 
 

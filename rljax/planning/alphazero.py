@@ -74,7 +74,7 @@ class AlphaZeroConfig(OnPolicyConfig):
 
 
 class AlphaZeroParts(NamedTuple):
-    """What a configuration stands for."""
+    """Game and policy of a configuration, built once."""
 
     config: AlphaZeroConfig
     game: Game

@@ -46,8 +46,8 @@ class Node(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """Of B states: the action to take i32 `[B]`, what the search thinks of all of them f32 `[B, A]` (they add up to 1), and the
-    value of the state to the player to move, f32 `[B]`."""
+    """Result of searching B states: the action to take, i32 `[B]`; the weights of all actions, f32 `[B, A]`, which add up to 1;
+    and the value of the state to the player to move, f32 `[B]`."""
 
     action: jax.Array
     weights: jax.Array
@@ -94,7 +94,7 @@ def evaluation_from(policy_and_value: Callable[[Any], tuple[jax.Array, jax.Array
 def search_functions(
     game: Game, params: Any, evaluate: Evaluation
 ) -> tuple[Callable[[jax.Array, Any], mctx.RootFnOutput], Callable[..., Any]]:
-    """What mctx searches with: `root(key, state [B, ...])`, and its recurrent function.
+    """Return the functions that mctx searches with: `root(key, state [B, ...])`, and its recurrent function.
 
     A value is that of the player to move. It counts against the player before, unless that one (or its team) moves again: the
     sign follows who is to move, since not all games alternate. Nothing follows the end of a game.

@@ -1,4 +1,4 @@
-"""What the learners of games share: checks of their configuration, the game with a policy for one player of it, `Agent.act`."""
+"""Parts of the algorithms that learn games: checks of the configuration, the game with a policy for one player, `Agent.act`."""
 
 from __future__ import annotations
 

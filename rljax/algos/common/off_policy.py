@@ -1,4 +1,4 @@
-"""What the learners from replay share: the schedule of steps and updates, the buffer, and how it is filled.
+"""Parts of the off-policy algorithms: the schedule of steps and updates, and the replay buffer.
 
 An iteration is `num_steps` steps of every environment, in turns: `train_every` steps, then `updates_per_step` gradient steps,
 each followed by the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it:
@@ -151,7 +151,7 @@ def normalized_n_step(config: OffPolicyConfig, state: Any, places: Places, n: in
 
 
 def can_learn(config: OffPolicyConfig, replay: Replay) -> jax.Array:
-    """Whether the buffer holds enough to learn from, bool []."""
+    """Return whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 
 
@@ -171,7 +171,7 @@ def update_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Ar
 
 
 def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, EpisodeSums]:
-    """What `run_turns` needs of a state and the steps that led there."""
+    """Return the state with the sums over the episodes that ended, as `run_turns` expects."""
     return state, episode_sums(steps)
 
 

@@ -1,4 +1,4 @@
-"""What the policy gradient algorithms share: a policy with its action head, the rollout of it, and `Agent.act`."""
+"""Parts of the policy gradient algorithms: the policy with its action head, its rollout, and `Agent.act`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ B = TypeVar("B")
 
 
 class PolicyParts(Protocol):
-    """What the parts of an algorithm with a policy have in common."""
+    """Fields that the parts of every algorithm with a policy have."""
 
     @property
     def config(self) -> OnPolicyConfig: ...
@@ -172,7 +172,7 @@ def rollout_outputs(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tu
 
 
 def episode_starts(steps: Steps) -> jax.Array:
-    """Where an episode begins, bool `[T, N]`, given that the carry before the rollout knows it of the first step."""
+    """Return at which steps an episode begins, bool `[T, N]`; the first step is left to the carry before the rollout."""
     done = steps.terminated | steps.truncated
     return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
 

@@ -1,4 +1,4 @@
-"""What the learners of action values share: the network, epsilon-greedy actions, and the schedule of epsilon."""
+"""Parts of the algorithms that learn action values: the network, epsilon-greedy actions, and the schedule of epsilon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rljax.nn.shapes import network_shapes
 
 
 class QParts(Protocol):
-    """What an algorithm's parts hold for `q_values`."""
+    """Fields of an algorithm's parts that `q_values` needs."""
 
     @property
     def network(self) -> nn.Module: ...

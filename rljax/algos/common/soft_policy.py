@@ -158,7 +158,7 @@ def soft_value(
 
 
 def action_noise(policy: SoftPolicy, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """What `sample_action` and `uniform_action` need, f32 `[*shape, A]`: standard normal, for a Discrete standard Gumbel."""
+    """Draw the noise of `sample_action` and `uniform_action`, f32 `[*shape, A]`: standard normal; Gumbel for a Discrete space."""
     sampler = jax.random.normal if isinstance(policy.space, Box) else jax.random.gumbel
     return draw(sampler, key, (*shape, policy.space.flat_dim))
 

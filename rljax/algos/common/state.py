@@ -1,4 +1,4 @@
-"""What the states of all algorithms have in common: how they begin, what the networks see, and how their statistics move."""
+"""Parts of the states of all algorithms: initial fields, normalised observations and rewards, and updates of the statistics."""
 
 from __future__ import annotations
 

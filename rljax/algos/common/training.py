@@ -18,7 +18,7 @@ from rljax.core.keys import as_key
 
 
 class TrainResult(NamedTuple):
-    """What training returns: the final state, and metrics with a leading axis of iterations, each f32 `[num_iterations]`."""
+    """Result of training: the final state, and metrics of each iteration, f32 `[num_iterations]`."""
 
     state: Any
     metrics: dict[str, Any]
@@ -98,7 +98,7 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
 
 
 def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:
-    """Whether an iteration (counted from 0) crosses a multiple of `eval_every` steps, bool []; neither need divide the other.
+    """Return whether an iteration (counted from 0) crosses a multiple of `eval_every` steps, bool [].
 
     That is so where (iteration + 1) * steps mod eval_every < steps, which is worked out without the product: it would
     overflow an i32 after 2^31 steps.

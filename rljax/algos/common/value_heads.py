@@ -61,7 +61,7 @@ class HeadConfig(PolicyConfig):
 
 
 class HeadParts(Protocol):
-    """What the parts of an algorithm with value heads hold for `reward_streams`."""
+    """Fields of an algorithm's parts that `reward_streams` needs."""
 
     @property
     def config(self) -> HeadConfig: ...
@@ -70,7 +70,7 @@ class HeadParts(Protocol):
 
 
 class Heads(NamedTuple):
-    """What each head's stream counts: numbers where there is one head, else f32 `[K]`."""
+    """Discount, trace decay and weight of each value head: numbers for one head, else f32 `[K]`."""
 
     gamma: Any
     gae_lambda: Any
@@ -177,7 +177,7 @@ class Streams(NamedTuple):
 
 
 def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
-    """What each head is to predict the return of: the reward or its components as the losses see them, and the bonus.
+    """Return the rewards of each value head: the scaled reward or its components, and the bonus.
 
     The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
     to find, or be a way out of it.

@@ -212,7 +212,7 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
 
 
 def _can_learn(config: DreamerConfig, replay: Replay) -> jax.Array:
-    """Whether the buffer holds enough to learn from, bool []."""
+    """Return whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 
 

@@ -58,7 +58,7 @@ class Imagined(NamedTuple):
 
 
 class LossAux(NamedTuple):
-    """What an update needs beside the gradient: latents `[T, B, ...]` to write back, the running range of returns, metrics."""
+    """Results of a loss beside the gradient: latents `[T, B, ...]` to write back, the running range of returns, metrics."""
 
     latents: Latent
     returns: ReturnNormalizer
@@ -115,7 +115,7 @@ def world_model_loss(
 
 
 def entropy_of(log_probs: jax.Array) -> jax.Array:
-    """Of all groups together, f32 `[...]`, of log probabilities `[..., G, C]`."""
+    """Return the entropy of all groups together, f32 `[...]`, from log probabilities `[..., G, C]`."""
     return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=(-2, -1))
 
 

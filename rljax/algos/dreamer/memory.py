@@ -1,4 +1,4 @@
-"""What a Dreamer run keeps in memory, worked out from its configuration before anything is compiled."""
+"""Memory that a Dreamer run needs, computed from its configuration before anything is compiled."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _windows(networks: Networks, shape: tuple[int, int, int]) -> tuple[list[int]
 
 
 def check_dreamer_memory(config: DreamerConfig, networks: Networks, row: DreamerRow) -> dict[str, int]:
-    """What `dreamer_memory` says, where the device has as much.
+    """Return `dreamer_memory`, after checking that the device has as much.
 
     Raises:
         ConfigError: it has less; says what would fit.

@@ -173,7 +173,7 @@ def init_networks(networks: Networks, key: jax.Array, obs: Any) -> dict[str, Any
 
 
 def is_image(x: Any, batch_ndim: int = 0) -> bool:
-    """Whether a leaf of observations with `batch_ndim` leading axes is of images: uint8 `[H, W, C]`, all else are vectors."""
+    """Return whether a leaf of observations with `batch_ndim` leading axes holds images, uint8 `[H, W, C]`, or else vectors."""
     return len(x.shape) == batch_ndim + 3 and x.dtype == jnp.uint8
 
 
@@ -196,7 +196,7 @@ def encode(networks: Networks, params: Any, obs: Any, batch_ndim: int) -> jax.Ar
 
 
 def observation_parts(obs: Any, batch_ndim: int) -> Parts:
-    """What a decoder is to predict: all vectors as one, and images in [0, 1]."""
+    """Return the targets of a decoder: all vectors as one, and images in [0, 1]."""
     batch = jax.tree.leaves(obs)[0].shape[:batch_ndim]
     vectors, images = [], []
     for x in jax.tree.leaves(obs):
@@ -208,7 +208,7 @@ def observation_parts(obs: Any, batch_ndim: int) -> Parts:
 
 
 class DreamerPolicy(NamedTuple):
-    """How a policy's outputs become actions, f32 vectors `[..., A]`: one-hot for each head, or numbers.
+    """Actions from a policy's outputs, as f32 vectors `[..., A]`: one-hot for each head, or numbers.
 
     Attributes:
         size: A.

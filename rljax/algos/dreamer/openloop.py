@@ -1,4 +1,4 @@
-"""What a Dreamer world model foresees: after a few observed steps, everything from the actions alone.
+"""Open-loop predictions of a Dreamer world model: after a few observed steps, everything from the actions alone.
 
 A model that gets the wrong step's action, or none, learns with falling losses all the same; its open-loop predictions then are
 no better than those from shuffled actions, or than the last frame again.
@@ -114,7 +114,7 @@ def mean_squared_error(prediction: Parts, truth: Parts) -> jax.Array:
 
 
 def valid_rows(batch: Replayed, context: int) -> jax.Array:
-    """Whether each row after the context comes before the first that begins another episode, bool `[H, B]`."""
+    """Return which rows after the context come before the first that begins another episode, bool `[H, B]`."""
     return jnp.cumsum(batch.is_first[context:], axis=0) == 0
 
 

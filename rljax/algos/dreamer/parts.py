@@ -18,8 +18,8 @@ from rljax.nn.rssm import Latent
 
 
 class Arrival(NamedTuple):
-    """How the environments came to where they are, arrays `[N]`: the reward on arriving, and whether an episode begins, is over,
-    or is over for good there."""
+    """Arrival of the environments at their observations, arrays `[N]`: the reward, and whether an episode begins, ends, or
+    terminates there."""
 
     reward: jax.Array
     is_first: jax.Array
@@ -28,14 +28,14 @@ class Arrival(NamedTuple):
 
 
 class PolicyCarry(NamedTuple):
-    """What the policy remembers: the state and the action `[..., A]` at the observation before; zeros begin an episode."""
+    """Memory of the policy: latent state and action `[..., A]` at the observation before; zeros begin an episode."""
 
     latent: Latent
     action: jax.Array
 
 
 class DreamerParts(NamedTuple):
-    """What a configuration stands for: built once, closed over by every function here; `memory` as `dreamer_memory` says it."""
+    """Environment and networks of a configuration, built once; `memory` is that of `dreamer_memory`."""
 
     config: DreamerConfig
     env: Any

@@ -1,4 +1,4 @@
-"""What Dreamer keeps of every step, and how sequences of it come out of the buffer and go back."""
+"""Rows of Dreamer's replay buffer: what they hold, and sequences read from it and written back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a world model's representation can be trained by instead of reconstruction, and the random shift that one of them needs.
+"""Losses that train a world model's representation instead of reconstruction, and the random shift that one of them needs.
 
 Pure functions of batches that are flattened already: N = B T steps. All compute in f32, whatever they are given.
 """

@@ -68,7 +68,7 @@ class GameSteps(NamedTuple):
 
 
 class GameNoise(NamedTuple):
-    """What T steps of E games draw: for actions, the teams and lanes of games that begin (i32 `[T, E]`), and the environments."""
+    """Random numbers of T steps of E games: for actions, teams and lanes of games that begin (i32 `[T, E]`), and environments."""
 
     action: jax.Array
     team: jax.Array
@@ -88,7 +88,7 @@ def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, jax
 
 
 def moves_without_action(mask: jax.Array, moves: jax.Array, nvec: tuple[int, ...]) -> jax.Array:
-    """How often some head of a player who was to move had no legal action, f32 []: `mask [..., Q, A]`, `moves [..., P]`."""
+    """Count how often some head of a player to move had no legal action, f32 []; `mask [..., Q, A]`, `moves [..., P]`."""
     looked = moves if mask.shape[-2] == moves.shape[-1] else jnp.any(moves, axis=-1, keepdims=True)
     return steps_without_action(mask, nvec=nvec, relevant=looked)
 
@@ -163,7 +163,7 @@ class TurnAdvantages(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """Of each player, going backwards: the rewards since the step before its next move, and that move."""
+    """Sums of each player, going backwards: the rewards since the step before its next move, and that move."""
 
     reward: jax.Array
     value: jax.Array

@@ -48,7 +48,7 @@ class Replay(struct.PyTreeNode):
 
 
 class Places(NamedTuple):
-    """Where samples lie: arrays i32 `[B]` of the row (of a window: its first) and the environment."""
+    """Positions of samples in the buffer, i32 `[B]`: the row (the first of a window) and the environment."""
 
     row: jax.Array
     env: jax.Array
@@ -128,7 +128,7 @@ def _write(ring: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
 
 
 def num_windows(replay: Replay, length: int = 1) -> jax.Array:
-    """How many windows of `length` rows that follow each other the buffer holds, over all environments, i32 []."""
+    """Count the windows of `length` consecutive rows in the buffer, over all environments, i32 []."""
     return jnp.maximum(replay.size - length + 1, 0) * replay.num_envs
 
 

@@ -1,4 +1,4 @@
-"""What is sampled from a replay buffer beside single steps: sequences, trajectories, and steps grouped by their episode."""
+"""Samples of a replay buffer that are more than single steps: sequences, trajectories, and steps grouped by their episode."""
 
 from __future__ import annotations
 

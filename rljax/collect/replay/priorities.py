@@ -100,7 +100,7 @@ def update_priorities(priorities: Priorities, places: Places, weight: jax.Array)
 
 
 def importance_weights(probability: jax.Array, num_steps: jax.Array, beta: float | jax.Array) -> jax.Array:
-    """What undoes the bias of a prioritised sample: `(num_steps * probability)^-beta`, over the largest of the sample (eq. 3.4).
+    """Return weights that undo the bias of a prioritised sample: `(num_steps * probability)^-beta` over their maximum (eq. 3.4).
 
     Args:
         probability: f32 `[B]`, from `sample_priorities`.
