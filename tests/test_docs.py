@@ -141,3 +141,10 @@ def test_a_tutorial_is_its_notebook_with_texts_code_and_what_it_prints_and_draws
         assert page.count(f"]({name})") == 1
         with Image.open(io.BytesIO(data)) as picture:
             assert picture.format == Path(name).suffix[1:].upper()
+
+
+def test_the_layout_names_every_folder_of_the_library() -> None:
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "rljax").rglob("__init__.py")} - {"rljax"}
+    named = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert packages <= set(named)
+    assert all((ROOT / name).is_dir() for name in named)
