@@ -1,4 +1,4 @@
-"""Write the tables of README.md from the records in this folder: `python results/tables.py`.
+"""Write the tables of README.md and docs/ from the records in this folder: `python results/tables.py`.
 
 A table stands between `<!-- results: NAME -->` and `<!-- end -->`, and is made anew each time; nothing else of the file changes.
 A row whose experiment has no record yet comes from `earlier.json`, which holds what was measured before there were records, and
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-PAGES = (FOLDER.parent / "README.md",)
+PAGES = (FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md")))
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Record = dict[str, Any]
@@ -364,8 +364,9 @@ def filled(text: str) -> str:
 def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        page.write_text(filled(text), encoding="utf-8")
-        print(page.name, "unchanged" if filled(text) == text else "written", file=sys.stderr)
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
+            print(page.relative_to(FOLDER.parent), "written", file=sys.stderr)
 
 
 if __name__ == "__main__":

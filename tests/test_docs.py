@@ -1,16 +1,26 @@
-"""The reference pages name what is public, all of it and nothing else. The site itself is built by `mkdocs build --strict`."""
+"""The reference names what is public, all of it and nothing else; links lead somewhere; README and notebooks are pages.
+
+The site itself is built by `mkdocs build --strict`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import io
 import re
 from functools import reduce
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from PIL import Image
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 PUBLIC = ("rljax", "rljax.envs", "rljax.league", "rljax.planning")
 
 
@@ -39,6 +49,12 @@ def found(path: str) -> object:
     raise AttributeError(path)
 
 
+spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+assert spec is not None
+assert spec.loader is not None
+hooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hooks)
+
 PAGES = {page.relative_to(DOCS).as_posix(): rendered(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")}
 RENDERED = [path for paths in PAGES.values() for path in paths]
 
@@ -63,6 +79,72 @@ def test_nothing_is_on_two_pages() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    assert set(re.findall(r": ([\w/]+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)) == set(
-        PAGES
+    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    tutorials = [f"tutorials/{notebook.stem}.md" for notebook in NOTEBOOKS]
+    assert sorted(listed) == sorted([*PAGES, "index.md", *tutorials])
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_and_files_in_prose_exist(path: Path) -> None:
+    """Names such as `rljax.fit`, and links to other files, as somebody meets them who reads the files in the repository."""
+    prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    if path.name != "CHANGELOG.md":  # it names what has gone
+        for name in re.findall(r"`(rljax(?:\.\w+)+)(?:\([^`]*\))?`", prose):
+            found(name)
+    targets = [match[1] for match in hooks.LINK.finditer(prose)]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "written", "linked"),
+    [
+        ("index.md", "[x](docs/api/training.md#runs)", "[x](api/training.md#runs)"),
+        ("index.md", "![x](docs/images/curves.png)", "![x](images/curves.png)"),
+        ("index.md", "[x](notebooks/01_quickstart.ipynb)", "[x](tutorials/01_quickstart.md)"),
+        ("index.md", "[x](LICENSE) [y](examples/)", "[x](REPO/blob/main/LICENSE) [y](REPO/tree/main/examples)"),
+        ("guides/runs.md", "[x](../../README.md#resume)", "[x](../index.md#resume)"),
+        (
+            "guides/runs.md",
+            "[x](looking.md), [y](../../examples/memory.py)",
+            "[x](looking.md), [y](REPO/blob/main/examples/memory.py)",
+        ),
+        ("tutorials/01_quickstart.md", "[x](02_seeds_and_sweeps.ipynb)", "[x](02_seeds_and_sweeps.md)"),
+        ("results.md", "[x](https://a.b/c), [y](#games)", "[x](https://a.b/c), [y](#games)"),
+    ],
+)
+def test_links_between_files_become_links_between_pages(page: str, written: str, linked: str) -> None:
+    assert hooks.relink(written, page) == linked.replace("REPO", hooks.REPOSITORY)
+
+
+def test_names_in_prose_become_links_to_the_reference() -> None:
+    assert (
+        hooks.link_names("`rljax.fit` and `rljax.fit(config)`") == "[`rljax.fit`][rljax.fit] and [`rljax.fit(config)`][rljax.fit]"
     )
+    for left_alone in ("[`rljax.fit`](x.md)", "`rljax.envs`", "`fit`", "`rljax plot`"):
+        assert hooks.link_names(left_alone) == left_alone
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_is_its_notebook_with_texts_code_and_what_it_prints_and_draws(path: Path) -> None:
+    page, pictures = hooks.tutorial(path)
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    outputs = [output for cell in code for output in cell.outputs]
+    for cell in notebook.cells[1:]:
+        assert cell.source in page
+    assert page.startswith(notebook.cells[0].source.splitlines()[0])
+    assert "badge.svg" not in page, "fetched from elsewhere"
+    for output in outputs:
+        assert output.get("text", "").rstrip() in page
+    assert len(pictures) == sum(any(kind.startswith("image/") for kind in output.get("data", {})) for output in outputs) >= 2
+    for name, data in pictures.items():
+        assert page.count(f"]({name})") == 1
+        with Image.open(io.BytesIO(data)) as picture:
+            assert picture.format == Path(name).suffix[1:].upper()
+
+
+def test_the_layout_names_every_folder_of_the_library() -> None:
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "rljax").rglob("__init__.py")} - {"rljax"}
+    named = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert packages <= set(named)
+    assert all((ROOT / name).is_dir() for name in named)

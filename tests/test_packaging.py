@@ -87,4 +87,6 @@ def test_one_name_to_install_by_and_plug_ins_of_the_same_jax() -> None:
     (bound,) = (r.removeprefix("jax") for r in project["dependencies"] if r.startswith("jax>="))
     for extra in ("cuda12", "cuda13", "tpu"):
         assert project["optional-dependencies"][extra] == [f"jax[{extra}]{bound}"]
-    assert set(re.findall(rf"{DISTRIBUTION}\[(\w+)\]", (REPO / "README.md").read_text())) <= set(project["optional-dependencies"])
+    pages = [REPO / "README.md", *(REPO / "docs").rglob("*.md")]
+    named = {extra for page in pages for extra in re.findall(rf"{DISTRIBUTION}\[(\w+)\]", page.read_text())}
+    assert {"onnx", "tune", "video"} <= named <= set(project["optional-dependencies"])

@@ -1,4 +1,4 @@
-"""The README is true: every block of code in it runs, pasted as it stands."""
+"""The README and the pages of docs/ are true: every block of code in them runs, pasted as it stands."""
 
 from __future__ import annotations
 
@@ -11,19 +11,49 @@ from pathlib import Path
 import pytest
 
 from rljax.cli.main import main
+from rljax.core.config import load_config
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
-PYTHON = [block for language, block in BLOCKS if language == "python"]
-COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if language == "bash" for line in block.splitlines()]
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    path.relative_to(ROOT).as_posix(): re.findall(r"```(\w*)\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+"""The blocks of each page: language, text."""
+PYTHON = [
+    pytest.param(block, marks=() if (page, i) == ("README.md", 0) else pytest.mark.slow, id=f"{page}:{i}")
+    for page, blocks in PAGES.items()
+    for i, block in enumerate(text for language, text in blocks if language == "python")
+]
+COMMANDS = {
+    page: [line.split("#")[0].strip() for language, block in blocks if language == "bash" for line in block.splitlines()]
+    for page, blocks in PAGES.items()
+}
+MADE = {
+    "README.md": ["runs/cartpole_ppo", "runs/cartpole_ppo-2/config.toml"],
+    "docs/guides/exporting.md": ["policy/greedy.jax"],
+    "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png"],
+    "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
+    "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
+    "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
+    "docs/guides/training.md": ["runs/mine", "runs/cartpole_ppo-2", "runs/ppo"],
+}
+"""What the commands of a page leave behind."""
 
 
-def test_every_block_is_python_or_bash() -> None:
-    assert {language for language, _ in BLOCKS} == {"python", "bash"}
-    assert len(PYTHON) >= 4
+def runnable(page: str) -> list[str]:
+    """The commands of a page that need neither a network nor minutes."""
+    commands = [command.split("&&")[-1].strip() for command in COMMANDS[page]]
+    return [command for command in commands if command.startswith("rljax ") and "bench" not in command]
 
 
-@pytest.mark.parametrize("block", [pytest.param(x, marks=pytest.mark.slow if i else (), id=str(i)) for i, x in enumerate(PYTHON)])
+def test_every_block_is_run_in_some_way() -> None:
+    blocks = [(language, text) for page in PAGES.values() for language, text in page]
+    assert {language for language, _ in blocks} == {"python", "bash", "toml"}
+    assert len(PYTHON) >= 18
+    assert sum(len(runnable(page)) for page in PAGES) >= 35
+
+
+@pytest.mark.parametrize("block", PYTHON)
 def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-i", "-q"], input=block + "\n", cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
@@ -32,30 +62,48 @@ def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: P
     assert "Error" not in done.stderr, done.stderr
     if "greedy return" in block:
         assert float(done.stdout.split()[-1]) >= 475
-    if "class Walk" in block:
+    if "return at the end" in block:
         assert float(done.stdout.split()[-1]) > -0.8  # 3 to 8 steps away, 0.1 each
     if "class Recall" in block:
         assert float(done.stdout.split()[-1]) > 0.8  # 0.9 at best, a third of the answers right by chance
 
 
+def test_figures_that_blocks_print_are_looked_at() -> None:
+    text = "".join(str(blocks) for blocks in PAGES.values())
+    assert [text.count(words) for words in ("greedy return, mean", "return at the end", "class Recall")] == [1, 1, 1]
+
+
 def test_the_two_main_commands_come_first() -> None:
-    assert COMMANDS[:2] == ["pip install -e . && rljax train cartpole_ppo", 'pip install -e ".[test]" && pytest']
+    assert COMMANDS["README.md"][:2] == ["pip install -e . && rljax train cartpole_ppo", 'pip install -e ".[test]" && pytest']
+
+
+def named_files(page: str) -> dict[str, str]:
+    """The TOML blocks of a page, by the file name in their first line."""
+    return {block.split("\n", 1)[0].removeprefix("# "): block for language, block in PAGES[page] if language == "toml"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if named_files(page)])
+def test_files_that_a_page_shows_are_configurations(page: str, tmp_path: Path) -> None:
+    for name, text in named_files(page).items():
+        (tmp_path / name).write_text(text)
+        load_config(tmp_path / name)
 
 
 @pytest.mark.slow
-def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
+def test_command_lines_of_a_page_run_one_after_the_other(
+    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda _: "quit")
-    Path("my_config.toml").write_text('algorithm = "ppo"\nnum_envs = 2\nnum_steps = 32\n')
-    commands = [command.split("&&")[-1].strip() for command in COMMANDS]
-    commands = [command for command in commands if command.startswith("rljax ") and "bench" not in command]
-    assert len(commands) >= 14
-    for command in commands:
+    for name, text in named_files(page).items():
+        Path(name).write_text(text)
+    for command in runnable(page):
         arguments = shlex.split(command)[1:]
         if arguments[0] == "train":
             if "--total-timesteps" in arguments:
                 at = arguments.index("--total-timesteps") + 1
-                arguments[at] = {"50_000": "1024", "100_000": "2048"}[arguments[at]]
+                arguments[at] = {"200_000": "1024", "300_000": "2048"}[arguments[at]]
             elif "--resume" not in arguments:
                 steps = "4096" if "selfplay" in arguments[1] else "512"
                 arguments += ["--total-timesteps", steps, "--eval-every", "256"]
@@ -69,23 +117,8 @@ def test_command_lines_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
             arguments += ["--games", "2"]
         main(arguments)
         assert capsys.readouterr().out, command
-    assert sorted(p.name for p in Path("runs").iterdir()) == [
-        "biased_rps_league",
-        "cartpole_ppo",
-        "cartpole_ppo-2",
-        "cartpole_ppo-3",
-        "mine",
-        "mine-fork",
-        "ppo",
-        "tictactoe_selfplay",
-    ]
-    for made in (
-        "tournament.png",
-        "curves.png",
-        "agent.gif",
-        "policy/greedy.jax",
-        "runs/cartpole_ppo-3/tensorboard",
-        "sweeps/cartpole_ppo-2/sweep.png",
-        "tunes/cartpole_ppo/tune.png",
-    ):
-        assert Path(made).exists(), made
+    assert [made for made in MADE.get(page, []) if not Path(made).exists()] == []
+
+
+def test_pages_whose_commands_leave_something_are_pages() -> None:
+    assert set(MADE) <= set(PAGES)

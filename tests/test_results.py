@@ -21,7 +21,6 @@ from rljax.run.search.tune import PRIORS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OTHERS = ("earlier", "campaign")
 """How records are called that are of no experiment."""
 RECORDS = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json") if not path.stem.startswith(OTHERS)}
@@ -34,6 +33,7 @@ assert spec is not None
 assert spec.loader is not None
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
+PAGES: tuple[Path, ...] = tables.PAGES
 
 
 def phrases() -> list[str]:
@@ -54,7 +54,7 @@ def unlisted(text: str) -> list[str]:
     return [text[max(0, found.start() - 40) : found.end() + 40] for found in NUMBER.finditer(text)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_number_outside_the_tables_is_in_a_listed_phrase(page: Path) -> None:
     """If this fails: record a measured number with `rljax reproduce`, or list a phrase of another in results/phrases.toml."""
     assert unlisted(page.read_text(encoding="utf-8")) == []
@@ -80,13 +80,15 @@ def test_tests_that_hold_a_phrase_exist() -> None:
 
 def test_the_tables_are_what_the_records_give() -> None:
     """If this fails: python results/tables.py."""
-    for page in tables.PAGES:
+    for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert tables.filled(text) == text
 
 
 def test_every_table_is_shown_and_of_known_experiments() -> None:
-    shown = {name for page in tables.PAGES for _, name, _ in tables.BLOCK.findall(page.read_text(encoding="utf-8"))}
+    found = [name for page in PAGES for _, name, _ in tables.BLOCK.findall(page.read_text(encoding="utf-8"))]
+    shown = set(found)
+    assert sorted(found) == sorted(shown), "a table on two pages"
     assert shown >= set(tables.TABLES)
     assert set(EXPERIMENTS) >= {name for _, makers in tables.TABLES.values() for name in makers}
     in_tables = {name for _, makers in tables.TABLES.values() for name in makers} | {name for name in shown if "bench" in name}

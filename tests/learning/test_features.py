@@ -44,7 +44,7 @@ def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> 
 
 
 def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
-    """Three seeds, for time; ten are in the README's table."""
+    """Three seeds, for time; ten are in the table of docs/results.md."""
     config = rljax.load_config("target_pick_ppo", eval_every=None)
     found = reported(figure, lambda report: features.picks(report, "transformer", config), 3)
     assert (found["transformer, 2 to 6 targets"] >= 7.2).all(), found

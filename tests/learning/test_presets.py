@@ -13,7 +13,7 @@ import pytest
 import rljax
 
 SEEDS = 5
-"""Those of the README's table are 20 others (`rljax reproduce`); with a quarter of them the slow tests end in time."""
+"""Those of the table in docs/results.md are 20 others (`rljax reproduce`); with a quarter of them the slow tests end in time."""
 
 
 def trained(config: Any) -> tuple[np.ndarray, Any]:
@@ -47,7 +47,7 @@ def trained(config: Any) -> tuple[np.ndarray, Any]:
 def test_every_seed_solves_the_presets_task(
     preset: str, max_steps: int, threshold: float, mean: float, figure: Callable[[str], None]
 ) -> None:
-    """`mean` over seeds is close to that of the README's table."""
+    """`mean` over seeds is close to that of the table in docs/results.md."""
     config = rljax.load_config(preset)
     assert config.total_timesteps <= max_steps
     returns, _ = trained(config)

@@ -1,6 +1,6 @@
 """Benchmarks: compile time and run time apart, medians, interleaved with a peer library if one is installed.
 
-`rljax reproduce bench_NAME` records a suite for the README.
+`rljax reproduce bench_NAME` records a suite for docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""What mkdocs cannot do as it stands: the README as the start page, the notebooks as tutorials, links that leave docs/."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]")
+"""A link that is a picture from elsewhere; a page of the site fetches nothing."""
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)(#[^)\s]*)?\)")
+NAME = re.compile(r"(?<!\[)`(rljax(?:\.\w+)+)(\([^`]*\))?`(?!\])")
+UNTOUCHED = re.compile(r"(^```.*?^```$|^#+ .*?$)", re.DOTALL | re.MULTILINE)
+"""Code and headings."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the start page and the tutorials."""
+    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
+    for notebook in NOTEBOOKS:
+        text, pictures = tutorial(notebook)
+        files.append(File.generated(config, f"tutorials/{notebook.stem}.md", content=text))
+        for name, data in pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=data))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Lead links where their targets are on the site, and names of rljax to the reference."""
+    pieces = UNTOUCHED.split(markdown)
+    changed = [piece if i % 2 else link_names(relink(piece, page.file.src_uri)) for i, piece in enumerate(pieces)]
+    return "".join(changed)
+
+
+def tutorial(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown with its outputs, and the pictures in it by file name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(BADGE.sub(r"[\1]", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        outputs = cell["outputs"]
+        if printed := "".join("".join(output.get("text", "")) for output in outputs):
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+        for output in outputs:
+            for kind in ("png", "gif"):
+                if data := output.get("data", {}).get(f"image/{kind}"):
+                    name = f"{path.stem}_{len(pictures) + 1}.{kind}"
+                    pictures[name] = base64.b64decode("".join(data))
+                    parts.append(f"![what the code above draws]({name})")
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def source_of(page: str) -> str:
+    """The file of the repository that a page of the site is made from."""
+    if page == "index.md":
+        return "README.md"
+    return page.replace("tutorials/", "notebooks/").replace(".md", ".ipynb") if page.startswith("tutorials/") else f"docs/{page}"
+
+
+def relink(text: str, page: str) -> str:
+    """Links between files of the repository as links between pages; what is on no page is linked in the repository."""
+
+    def moved(match: re.Match[str]) -> str:
+        target = os.path.normpath(os.path.join(os.path.dirname(source_of(page)), match[1]))
+        if not (ROOT / target).exists():
+            return match[0]
+        if target == "README.md":
+            target = "index.md"
+        elif target.endswith(".ipynb"):
+            target = f"tutorials/{Path(target).stem}.md"
+        elif target.startswith("docs/"):
+            target = target.removeprefix("docs/")
+        else:
+            kind = "tree" if (ROOT / target).is_dir() else "blob"
+            return f"]({REPOSITORY}/{kind}/main/{target}{match[2] or ''})"
+        return f"]({os.path.relpath(target, os.path.dirname(page))}{match[2] or ''})"
+
+    return LINK.sub(moved, text)
+
+
+def referenced() -> set[str]:
+    """The names that the reference shows at the top of an entry."""
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    return {path for page in pages for path in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+def link_names(text: str) -> str:
+    """`rljax.fit` and `rljax.fit(...)` as links to the reference."""
+    known = referenced()
+    return NAME.sub(lambda m: f"[{m[0]}][{m[1]}]" if m[1] in known else m[0], text)
