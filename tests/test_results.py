@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.core.config import config_table, load_config, preset_names
+from rljax.core.config import config_table, load_config
 from rljax.run.reproduce import EXPERIMENTS
 from rljax.run.reproduce.experiments import FIRST_SEED
-from rljax.run.reproduce.report import summarize
-from rljax.run.search.tune import PRIORS
+from rljax.run.reproduce.report import summarize, to_plain
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -121,64 +120,13 @@ def test_a_record_is_whole_and_its_summary_is_of_its_raw_values(name: str) -> No
 SET = {"seed", "eval_every", "eval_episodes", "exploitability_every"}
 """What experiments set that does not change what is learned."""
 
-ARMS: dict[str, dict[str, tuple[str, str]]] = {
-    "biased_rps_league": {
-        "league": ("biased_rps_league", ""),
-        "self-play": ("biased_rps_league", "algorithm ent_coef"),
-        "self-play with the league's entropy bonus": ("biased_rps_league", "algorithm"),
-        "uniform pool": ("biased_rps_league", "algorithm ent_coef opponents"),
-    },
-    "composite": {
-        "autoregressive": ("composite_ppo", "action_heads"),
-        "independent": ("composite_ppo", "action_heads"),
-    },
-    "critics": {
-        "privileged critic": ("hidden_bit_ppo", "total_timesteps"),
-        "public critic": ("hidden_bit_ppo", "total_timesteps env"),
-        "two value heads": ("hidden_bit_ppo_heads", "total_timesteps env"),
-        "one value head": ("hidden_bit_ppo_heads", "total_timesteps env value_heads head_weights"),
-    },
-    "entities": {
-        "transformer": ("target_pick_ppo", ""),
-        "MLP": ("target_pick_ppo", "total_timesteps network"),
-    },
-    "exploration": {
-        "count": ("sparse_gridworld_ppo_count", ""),
-        "rnd": ("sparse_gridworld_ppo_rnd", ""),
-        "none": ("sparse_gridworld_ppo_count", "intrinsic"),
-    },
-    "memory": {
-        "T-maze, gru": ("tmaze_ppo_gru", ""),
-        "T-maze, lstm": ("tmaze_ppo_lstm", ""),
-        "T-maze, block_gru": ("tmaze_ppo_gru", "network"),
-        "T-maze, mlp": ("tmaze_ppo_gru", "network"),
-        "memory chain, gru": ("memory_chain_ppo_gru", ""),
-        "memory chain, mlp": ("memory_chain_ppo_gru", "network"),
-    },
-    "number_duel_league": {
-        "league": ("number_duel_league", ""),
-        "self-play": ("number_duel_league", "algorithm ent_coef snapshot_every"),
-        "self-play with the league's entropy bonus": ("number_duel_league", "algorithm snapshot_every"),
-    },
-    "policy_lag": {
-        "V-trace": ("cartpole_impala", "total_timesteps policy_lag off_policy_correction"),
-        "no correction": ("cartpole_impala", "total_timesteps policy_lag off_policy_correction"),
-    },
-    "tuning": {
-        "tuned": ("cartpole_ppo", f"total_timesteps {' '.join(PRIORS)}"),
-        "preset": ("cartpole_ppo", "total_timesteps"),
-    },
-}
-"""The preset of each arm that is not called as its preset is, and fields changed on purpose: for records that do not say so."""
-
 
 def origin(record: dict[str, Any], arm: str) -> tuple[str | None, set[str]]:
     """The preset that an arm comes from, and the fields that are not meant to be as there."""
-    if "presets" in record:
-        found = record["presets"][arm]
-        return found["preset"], set(found["changed"])
-    preset, changed = (arm, "") if arm in preset_names() else ARMS[record["name"]][arm]
-    return preset, SET | set(changed.split())
+    if "presets" not in record:  # the first records: each arm is called as its preset is
+        return arm, SET
+    found = record["presets"][arm]
+    return found["preset"], set(found["changed"])
 
 
 def differing(record: dict[str, Any], load: Callable[[str], Any] = load_config) -> list[str]:
@@ -191,9 +139,9 @@ def differing(record: dict[str, Any], load: Callable[[str], Any] = load_config) 
         preset, changed = origin(record, arm)
         if preset is None:
             continue
-        current = config_table(load(preset))
+        current = to_plain(config_table(load(preset)))
         if recorded["algorithm"] == current["algorithm"]:
-            recorded = {**config_table(load_config(current["algorithm"])), **recorded}
+            recorded = {**to_plain(config_table(load_config(current["algorithm"]))), **to_plain(recorded)}
         compared = [field for field in current if field in recorded and field not in changed]
         found += [f"{arm}: {field}" for field in compared if recorded[field] != current[field]]
     return found

@@ -160,7 +160,7 @@ class Report:
         found = np.asarray(values)
         if len(found) != len(self.seeds):
             raise ValueError(f"{name}: expected a value for each of {len(self.seeds)} seeds, got {list(found.shape)}")
-        self.raw[name] = _to_plain(found)
+        self.raw[name] = to_plain(found)
         if threshold is not None:
             self.thresholds[name] = threshold
         if found.ndim == 1:
@@ -191,14 +191,14 @@ class Report:
                 for name, values in self.raw.items()
                 if np.ndim(values) == 1
             },
-            "facts": _to_plain(self.facts),
+            "facts": to_plain(self.facts),
         }
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record atomically: a failure leaves the old file as it was."""
     with atomic_file(path) as aside:
-        aside.write_text(json.dumps(_to_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        aside.write_text(json.dumps(to_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def summarize(values: np.ndarray, threshold: float | None = None) -> dict[str, float]:
@@ -292,14 +292,14 @@ def _round(summary: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.5g}") for name, value in summary.items()}
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a value for JSON: floats get seven digits, as many as f32 has; those that are not finite become null."""
     if isinstance(value, Mapping):
-        return {str(name): _to_plain(inner) for name, inner in value.items()}
+        return {str(name): to_plain(inner) for name, inner in value.items()}
     if isinstance(value, (np.ndarray, jax.Array)):
-        return _to_plain(np.asarray(value).tolist())
+        return to_plain(np.asarray(value).tolist())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_to_plain(inner) for inner in value]
+        return [to_plain(inner) for inner in value]
     if isinstance(value, (float, np.floating)):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
