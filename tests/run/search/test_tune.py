@@ -61,7 +61,7 @@ def test_pruned_trials_stop_and_a_smaller_program_goes_on(monkeypatch: pytest.Mo
         sizes.append(len(self.failed))
         advance(self, iterations)
 
-    monkeypatch.setattr(tuning, "_study", with_half)
+    monkeypatch.setattr(tuning, "open_study", with_half)
     monkeypatch.setattr(Population, "advance", counted)
     found = rljax.tune(CONFIG, SPACE, trials=4, batch_size=4, episodes=2)
     assert [t.state.name for t in found.trials] == ["COMPLETE", "PRUNED"] * 2
