@@ -1,4 +1,4 @@
-"""What the docs cannot read off the source as it stands: environments, fields of configurations and of tuples, names in prose."""
+"""Extension of griffe: document environments, fields of configurations and of tuples, and names in prose."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def add_fields(cls: griffe.Class) -> None:
 
 
 def is_tuple(cls: griffe.Class) -> bool:
-    """Whether the class has an `__init__` made of its fields: a NamedTuple, or flax's dataclasses, trees and modules."""
+    """Return whether the class has an `__init__` made of its fields: a NamedTuple, or flax's dataclasses, trees and modules."""
     of_base = any(str(base).split(".")[-1] in TUPLES for base in cls.bases)
     return of_base or any(str(decorator.value) == "struct.dataclass" for decorator in cls.decorators)
 

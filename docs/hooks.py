@@ -1,8 +1,9 @@
-"""What mkdocs cannot do as it stands: the README as the start page, the notebooks as tutorials, links that leave docs/."""
+"""Hooks of mkdocs: make the README the start page and the notebooks tutorials, and rewrite links that leave docs/."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import re
@@ -38,14 +39,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lead links where their targets are on the site, and names of rljax to the reference."""
+    """Rewrite links for the site, and link names of rljax to the reference."""
     pieces = UNTOUCHED.split(markdown)
     changed = [piece if i % 2 else link_names(relink(piece, page.file.src_uri)) for i, piece in enumerate(pieces)]
     return "".join(changed)
 
 
 def tutorial(path: Path) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown with its outputs, and the pictures in it by file name."""
+    """Return a notebook as Markdown with its outputs, and its pictures by file name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
@@ -67,14 +68,14 @@ def tutorial(path: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def source_of(page: str) -> str:
-    """The file of the repository that a page of the site is made from."""
+    """Return the file of the repository that a page of the site is made from."""
     if page == "index.md":
         return "README.md"
     return page.replace("tutorials/", "notebooks/").replace(".md", ".ipynb") if page.startswith("tutorials/") else f"docs/{page}"
 
 
 def relink(text: str, page: str) -> str:
-    """Links between files of the repository as links between pages; what is on no page is linked in the repository."""
+    """Rewrite links between files as links between pages; a file that is no page is linked in the repository."""
 
     def moved(match: re.Match[str]) -> str:
         target = os.path.normpath(os.path.join(os.path.dirname(source_of(page)), match[1]))
@@ -94,13 +95,14 @@ def relink(text: str, page: str) -> str:
     return LINK.sub(moved, text)
 
 
+@functools.cache
 def referenced() -> set[str]:
-    """The names that the reference shows at the top of an entry."""
+    """Return the names that have an entry in the reference."""
     pages = (ROOT / "docs" / "api").glob("*.md")
     return {path for page in pages for path in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)}
 
 
 def link_names(text: str) -> str:
-    """`rljax.fit` and `rljax.fit(...)` as links to the reference."""
+    """Link names such as `rljax.fit` and `rljax.fit(...)` to the reference."""
     known = referenced()
     return NAME.sub(lambda m: f"[{m[0]}][{m[1]}]" if m[1] in known else m[0], text)

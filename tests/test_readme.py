@@ -37,7 +37,7 @@ MADE = {
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
     "docs/guides/training.md": ["runs/mine", "runs/cartpole_ppo-2", "runs/ppo"],
 }
-"""What the commands of a page leave behind."""
+"""Files and folders that the commands of a page must leave."""
 
 
 def runnable(page: str) -> list[str]:

@@ -37,10 +37,7 @@ from rljax.algos.common.q_learning import (
 from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import (
-    RewardStatistics,
-    RunningStatistics,
-)
+from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import q_lambda_returns
 from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 import rljax
-from rljax.cli.options import (
-    Saved,
-)
+from rljax.cli.options import Saved
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.files.folder import Run, read_info, split_path
 from rljax.run.files.scores import best_seed

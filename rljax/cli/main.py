@@ -11,21 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.options import (
-    Bench,
-    Command,
-    Eval,
-    Export,
-    List,
-    Play,
-    Plot,
-    Record,
-    Show,
-    Sweep,
-    Tournament,
-    Train,
-    Tune,
-)
+from rljax.cli.options import Bench, Command, Eval, Export, List, Play, Plot, Record, Show, Sweep, Tournament, Train, Tune
 from rljax.cli.parsing import parse
 from rljax.cli.terminal import print_anywhere
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line

@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.options import (
-    Bench,
-    Reproduce,
-)
+from rljax.cli.options import Bench, Reproduce
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.view.layout import columns, say, wrap_text
 

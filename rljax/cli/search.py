@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax.cli.folders import free_folder
-from rljax.cli.options import (
-    Sweep,
-    Tune,
-)
+from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
 from rljax.core.errors import ConfigError, RljaxError

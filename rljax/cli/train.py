@@ -12,10 +12,7 @@ import numpy as np
 
 import rljax
 from rljax.cli.folders import fork_folder, free_folder, load_saved
-from rljax.cli.options import (
-    Eval,
-    Train,
-)
+from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.collect.environments import EVALUATION_OPPONENT, make_evaluation_env
 from rljax.collect.evaluation import play_episodes

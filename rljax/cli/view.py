@@ -7,14 +7,7 @@ import numpy as np
 
 import rljax
 from rljax.cli.folders import load_saved
-from rljax.cli.options import (
-    Export,
-    Play,
-    Plot,
-    Record,
-    Show,
-    Tournament,
-)
+from rljax.cli.options import Export, Play, Plot, Record, Show, Tournament
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import split_path

@@ -13,7 +13,7 @@ from rljax.core.chance import draws_in_step
 from rljax.core.errors import ConfigError
 
 Policies = Sequence[jax.Array]
-"""Of each player the probabilities of its actions f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""
+"""Probabilities of each player's actions, f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""
 
 
 class GameTree(NamedTuple):

@@ -14,7 +14,7 @@ WEIGHTINGS = ("squared", "variance", "linear", "linear_capped")
 """Names of PFSP weights of an opponent that is beaten with probability x: (1-x)^2, x (1-x), 1-x, min(1/2, 1-x)."""
 
 DECAY = 0.99
-"""What is left of a pair's record after each of its games."""
+"""Share of a pair's record that is left after each of its games."""
 
 
 def pfsp_probabilities(

@@ -19,12 +19,7 @@ from rljax.collect.environments import EVALUATION_OPPONENT
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
 from rljax.core.devices import make_mesh, replicated, shardings
-from rljax.core.errors import (
-    RljaxError,
-    RljaxWarning,
-    TrainingError,
-    TrainingInterrupted,
-)
+from rljax.core.errors import RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.run.chunks import (
     INT32,
     Seeds,

@@ -17,13 +17,7 @@ from rljax.collect.environments import try_environment
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.devices import warn_of_unseen_gpu
-from rljax.core.errors import (
-    ConfigError,
-    ProcessLostError,
-    RljaxWarning,
-    first_line,
-    shown,
-)
+from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
 from rljax.core.keys import as_key
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult

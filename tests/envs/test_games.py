@@ -12,17 +12,7 @@ import pytest
 import rljax
 from rljax.core.check import check_environment
 from rljax.core.game import Game
-from rljax.envs import (
-    ConnectFour,
-    KuhnPoker,
-    LeducPoker,
-    MatrixGame,
-    NumberDuel,
-    PgxGame,
-    Territory,
-    TicTacToe,
-    make_env,
-)
+from rljax.envs import ConnectFour, KuhnPoker, LeducPoker, MatrixGame, NumberDuel, PgxGame, Territory, TicTacToe, make_env
 
 PLAYOUTS = 1_000
 GAMES: dict[str, Game] = {

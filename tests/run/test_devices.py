@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import rljax
 from rljax.core.config import dump_config
 from rljax.run.processes import join_processes
 from tests.run.devices_script import CONFIGS, apart
+from tests.run.simulated_devices import printed_on_devices
 from tests.run.tiny_runs import TINY_TOML
 
 SCRIPT = Path(__file__).with_name("devices_script.py")
@@ -28,18 +28,8 @@ ROUNDING = 2e-5
 
 def simulated(name: str, folder: Path) -> dict[str, list[str]]:
     """What the script prints with eight devices, by the first word of each line."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), name],
-        env={**os.environ, "XLA_FLAGS": flags},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    printed = printed_on_devices(8, folder, SCRIPT, name)
+    return {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
 
 
 @pytest.mark.slow

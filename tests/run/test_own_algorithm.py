@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,8 @@ from rljax.core.config import ALGORITHMS, Config, algorithm, leaf, static
 from rljax.core.state import Role, buffer, buffer_cursor, copy_of_params, per_environment, random_key, roles_of, statistics
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.folder import load_checkpoint
+from rljax.run.start import start_forked
+from tests.run.simulated_devices import printed_on_devices
 
 STEPS = 4
 
@@ -144,9 +143,7 @@ def test_it_resumes_bit_for_bit(seeds: int | None, tmp_path: Path) -> None:
 
 
 def forked(parent: Path, **changes: Any) -> Any:
-    """The state that a fork begins with; its first iteration is taken back by a rate of 0 and one step of nothing."""
-    from rljax.run.start import start_forked
-
+    """Return the state that a fork with another configuration begins with."""
     config = CONFIG.replace(**{"total_timesteps": 640, **changes})
     return start_forked(parent, rljax.make_agent(config), None).state
 
@@ -201,18 +198,7 @@ def test_a_copy_that_does_not_fit_is_made_of_the_parameters(parent: Path, monkey
 
 
 def test_devices_come_to_what_one_does(tmp_path: Path) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    done = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "XLA_FLAGS": flags},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    apart, moved, *split = done.stdout.split()
+    apart, moved, *split = printed_on_devices(4, tmp_path, __file__).split()
     assert float(apart) < 1e-5 < 1e-2 < float(moved)
     assert set(split) == {"remembered:1", "worlds:0", "sights:0"}
 

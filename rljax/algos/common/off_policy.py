@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.config import AdamConfig
+from rljax.algos.common.config import AdamConfig, LearnerConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import ravel
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
@@ -150,7 +150,7 @@ def normalized_n_step(config: OffPolicyConfig, state: Any, places: Places, n: in
     return batch._replace(obs=normalize_obs(state, batch.obs), next_obs=normalize_obs(state, batch.next_obs))
 
 
-def can_learn(config: OffPolicyConfig, replay: Replay) -> jax.Array:
+def can_learn(config: LearnerConfig, replay: Replay) -> jax.Array:
     """Return whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 

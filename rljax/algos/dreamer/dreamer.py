@@ -18,19 +18,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rljax.algos.common.off_policy import polyak_update, run_turns, update_loop
+from rljax.algos.common.off_policy import can_learn, polyak_update, run_turns, update_loop
 from rljax.algos.common.optimizer import annealed
 from rljax.algos.common.state import initial_fields, normalize_obs
 from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.dreamer.losses import dreamer_loss, loss_noise
 from rljax.algos.dreamer.memory import check_dreamer_memory, memory_line
-from rljax.algos.dreamer.networks import (
-    encode,
-    init_networks,
-    make_networks,
-    make_policy,
-)
+from rljax.algos.dreamer.networks import encode, init_networks, make_networks, make_policy
 from rljax.algos.dreamer.openloop import openloop_metrics
 from rljax.algos.dreamer.parts import (
     Arrival,
@@ -46,15 +41,8 @@ from rljax.algos.dreamer.replay import DreamerRow, replayed_normalized, row_exam
 from rljax.algos.dreamer.representation import normalized_prototypes
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import init_return_normalizer, update_statistics
-from rljax.collect.replay import Replay, add_rows, init_online_queue, init_replay, sample_online
-from rljax.collect.rollout import (
-    EpisodeSums,
-    environment_noise,
-    episode_totals,
-    fresh_episodes,
-    metrics_of,
-    steps_without_action,
-)
+from rljax.collect.replay import add_rows, init_online_queue, init_replay, sample_online
+from rljax.collect.rollout import EpisodeSums, environment_noise, episode_totals, fresh_episodes, metrics_of, steps_without_action
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
@@ -203,17 +191,12 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
         The next state, and metrics `train/...`: means over the updates, 0 where none was made.
     """
     config, optimizer = parts.config, _optimizer(parts.config)
-    count = jnp.where(_can_learn(config, state.replay), noise.key.shape[0], 0)
+    count = jnp.where(can_learn(config, state.replay), noise.key.shape[0], 0)
 
     def update(i: jax.Array, state: DreamerState) -> tuple[DreamerState, Metrics]:
         return _one_update(parts, optimizer, state, noise.sample[i], noise.key[i])
 
     return update_loop(count, update, state)
-
-
-def _can_learn(config: DreamerConfig, replay: Replay) -> jax.Array:
-    """Return whether the buffer holds enough to learn from, bool []."""
-    return replay.size >= config.rows_before_learning
 
 
 def _one_update(
@@ -263,7 +246,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
             lambda state, noise: dreamer_update(parts, state, noise.update),
             {},
         )
-        return after, metrics | openloop_metrics(parts, after, _can_learn(config, after.replay))
+        return after, metrics | openloop_metrics(parts, after, can_learn(config, after.replay))
 
     def act(
         state: DreamerState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None

@@ -14,12 +14,7 @@ import optax
 from rljax.algos.dreamer.networks import TWO_HOT, encode, is_image, observation_parts
 from rljax.algos.dreamer.parts import DreamerParts, DreamerState
 from rljax.algos.dreamer.replay import Replayed
-from rljax.algos.dreamer.representation import (
-    dreamerpro_loss,
-    infonce_loss,
-    r2dreamer_loss,
-    random_shift,
-)
+from rljax.algos.dreamer.representation import dreamerpro_loss, infonce_loss, r2dreamer_loss, random_shift
 from rljax.collect.normalizers import ReturnNormalizer
 from rljax.collect.returns import lambda_returns
 from rljax.core.agent import Metrics

@@ -44,7 +44,7 @@ SIZES = {
 """The published sizes, named by their parameters, and `debug` of about 0.1M for tests."""
 
 REPRESENTATIONS = ("decoder", "r2dreamer", "infonce", "dreamerpro")
-"""What makes the latent states say something of the observations; see `rljax.algos.dreamer.representation`."""
+"""Losses that tie the latent states to the observations; see `rljax.algos.dreamer.representation`."""
 
 IMAGE_STAGES = 4
 PROTOTYPES, PROJECTION = 2500, 32

@@ -235,7 +235,7 @@ def view_advantages(
     gae_lambda: float | jax.Array,
     turn_gap: int,
 ) -> TurnAdvantages:
-    """`turn_advantages` of those who were looked at: `value` and the results are `[T, E, Q]`, `last_value` is `[E, Q]`."""
+    """`turn_advantages` of the acting players: `value` and the results are `[T, E, Q]`, `last_value` is `[E, Q]`."""
     players = moves.shape
     value, last_value = jnp.broadcast_to(value, players), jnp.broadcast_to(last_value, players[1:])
     found = turn_advantages(reward, value, moves, done, last_value, last_moves, gamma, gae_lambda, turn_gap)

@@ -92,7 +92,7 @@ FREE_NATS = 9.0
 
 
 def before(slow: Any, target: Any = None, updates: int = 0) -> Any:
-    """What losses look at of a state."""
+    """The fields of a state that losses read."""
     return SimpleNamespace(slow_critic=slow, target=target, returns=RETURNS, updates=jnp.int32(updates))
 
 
