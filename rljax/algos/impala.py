@@ -25,9 +25,7 @@ from flax import struct
 from rljax.algos.common.config import PolicyConfig
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
-    batch_major,
     build_policy,
-    episode_starts,
     policy_act,
     policy_and_value,
     policy_rollout,
@@ -40,6 +38,7 @@ from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, un
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
+from rljax.collect.streams import Streams, batch_major, episode_starts
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -61,7 +60,6 @@ class ImpalaConfig(PolicyConfig):
     rho_bar: float = leaf(default=1.0, doc="bound of the importance weights of errors and of the policy gradient", gt=0)
     c_bar: float = leaf(default=1.0, doc="bound of the importance weights of the traces", ge=0)
     vtrace_lambda: float = leaf(default=1.0, doc="trace decay of the V-trace targets", ge=0, le=1)
-    upgo_coef: float | None = leaf(default=None, doc="weight of the upgoing policy gradient; none: without", ge=0)
     policy_lag: int = static(default=0, doc="the policy that collects is the one of this many iterations ago", ge=0)
     off_policy_correction: bool = static(default=True, doc="false: as if every action were the present policy's own")
 
@@ -111,7 +109,7 @@ class ImpalaRollout(NamedTuple):
     carry: Any = None
 
 
-LossFn = Callable[[ImpalaParts, Any, ImpalaRollout], tuple[jax.Array, Metrics]]
+LossFn = Callable[[ImpalaParts, Any, Streams], tuple[jax.Array, Metrics]]
 
 
 def impala_parts(config: ImpalaConfig) -> ImpalaParts:
@@ -159,6 +157,23 @@ def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState,
     return collected, ImpalaRollout(steps, log_prob, before)
 
 
+def impala_streams(state: ImpalaState, rollout: ImpalaRollout, reward: jax.Array) -> Streams:
+    """Return a rollout as the loss takes it: observations normalised, and `reward` f32 `[T, N]` in place of the raw one."""
+    steps = rollout.steps
+    return Streams(
+        obs=normalize_obs(state, steps.obs),
+        action=steps.action,
+        mask=steps.mask,
+        reward=reward,
+        terminated=steps.terminated,
+        truncated=steps.truncated,
+        log_prob=rollout.log_prob,
+        next_obs=normalize_obs(state, steps.next_obs),
+        begins=episode_starts(steps),
+        carry=rollout.carry,
+    )
+
+
 def impala_update(
     parts: ImpalaParts, state: ImpalaState, rollout: ImpalaRollout, loss_fn: LossFn | None = None
 ) -> tuple[ImpalaState, Metrics]:
@@ -168,7 +183,7 @@ def impala_update(
         parts: from `impala_parts`.
         state: as `impala_collect` returned it.
         rollout: arrays `[T, N, ...]`.
-        loss_fn: `(parts, params, rollout) -> (loss, metrics)`, `impala_loss` unless given; it gets arrays
+        loss_fn: `(parts, params, streams) -> (loss, metrics)`, `impala_loss` unless given; it gets streams
             `[T, N / num_minibatches, ...]`, with observations and rewards as the networks see them.
 
     Returns:
@@ -176,12 +191,9 @@ def impala_update(
     """
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
-    as_seen = steps._replace(
-        obs=normalize_obs(state, steps.obs), next_obs=normalize_obs(state, steps.next_obs), reward=reward, carry=None
-    )
-    batch = batch_major(ImpalaRollout(as_seen, rollout.log_prob, rollout.carry))
+    streams = impala_streams(state, rollout, reward)
 
-    def loss(params: Any, trajectories: ImpalaRollout) -> tuple[jax.Array, Metrics]:
+    def loss(params: Any, trajectories: Streams) -> tuple[jax.Array, Metrics]:
         return (loss_fn or impala_loss)(parts, params, batch_major(trajectories))
 
     learning_rate = annealed(config, state.iteration)
@@ -191,7 +203,7 @@ def impala_update(
         adam(config),
         state.params,
         state.opt_state,
-        batch,
+        batch_major(streams),
         shuffle_key,
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
@@ -212,7 +224,7 @@ def impala_update(
     return state, metrics | {"train/learning_rate": learning_rate}
 
 
-def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tuple[jax.Array, Metrics]:
+def impala_loss(parts: ImpalaParts, params: Any, streams: Streams) -> tuple[jax.Array, Metrics]:
     """Policy gradient, value loss and entropy bonus of V-trace (Espeholt et al., 2018, section 4.2), and with `upgo_coef` the
     upgoing policy gradient (Vinyals et al., 2019): rho_t (G_t - V(x_t)) grad log pi(a_t | x_t).
 
@@ -222,19 +234,19 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
         The loss f32 [], and metrics. `train/mean_rho` is the mean of the clipped ratios of `params` to the policy that acted,
         `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
     """
-    config, steps = parts.config, rollout.steps
-    outputs, value, carry = policy_unroll(parts, params, steps.obs, rollout.carry, episode_starts(steps))
-    _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, steps.next_obs, carry)))
-    distribution = parts.head.distribution(outputs, steps.mask)
-    log_prob = distribution.log_prob(steps.action)
+    config = parts.config
+    outputs, value, carry = policy_unroll(parts, params, streams.obs, streams.carry, streams.begins)
+    _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, streams.next_obs, carry)))
+    distribution = parts.head.distribution(outputs, streams.mask)
+    log_prob = distribution.log_prob(streams.action)
 
-    log_rho = jax.lax.stop_gradient(log_prob) - rollout.log_prob
+    log_rho = jax.lax.stop_gradient(log_prob) - streams.log_prob
     ratio = importance_ratio(log_rho)
     used_log_rho = log_rho if config.off_policy_correction else jnp.zeros_like(log_rho)
     baseline = jax.lax.stop_gradient(value)
-    ends = (steps.terminated, steps.truncated)
+    ends = (streams.terminated, streams.truncated)
     target, advantage = vtrace(
-        steps.reward,
+        streams.reward,
         baseline,
         next_value,
         *ends,
@@ -246,7 +258,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
     )
     policy_loss = -jnp.mean(advantage * log_prob)
     value_loss = 0.5 * jnp.mean(jnp.square(value - target))
-    entropy = jnp.mean(parts.head.entropy(distribution, steps.action))
+    entropy = jnp.mean(parts.head.entropy(distribution, streams.action))
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     metrics = {
         "train/policy_loss": policy_loss,
@@ -260,7 +272,7 @@ def impala_loss(parts: ImpalaParts, params: Any, rollout: ImpalaRollout) -> tupl
     }
     if config.upgo_coef is not None:
         rho = jnp.minimum(config.rho_bar, importance_ratio(used_log_rho))
-        upgoing = upgo(steps.reward, baseline, next_value, *ends, config.gamma) - baseline
+        upgoing = upgo(streams.reward, baseline, next_value, *ends, config.gamma) - baseline
         metrics["train/upgo_loss"] = -jnp.mean(rho * upgoing * log_prob)
         loss += config.upgo_coef * metrics["train/upgo_loss"]
     return loss, metrics

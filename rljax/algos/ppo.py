@@ -21,9 +21,7 @@ from flax import struct
 
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
-    batch_major,
     build_policy,
-    episode_starts,
     policy_act,
     policy_and_value,
     policy_rollout,
@@ -36,8 +34,9 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import RewardStatistics, RunningStatistics
-from rljax.collect.returns import explained_variance, gae
+from rljax.collect.returns import explained_variance, gae, upgo
 from rljax.collect.rollout import Steps, episode_metrics
+from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -204,37 +203,85 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     Returns:
         The next state, and metrics `train/...`, means over the gradient steps taken.
     """
-    config, steps, heads = parts.config, rollout.steps, head_settings(parts.config)
+    steps, has_memory = rollout.steps, rollout.carry is not None
     key, shuffle_key = jax.random.split(state.key)
-    streams, moved, bonus_metrics = reward_streams(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
-    advantages = gae(
-        streams.reward, rollout.value, rollout.next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda
-    )
-    target = advantages + rollout.value
-
-    batch = Minibatch(
+    rewards, moved, bonus_metrics = reward_streams(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
+    streams = Streams(
         obs=normalize_obs(state, steps.obs),
         action=steps.action,
         mask=steps.mask,
+        reward=rewards.reward,
+        terminated=rewards.terminated,
+        truncated=rewards.truncated,
         log_prob=rollout.log_prob,
-        value=rollout.value,
+        begins=episode_starts(steps) if has_memory else None,
+        carry=rollout.carry,
+    )
+    rate = annealed(parts.config, state.iteration)
+    params, opt_state, metrics = ppo_learn(
+        parts, state.params, state.opt_state, streams, rollout.value, rollout.next_value, shuffle_key, rate, loss_fn
+    )
+    metrics |= bonus_metrics | {"train/learning_rate": rate}
+    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+
+
+def ppo_learn(
+    parts: PPOParts,
+    params: Any,
+    opt_state: Any,
+    streams: Streams,
+    value: jax.Array,
+    next_value: jax.Array,
+    key: jax.Array,
+    learning_rate: jax.Array,
+    loss_fn: LossFn | None = None,
+    size: int | None = None,
+) -> tuple[Any, Any, Metrics]:
+    """Improve the policy on streams, wherever they come from.
+
+    Args:
+        parts: from `ppo_parts`.
+        params: of the policy.
+        opt_state: the optimiser's state, from `init_optimizer`.
+        streams: `[T, S, ...]`.
+        value: f32 `[T, S]`, or `[T, S, K]` for K value heads.
+        next_value: value of what each step led to, shape of `value`.
+        key: random key.
+        learning_rate: f32 [].
+        loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
+        size: number of the learner's own steps to learn from; None: all steps.
+
+    Returns:
+        `(params, opt_state, metrics)`; the metrics are means over the gradient steps taken.
+    """
+    config, heads = parts.config, head_settings(parts.config)
+    after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
+    advantages = gae(*after, heads.gamma, heads.gae_lambda, streams.seat)
+    target = advantages + value
+    if config.upgo_coef is not None:
+        advantages += config.upgo_coef * (upgo(*after, heads.gamma, streams.seat) - value)
+    batch = Minibatch(
+        obs=streams.obs,
+        action=streams.action,
+        mask=streams.mask,
+        log_prob=streams.log_prob,
+        value=value,
         advantage=combined(heads, advantages),
         target=target,
+        begins=streams.begins,
+        carry=streams.carry,
     )
-    has_memory = rollout.carry is not None
-    if has_memory:
-        batch = batch_major(batch._replace(begins=episode_starts(steps), carry=rollout.carry))
-    else:
-        batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+    has_memory = streams.carry is not None
+    batch = batch_major(batch) if has_memory else flat_steps(batch)
+    if size is not None:
+        key, own_key = jax.random.split(key)
+        batch = own_steps(batch, None if streams.own is None else streams.own.reshape(-1), own_key, size)
 
     def loss(parts: PPOParts, params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
         return (loss_fn or ppo_loss)(parts, params, batch_major(minibatch) if has_memory else minibatch)
 
-    learning_rate = annealed(config, state.iteration)
-    params, opt_state, metrics = ppo_gradient_steps(parts, state.params, state.opt_state, batch, shuffle_key, learning_rate, loss)
-    total_target, total_value = combined(heads, target), combined(heads, rollout.value)
-    metrics |= bonus_metrics | value_metrics(total_target, total_value) | {"train/learning_rate": learning_rate}
-    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+    params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
+    return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value))
 
 
 def ppo_gradient_steps(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ def gae(
     truncated: jax.Array,
     gamma: float | jax.Array,
     gae_lambda: float | jax.Array,
+    seat: jax.Array | None = None,
 ) -> jax.Array:
     """Generalised advantage estimation (Schulman et al., 2016, eq. 16), with the two ends of an episode kept apart.
 
@@ -32,6 +35,8 @@ def gae(
         truncated: bool `[T, ...]`.
         gamma: discount, a number or what broadcasts, such as f32 `[K]` for rewards `[T, N, K]` of K value heads.
         gae_lambda: trace decay, likewise.
+        seat: where P seats take turns, which one takes the step, one-hot bool `[T, ..., P]`: the trace goes from a step to the
+            next one of its seat, and passes over steps of nobody. None: every step follows the one before.
 
     Returns:
         Advantages f32 `[T, ...]`; the value targets are `advantages + value`.
@@ -40,12 +45,23 @@ def gae(
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
     decay = gamma * gae_lambda * (1.0 - (terminated | truncated))
 
-    def backward(advantage: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        delta_t, decay_t = step
-        advantage = delta_t + decay_t * advantage
-        return advantage, advantage
+    def backward(after: jax.Array, step: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        delta_t, decay_t, seat_t = step
+        advantage = delta_t + decay_t * _of_seat(after, seat_t)
+        return _with_seat(after, seat_t, advantage), advantage
 
-    return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
+    none_yet = jnp.zeros_like(delta[0]) if seat is None else jnp.zeros(seat.shape[1:], delta.dtype)
+    return jax.lax.scan(backward, none_yet, (delta, decay, seat), reverse=True)[1]
+
+
+def _of_seat(x: jax.Array, seat: jax.Array | None) -> jax.Array:
+    """Return the value `[...]` of the seat that takes the step, of `x [..., P]`; `x` itself with one seat."""
+    return x if seat is None else jnp.sum(jnp.where(seat, x, 0), axis=-1, dtype=x.dtype)
+
+
+def _with_seat(x: jax.Array, seat: jax.Array | None, now: jax.Array) -> jax.Array:
+    """Return `x [..., P]` with `now [...]` as the value of the seat that takes the step; `now` itself with one seat."""
+    return now if seat is None else jnp.where(seat, now[..., None], x)
 
 
 def explained_variance(target: jax.Array, prediction: jax.Array) -> jax.Array:
@@ -122,6 +138,7 @@ def upgo(
     terminated: jax.Array,
     truncated: jax.Array,
     gamma: float | jax.Array,
+    seat: jax.Array | None = None,
 ) -> jax.Array:
     """Upgoing returns: real rewards for as long as steps go better than expected (Vinyals et al., 2019, methods).
 
@@ -136,6 +153,7 @@ def upgo(
         terminated: bool `[T, ...]`.
         truncated: bool `[T, ...]`.
         gamma: discount, a number or one per step, `[T, ...]`.
+        seat: which of P seats takes the step, one-hot bool `[T, ..., P]`, as in `gae`; None: one seat.
 
     Returns:
         Returns f32 `[T, ...]`; the advantages are `returns - value`, weighted by the clipped ratio of the policies.
@@ -145,17 +163,18 @@ def upgo(
     bootstrap = jnp.broadcast_to(gamma * (1.0 - terminated), reward.shape)
     better = reward + bootstrap * next_value >= value
 
-    def backward(
-        after: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        return_after, better_after = after
-        reward_t, next_value_t, bootstrap_t, truncated_t, better_t = step
+    def backward(after: tuple[jax.Array, ...], step: tuple[Any, ...]) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        reward_t, next_value_t, bootstrap_t, truncated_t, better_t, seat_t = step
+        return_after, better_after = (_of_seat(x, seat_t) for x in after)
         return_t = reward_t + bootstrap_t * jnp.where(better_after & ~truncated_t, return_after, next_value_t)
-        return (return_t, better_t), return_t
+        before = (_with_seat(x, seat_t, now) for x, now in zip(after, (return_t, better_t), strict=True))
+        return tuple(before), return_t
 
     # Nothing is known of what follows the rollout: as if it were no better than expected.
     after = (jnp.zeros_like(reward[0]), jnp.zeros_like(better[0]))
-    return jax.lax.scan(backward, after, (reward, next_value, bootstrap, truncated, better), reverse=True)[1]
+    if seat is not None:
+        after = (jnp.zeros(seat.shape[1:], reward.dtype), jnp.zeros_like(seat[0]))
+    return jax.lax.scan(backward, after, (reward, next_value, bootstrap, truncated, better, seat), reverse=True)[1]
 
 
 def q_lambda_returns(

@@ -17,7 +17,7 @@ from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.training import evaluation_due
-from rljax.algos.ppo import Minibatch, PPOParts, ppo_gradient_steps, value_metrics
+from rljax.algos.ppo import PPOParts, ppo_learn
 from rljax.collect.games.rollout import (
     GameNoise,
     GameSteps,
@@ -25,8 +25,8 @@ from rljax.collect.games.rollout import (
     acting_view,
     game_rollout,
     moves_without_action,
-    view_advantages,
 )
+from rljax.collect.games.turns import seat_streams
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.rollout import environment_noise, episode_means, episode_totals, initial_environments
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -243,38 +243,15 @@ def _improved(
     parts: GameParts, params: Any, opt_state: Any, steps: GameSteps, last: tuple[Any, Any], key: jax.Array, rate: jax.Array
 ) -> tuple[Any, Any, Metrics]:
     """One learner after its gradient steps; games are its own, `[T, E', ...]`."""
-    config, gap = parts.config, parts.game.turn_gap
     outputs, value, _ = policy_and_value(parts.ppo, params, steps.obs)
     log_prob = parts.ppo.head.distribution(outputs, steps.mask).log_prob(steps.action)
     last_obs, last_moves = last
     _, last_value, _ = policy_and_value(parts.ppo, params, last_obs)
-    advantages = view_advantages(
-        steps.reward, value, steps.moves, steps.done, last_value, last_moves, config.gamma, config.gae_lambda, gap
+    streams, value, next_value = seat_streams(
+        steps, value, log_prob, last_value, last_moves, parts.game.turn_gap, parts.config.has_pool
     )
-    batch = Minibatch(
-        obs=steps.obs,
-        action=steps.action,
-        mask=steps.mask,
-        log_prob=log_prob,
-        value=value,
-        advantage=advantages.gae + config.upgo_coef * advantages.upgo,
-        target=advantages.gae + value,
-    )
-    usable = steps.mine & advantages.known
-    settled = len(steps.reward) - gap
-    batch, usable = jax.tree.map(lambda x: x[:settled].reshape(-1, *x.shape[3:]), (batch, usable))
-    key, select_key = jax.random.split(key)
-    size = _batch_size(config, parts.game)
-    if config.has_pool:
-        # The learner's moves in random order. There are about as many as wanted: if more, some are left out, if fewer, the
-        # first come again.
-        order = jnp.argsort(jax.random.uniform(select_key, usable.shape) + 2.0 * ~usable)
-        chosen = order[jnp.arange(size) % jnp.maximum(jnp.sum(usable), 1)]
-        batch = jax.tree.map(lambda x: x[chosen], batch)
-    else:
-        batch = jax.tree.map(lambda x: x[:size], batch)
-    params, opt_state, metrics = ppo_gradient_steps(parts.ppo, params, opt_state, batch, key, rate)
-    return params, opt_state, metrics | value_metrics(batch.target, batch.value)
+    size = _batch_size(parts.config, parts.game)
+    return ppo_learn(parts.ppo, params, opt_state, streams, value, next_value, key, rate, size=size)
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:

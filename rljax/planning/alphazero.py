@@ -21,7 +21,8 @@ from flax.core import FrozenDict
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
 from rljax.algos.common.optimizer import adam, annealed
-from rljax.collect.games.rollout import acting_view, view_advantages
+from rljax.collect.games.rollout import acting_view
+from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import (
@@ -218,7 +219,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     _, value = _policy_and_value(parts, state.params, moves.obs)
     last_obs, _, _, last_moves = acting_view(game, state.env_state, state.obs, parts.game_params)
     _, last_value = _policy_and_value(parts, state.params, last_obs)
-    advantages = view_advantages(
+    advantages = turn_advantages(
         moves.reward,
         value[..., None],
         moves.moves,

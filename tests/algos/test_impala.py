@@ -15,7 +15,6 @@ from rljax import (
     ConfigError,
     ImpalaConfig,
     ImpalaParts,
-    ImpalaRollout,
     ImpalaState,
     impala_collect,
     impala_init,
@@ -26,6 +25,7 @@ from rljax import (
     make_train,
 )
 from rljax.algos.common.state import normalize_obs
+from rljax.collect.streams import Streams
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = ImpalaConfig(
@@ -118,24 +118,24 @@ def test_continuous_actions_are_learned() -> None:
 
 
 def loss_in_numpy(
-    config: ImpalaConfig, outputs: np.ndarray, values: tuple[np.ndarray, np.ndarray], rollout: Any
+    config: ImpalaConfig, outputs: np.ndarray, values: tuple[np.ndarray, np.ndarray], streams: Any
 ) -> dict[str, float]:
     """One trajectory at a time, in doubles, backwards through the recursions of the papers."""
-    steps, (value, next_value) = rollout.steps, values
-    length, envs = steps.reward.shape
+    value, next_value = values
+    length, envs = streams.reward.shape
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "upgo_loss", "mean_rho", "rho_clip_fraction", "approx_kl"), 0.0)
     for n in range(envs):
         vs_next, upgoing_next, better_next = 0.0, 0.0, False
         for t in reversed(range(length)):
             probability = np.exp(outputs[t, n]) / np.exp(outputs[t, n]).sum()
-            log_pi = np.log(probability[steps.action[t, n]])
-            ratio = np.exp(log_pi - rollout.log_prob[t, n])
+            log_pi = np.log(probability[streams.action[t, n]])
+            ratio = np.exp(log_pi - streams.log_prob[t, n])
             used = ratio if config.off_policy_correction else 1.0
             rho, c = min(config.rho_bar, used), config.vtrace_lambda * min(config.c_bar, used)
-            last = t == length - 1 or steps.truncated[t, n] or steps.terminated[t, n]
-            gamma = 0.0 if steps.terminated[t, n] else config.gamma
+            last = t == length - 1 or streams.truncated[t, n] or streams.terminated[t, n]
+            gamma = 0.0 if streams.terminated[t, n] else config.gamma
             after = next_value[t, n] if last else vs_next
-            reward, v = steps.reward[t, n], value[t, n]
+            reward, v = streams.reward[t, n], value[t, n]
             # Remark 1 of Espeholt et al.: vs_t = V_t + delta_t + gamma c_t (vs_{t+1} - V_{t+1}).
             vs = v + rho * (reward + gamma * next_value[t, n] - v) + (0.0 if last else gamma * c * (vs_next - value[t + 1, n]))
             upgoing = reward + gamma * (upgoing_next if better_next and not last else next_value[t, n])
@@ -158,29 +158,29 @@ def loss_in_numpy(
 
 
 @pytest.fixture(scope="module")
-def batch() -> tuple[ImpalaParts, Any, ImpalaRollout]:
-    """Parts, parameters far from the first ones, and a rollout of other policies with episodes that end in both ways."""
+def batch() -> tuple[ImpalaParts, Any, Streams]:
+    """Parts, parameters far from the first ones, and streams of other policies with episodes that end in both ways."""
     parts = impala_parts(TINY.replace(env="CartPole-v1"))
     params = jax.jit(parts.policy.init)(jax.random.key(1), jnp.zeros(4))
     head = params["params"]["network"]["policy_head"]
     head["kernel"] = 200.0 * head["kernel"]
-    state = jax.jit(lambda key: impala_init(parts, key))(jax.random.key(0))
-    _, rollout = jax.jit(lambda s: impala_collect(parts, s))(state)
     rng = np.random.default_rng(0)
     shape = (8, 4)
     terminated, truncated = np.zeros((2, *shape), bool)
     terminated[3, 0] = truncated[4, 1] = terminated[-1, 2] = truncated[2, 3] = True
     obs = rng.normal(size=(9, 4, 4)).astype(np.float32)
     next_obs = np.where((terminated | truncated)[..., None], rng.normal(size=(*shape, 4)), obs[1:]).astype(np.float32)
-    steps = rollout.steps._replace(
+    streams = Streams(
         obs=jnp.asarray(obs[:-1]),
         next_obs=jnp.asarray(next_obs),
+        mask=None,
         reward=jnp.asarray(rng.normal(size=shape), jnp.float32),
         action=jnp.asarray(rng.integers(0, 2, shape), jnp.int32),
         terminated=jnp.asarray(terminated),
         truncated=jnp.asarray(truncated),
+        log_prob=jnp.asarray(rng.normal(-1.0, 0.7, shape), jnp.float32),
     )
-    return parts, params, ImpalaRollout(steps, jnp.asarray(rng.normal(-1.0, 0.7, shape), jnp.float32))
+    return parts, params, streams
 
 
 @pytest.mark.slow
@@ -194,12 +194,12 @@ def batch() -> tuple[ImpalaParts, Any, ImpalaRollout]:
     ],
 )
 def test_the_loss_is_that_of_the_papers(batch: Any, changes: dict[str, Any]) -> None:
-    parts, params, rollout = batch
+    parts, params, streams = batch
     config = parts.config.replace(**changes)
-    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, rollout.steps.obs)[:2])
-    next_value = np.asarray(parts.policy.apply(params, rollout.steps.next_obs)[1], np.float64)
-    expected = loss_in_numpy(config, outputs, (value, next_value), jax.tree.map(np.asarray, rollout))
-    loss, metrics = jax.jit(lambda p, r: impala_loss(parts._replace(config=config), p, r))(params, rollout)
+    outputs, value = (np.asarray(x, np.float64) for x in parts.policy.apply(params, streams.obs)[:2])
+    next_value = np.asarray(parts.policy.apply(params, streams.next_obs)[1], np.float64)
+    expected = loss_in_numpy(config, outputs, (value, next_value), jax.tree.map(np.asarray, streams))
+    loss, metrics = jax.jit(lambda p, s: impala_loss(parts._replace(config=config), p, s))(params, streams)
     assert float(loss) == pytest.approx(expected.pop("loss"), rel=1e-5, abs=1e-5)
     assert set(metrics) == {f"train/{name}" for name in (*expected, "value", "explained_variance")}
     for name, want in expected.items():
@@ -209,14 +209,13 @@ def test_the_loss_is_that_of_the_papers(batch: Any, changes: dict[str, Any]) -> 
 
 @pytest.mark.slow
 def test_targets_and_advantages_are_constants_of_the_gradient(batch: Any) -> None:
-    parts, params, rollout = batch
-    one_step = ImpalaRollout(jax.tree.map(lambda x: x[-1:], rollout.steps), rollout.log_prob[-1:])
+    parts, params, streams = batch
+    steps = jax.tree.map(lambda x: x[-1:], streams)
     parts = parts._replace(config=parts.config.replace(ent_coef=0.0, vf_coef=1.0))
-    steps = one_step.steps
     outputs, value, _ = parts.policy.apply(params, steps.obs)
     next_value = jnp.where(steps.terminated, 0.0, parts.policy.apply(params, steps.next_obs)[1])
     log_prob = parts.head.distribution(outputs, None).log_prob(steps.action)
-    rho = jnp.minimum(1.0, jnp.exp(log_prob - one_step.log_prob))
+    rho = jnp.minimum(1.0, jnp.exp(log_prob - steps.log_prob))
     advantage = rho * (steps.reward + parts.config.gamma * next_value - value)
 
     def surrogate(params: Any) -> jax.Array:
@@ -224,14 +223,14 @@ def test_targets_and_advantages_are_constants_of_the_gradient(batch: Any) -> Non
         log_prob = parts.head.distribution(outputs, None).log_prob(steps.action)
         return -jnp.mean(advantage * log_prob) + 0.5 * jnp.mean(jnp.square(value + advantage - v))
 
-    got = jax.grad(lambda p: impala_loss(parts, p, one_step)[0])(params)
+    got = jax.grad(lambda p: impala_loss(parts, p, steps)[0])(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, jax.grad(surrogate)(params))
 
 
 def test_metrics_are_finite_where_two_policies_have_nothing_in_common(batch: Any) -> None:
-    parts, params, rollout = batch
+    parts, params, streams = batch
     for log_prob in (-1e4, 0.0):
-        apart = rollout._replace(log_prob=jnp.full_like(rollout.log_prob, log_prob))
+        apart = streams._replace(log_prob=jnp.full_like(streams.log_prob, log_prob))
         far = jax.tree.map(lambda x: 100.0 * x, params)
         loss, metrics = impala_loss(parts._replace(config=parts.config.replace(upgo_coef=1.0)), far, apart)
         assert np.isfinite([float(loss), *map(float, metrics.values())]).all()
@@ -312,13 +311,13 @@ def test_minibatches_are_whole_trajectories() -> None:
     numbered = rollout._replace(steps=rollout.steps._replace(action=number))
     weights = jax.random.uniform(jax.random.key(3), (4,))
 
-    def report(parts: ImpalaParts, params: Any, batch: ImpalaRollout) -> tuple[jax.Array, Any]:
-        env = batch.steps.action % 4
-        return 0.0 * jnp.sum(parts.policy.apply(params, batch.steps.obs)[1]), {
-            "in_order": jnp.all(batch.steps.action // 4 == jnp.arange(8)[:, None]).astype(jnp.float32),
+    def report(parts: ImpalaParts, params: Any, batch: Streams) -> tuple[jax.Array, Any]:
+        env = batch.action % 4
+        return 0.0 * jnp.sum(parts.policy.apply(params, batch.obs)[1]), {
+            "in_order": jnp.all(batch.action // 4 == jnp.arange(8)[:, None]).astype(jnp.float32),
             "together": jnp.all(env == env[0]).astype(jnp.float32),
             "weight": jnp.sum(weights[env[0]]),
-            "torn": jnp.sum(batch.steps.obs != rollout.steps.obs.reshape(32, -1)[batch.steps.action], dtype=jnp.float32),
+            "torn": jnp.sum(batch.obs != rollout.steps.obs.reshape(32, -1)[batch.action], dtype=jnp.float32),
         }
 
     _, metrics = jax.jit(lambda s, r: impala_update(parts, s, r, report))(state, numbered)

@@ -13,10 +13,11 @@ import pytest
 
 import rljax
 from rljax import ConfigError, ImpalaConfig, PPOConfig, make_agent
-from rljax.algos.common.policy import episode_starts, policy_unroll
-from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_parts
+from rljax.algos.common.policy import policy_unroll
+from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_parts, impala_streams
 from rljax.algos.ppo import Minibatch, PPOParts, PPOState, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.collect.rollout import reset_carry
+from rljax.collect.streams import episode_starts
 from rljax.envs.tmaze import TMaze
 
 CELLS = ("lstm", "gru", "block_gru")
@@ -272,7 +273,8 @@ def test_impala_judges_trajectories_as_the_policy_that_took_them() -> None:
     first = impala_init(parts, jax.random.key(0)).params
     assert (rollout.steps.terminated[:-1]).any()
     assert float(jnp.abs(rollout.carry).max()) > 0
-    loss = jax.jit(lambda p: impala_loss(parts, p, rollout._replace(steps=rollout.steps._replace(carry=None)))[1])
+    streams = impala_streams(state, rollout, rollout.steps.reward)
+    loss = jax.jit(lambda p: impala_loss(parts, p, streams)[1])
     assert float(loss(first)["train/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(loss(first)["train/mean_rho"]) == pytest.approx(1.0, abs=1e-5)
     assert float(loss(state.params)["train/approx_kl"]) > 1e-8
@@ -306,7 +308,7 @@ def test_impalas_values_of_what_followed_remember_too() -> None:
         jnp.zeros((5, 4)),
         config.gamma,
     )
-    loss = impala_loss(parts, params, rollout._replace(steps=rollout.steps._replace(carry=None)))[1]
+    loss = impala_loss(parts, params, impala_streams(state, rollout, rollout.steps.reward))[1]
     assert float(loss["train/value_loss"]) == pytest.approx(0.5 * float(np.mean((value - target) ** 2)), rel=1e-4)
 
 

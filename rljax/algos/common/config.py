@@ -88,6 +88,9 @@ class PolicyConfig(OnPolicyConfig):
     )
     vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
     ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
+    upgo_coef: float | None = leaf(
+        default=None, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,6 @@ from rljax.nn.composite import composite_head
 from rljax.nn.distributions import ActionHead, action_head
 from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
-
-B = TypeVar("B")
 
 
 class PolicyParts(Protocol):
@@ -169,23 +167,6 @@ def rollout_outputs(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tu
     embedded = parts.policy.apply(params, obs, method="embed")
     outputs, value = parts.policy.apply(params, carry, embedded, method="policy_and_value")
     return outputs, value
-
-
-def episode_starts(steps: Steps) -> jax.Array:
-    """Return at which steps an episode begins, bool `[T, N]`; the first step is left to the carry before the rollout."""
-    done = steps.terminated | steps.truncated
-    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-
-
-def batch_major(batch: B) -> B:
-    """From time first to environments first, which minibatches of trajectories are drawn from, and back.
-
-    Not of `carry`, which has environments only.
-    """
-    trajectories: Any = batch
-    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), trajectories._replace(carry=None))
-    result: B = swapped._replace(carry=trajectories.carry)
-    return result
 
 
 def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = ()) -> tuple[Any, Steps]:

@@ -168,7 +168,7 @@ def head_settings(config: HeadConfig) -> Heads:
     return Heads(*(jnp.stack([jnp.asarray(x, jnp.float32) for x in (*given, *([own] * bonus))]) for given, own in columns))
 
 
-class Streams(NamedTuple):
+class RewardStreams(NamedTuple):
     """Rewards and ends of each head's stream: `[T, N]` where there is one head, else `[T, N, K]`."""
 
     reward: jax.Array
@@ -176,7 +176,7 @@ class Streams(NamedTuple):
     truncated: jax.Array
 
 
-def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[Streams, dict[str, Any], Metrics]:
+def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[RewardStreams, dict[str, Any], Metrics]:
     """Return the rewards of each value head: the scaled reward or its components, and the bonus.
 
     The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
@@ -208,9 +208,9 @@ def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -
         rewards.append(bonus)
         ends.append((jnp.zeros_like(done), jnp.zeros_like(done)))
     if len(rewards) == 1:
-        return Streams(rewards[0], steps.terminated, steps.truncated), moved, metrics
+        return RewardStreams(rewards[0], steps.terminated, steps.truncated), moved, metrics
     terminated, truncated = zip(*ends, strict=True)
-    return Streams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated))), moved, metrics
+    return RewardStreams(*(jnp.stack(column, axis=-1) for column in (rewards, terminated, truncated))), moved, metrics
 
 
 def combined(heads: Heads, x: jax.Array) -> jax.Array:

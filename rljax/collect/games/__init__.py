@@ -1,25 +1,21 @@
-"""Games: rollouts of them, and matches of two players."""
+"""Games: rollouts of them, their streams and advantages, and matches of two players."""
 
 from rljax.collect.games.matches import Match, play_match, policy_player
-from rljax.collect.games.rollout import (
-    GameNoise,
-    GameSteps,
-    Playing,
-    TurnAdvantages,
-    game_rollout,
-    turn_advantages,
-    view_advantages,
-)
+from rljax.collect.games.rollout import GameNoise, GameSteps, Playing, game_rollout
+from rljax.collect.games.turns import Transitions, TurnAdvantages, seat_streams, transitions, turn_advantages, view_advantages
 
 __all__ = [
     "GameNoise",
     "GameSteps",
     "Match",
     "Playing",
+    "Transitions",
     "TurnAdvantages",
     "game_rollout",
     "play_match",
     "policy_player",
-    "view_advantages",
+    "seat_streams",
+    "transitions",
     "turn_advantages",
+    "view_advantages",
 ]

@@ -1,4 +1,4 @@
-"""Rollouts of games, and advantages of players who take turns.
+"""Rollouts of games.
 
 Q is the number of players seen at a step: all P where they move at once, 1 (whoever moves) where they take turns.
 """
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, steps_without_action
-from rljax.core.environment import step_or_restart, tree_where
+from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 
 
@@ -146,98 +146,3 @@ def game_rollout(
 
     (playing, obs), steps = jax.lax.scan(step, (playing, obs), noise)
     return playing, obs, steps
-
-
-class TurnAdvantages(NamedTuple):
-    """Each f32 or bool `[T, ..., P]`, of the steps where a player moves; 0 and False elsewhere.
-
-    Attributes:
-        gae: generalised advantages.
-        upgo: those of upgoing returns.
-        known: whether what came of the move is known; only then may it be learned from.
-    """
-
-    gae: jax.Array
-    upgo: jax.Array
-    known: jax.Array
-
-
-class _Ahead(NamedTuple):
-    """Sums of each player, going backwards: the rewards since the step before its next move, and that move."""
-
-    reward: jax.Array
-    value: jax.Array
-    gae: jax.Array
-    upgoing: jax.Array
-    known: jax.Array
-
-
-def turn_advantages(
-    reward: jax.Array,
-    value: jax.Array,
-    moves: jax.Array,
-    done: jax.Array,
-    last_value: jax.Array,
-    last_moves: jax.Array,
-    gamma: float | jax.Array,
-    gae_lambda: float | jax.Array,
-    turn_gap: int,
-) -> TurnAdvantages:
-    """Advantages of players who move now and then: a transition runs from a player's move to its next one, and the rewards in
-    between belong to it (generalised advantage estimation, Schulman et al., 2016, over these; upgoing returns, Vinyals et al.,
-    2019). The discount counts moves, not steps.
-
-    Moves in the last `turn_gap` steps are not learned from, whatever came of them: those that ended the game are known and the
-    others are not, so that to keep what is known would be to see the good ends only.
-
-    Args:
-        reward: f32 `[T, ..., P]`.
-        value: of what a player saw when it moved, f32 `[T, ..., P]`; elsewhere it does not matter.
-        moves: bool `[T, ..., P]`.
-        done: where a game was over, bool `[T, ...]`.
-        last_value: of what comes after the last step, f32 `[..., P]`.
-        last_moves: who moves there, bool `[..., P]`.
-        gamma: discount per move.
-        gae_lambda: trace decay per move.
-        turn_gap: steps of others between two moves of a player at most.
-    """
-    length = reward.shape[0]
-    settled = jnp.arange(length) < length - turn_gap
-    zeros = jnp.zeros_like(last_value)
-    first = _Ahead(zeros, jnp.where(last_moves, last_value, 0.0), zeros, jnp.where(last_moves, last_value, 0.0), last_moves)
-
-    def backward(ahead: _Ahead, now: tuple[jax.Array, ...]) -> tuple[_Ahead, TurnAdvantages]:
-        reward_t, value_t, moves_t, done_t, settled_t = now
-        over = jnp.broadcast_to(done_t[..., None], moves_t.shape)
-        ahead = tree_where(over, _Ahead(zeros, zeros, zeros, zeros, jnp.ones_like(over)), ahead)
-        total = ahead.reward + reward_t
-        known = ahead.known & settled_t
-        error = jnp.where(known, total + gamma * ahead.value - value_t, 0.0)
-        gae = jnp.where(known, error + gamma * gae_lambda * ahead.gae, 0.0)
-        upgoing = jnp.where(known, total + gamma * ahead.upgoing, value_t)
-        # Before this move the return goes on with what came of it only where that was no worse than expected.
-        moved = _Ahead(zeros, value_t, gae, jnp.where(error >= 0.0, upgoing, value_t), jnp.ones_like(over))
-        result = TurnAdvantages(gae, upgoing - value_t, known)
-        result = tree_where(moves_t, result, TurnAdvantages(zeros, zeros, jnp.zeros_like(over)))
-        return tree_where(moves_t, moved, ahead._replace(reward=total)), result
-
-    return jax.lax.scan(backward, first, (reward, value, moves, done, settled), reverse=True)[1]
-
-
-def view_advantages(
-    reward: jax.Array,
-    value: jax.Array,
-    moves: jax.Array,
-    done: jax.Array,
-    last_value: jax.Array,
-    last_moves: jax.Array,
-    gamma: float | jax.Array,
-    gae_lambda: float | jax.Array,
-    turn_gap: int,
-) -> TurnAdvantages:
-    """`turn_advantages` of the acting players: `value` and the results are `[T, E, Q]`, `last_value` is `[E, Q]`."""
-    players = moves.shape
-    value, last_value = jnp.broadcast_to(value, players), jnp.broadcast_to(last_value, players[1:])
-    found = turn_advantages(reward, value, moves, done, last_value, last_moves, gamma, gae_lambda, turn_gap)
-    # Where players take turns, that of the one who moved; all else is 0.
-    return jax.tree.map(lambda x: jnp.sum(x, axis=-1, keepdims=True, dtype=x.dtype), found) if turn_gap else found

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.collect.games.rollout import turn_advantages
+from rljax.collect.games.turns import turn_advantages
 
 
 def by_loops(reward, value, moves, done, last_value, last_moves, gamma, lam, gap):

@@ -1,0 +1,185 @@
+"""Turns: streams and advantages of games, in which a seat moves now and then.
+
+A transition runs from a seat's move to its next one, and the rewards in between belong to it; discounts count moves, not steps.
+E games are S streams of P seats each: one stream per game where seats take turns, one per seat where all move at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.games.rollout import GameSteps
+from rljax.collect.returns import gae, upgo
+from rljax.collect.streams import Streams
+from rljax.core.environment import tree_where
+
+
+class Transitions(NamedTuple):
+    """What followed each step for the seat that took it, up to its next step; arrays `[T, S]`, 0 and False for nobody's steps.
+
+    Attributes:
+        reward: sum of the seat's rewards, f32.
+        next_value: value of its next step, 0 if the game ended before, f32.
+        terminated: whether the game ended before it, bool.
+        known: whether the next step, or the end, is known, bool; only then may the step be learned from.
+    """
+
+    reward: jax.Array
+    next_value: jax.Array
+    terminated: jax.Array
+    known: jax.Array
+
+
+class TurnAdvantages(NamedTuple):
+    """Each f32 or bool `[T, ..., P]`, of the steps where a player moves; 0 and False elsewhere.
+
+    Attributes:
+        gae: generalised advantages.
+        upgo: those of upgoing returns.
+        known: whether what came of the move is known; only then may it be learned from.
+    """
+
+    gae: jax.Array
+    upgo: jax.Array
+    known: jax.Array
+
+
+def transitions(
+    reward: jax.Array, value: jax.Array, moves: jax.Array, done: jax.Array, last_value: jax.Array, last_moves: jax.Array
+) -> Transitions:
+    """Join each step with the next one of its seat.
+
+    Args:
+        reward: f32 `[T, S, P]`.
+        value: of the step's mover, f32 `[T, S]`.
+        moves: which seat moves, at most one, bool `[T, S, P]`.
+        done: where the game ended, bool `[T, S]`.
+        last_value: of the mover after the last step, f32 `[S]`.
+        last_moves: which seat that is, bool `[S, P]`.
+    """
+
+    def backward(ahead: Transitions, now: tuple[jax.Array, ...]) -> tuple[Transitions, Transitions]:
+        reward_t, value_t, moves_t, done_t = now
+        over = jnp.broadcast_to(done_t[..., None], moves_t.shape)
+        zeros, yes = jnp.zeros_like(reward_t), jnp.ones_like(over)
+        ahead = tree_where(over, Transitions(zeros, zeros, yes, yes), ahead)
+        ahead = ahead._replace(reward=ahead.reward + reward_t)
+        of_mover = jax.tree.map(lambda x: jnp.sum(jnp.where(moves_t, x, 0), axis=-1, dtype=x.dtype), ahead)
+        moved = Transitions(zeros, jnp.broadcast_to(value_t[..., None], zeros.shape), ~yes, yes)
+        return tree_where(moves_t, moved, ahead), of_mover
+
+    none = jnp.zeros_like(reward[0])
+    last = Transitions(none, jnp.where(last_moves, last_value[..., None], 0.0), jnp.zeros_like(last_moves), last_moves)
+    return jax.lax.scan(backward, last, (reward, value, moves, done), reverse=True)[1]
+
+
+def stream_transitions(
+    reward: jax.Array, value: jax.Array, moves: jax.Array, done: jax.Array, last_value: jax.Array, last_moves: jax.Array
+) -> tuple[Transitions, jax.Array]:
+    """Join the steps of games, one stream for each value of a step.
+
+    Args:
+        reward: f32 `[T, ..., P]`.
+        value: of what the movers see, f32 `[T, ..., 1]` where seats take turns, or of all players, f32 `[T, ..., P]`.
+        moves: who moves, bool `[T, ..., P]`.
+        done: where a game ended, bool `[T, ...]`.
+        last_value: of what comes after the last step, f32 `[..., 1]` or `[..., P]`.
+        last_moves: who moves there, bool `[..., P]`.
+
+    Returns:
+        The transitions `[T, S]`, and who moves in each stream, bool `[T, S, seats]`.
+    """
+    length, streams = value.shape[0], value[0].size
+    seat = moves.reshape(length, streams, -1)
+    ended = jnp.broadcast_to(done[..., None], value.shape).reshape(length, streams)
+    found = transitions(
+        reward.reshape(seat.shape),
+        value.reshape(length, streams),
+        seat,
+        ended,
+        last_value.reshape(streams),
+        last_moves.reshape(streams, -1),
+    )
+    return found, seat
+
+
+def seat_streams(
+    steps: GameSteps,
+    value: jax.Array,
+    log_prob: jax.Array,
+    last_value: jax.Array,
+    last_moves: jax.Array,
+    turn_gap: int,
+    with_others: bool,
+) -> tuple[Streams, jax.Array, jax.Array]:
+    """Return the streams of E games, and `(value, next_value)` f32 `[T - turn_gap, S]`.
+
+    The last `turn_gap` steps are left out, whatever came of them: those that ended the game are known and the others are not, so
+    that to keep what is known would be to see the good ends only.
+
+    Args:
+        steps: `[T, E, ...]`, of Q movers each.
+        value: of what the movers saw, f32 `[T, E, Q]`.
+        log_prob: of their actions, f32 `[T, E, Q]`.
+        last_value: of what the movers after the last step see, f32 `[E, Q]`.
+        last_moves: who they are, bool `[E, P]`.
+        turn_gap: largest number of steps of others between two moves of a player.
+        with_others: whether not all steps are the learner's own.
+    """
+    following, seat = stream_transitions(steps.reward, value, steps.moves, steps.done, last_value, last_moves)
+    by_stream = lambda tree: jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), tree)  # noqa: E731
+    streams = Streams(
+        obs=by_stream(steps.obs),
+        action=by_stream(steps.action),
+        mask=by_stream(steps.mask),
+        reward=following.reward,
+        terminated=following.terminated,
+        truncated=jnp.zeros_like(following.terminated),
+        log_prob=by_stream(log_prob),
+        own=by_stream(steps.mine) & following.known if with_others else None,
+        seat=seat & following.known[..., None],
+    )
+    settled = len(value) - turn_gap
+    kept: tuple[Streams, jax.Array, jax.Array] = jax.tree.map(
+        lambda x: x[:settled], (streams, by_stream(value), following.next_value)
+    )
+    return kept
+
+
+def turn_advantages(
+    reward: jax.Array,
+    value: jax.Array,
+    moves: jax.Array,
+    done: jax.Array,
+    last_value: jax.Array,
+    last_moves: jax.Array,
+    gamma: float | jax.Array,
+    gae_lambda: float | jax.Array,
+    turn_gap: int,
+) -> TurnAdvantages:
+    """Return the advantages of players who move now and then (generalised advantage estimation, Schulman et al., 2016, over their
+    transitions; upgoing returns, Vinyals et al., 2019), in the shape of `value`.
+
+    The first six arguments are those of `stream_transitions`. Moves in the last `turn_gap` steps count as not known, as in
+    `seat_streams`.
+
+    Args:
+        gamma: discount per move.
+        gae_lambda: trace decay per move.
+        turn_gap: largest number of steps of others between two moves of a player.
+    """
+    following, seat = stream_transitions(reward, value, moves, done, last_value, last_moves)
+    known = following.known & (jnp.arange(len(value)) < len(value) - turn_gap)[:, None]
+    flat = value.reshape(known.shape)
+    after = (following.reward, flat, following.next_value, following.terminated, jnp.zeros_like(following.terminated))
+    seat = seat & known[..., None]
+    advantages = (gae(*after, gamma, gae_lambda, seat), upgo(*after, gamma, seat) - flat)
+    found = TurnAdvantages(*(jnp.where(known, x, 0.0) for x in advantages), known)
+    return jax.tree.map(lambda x: x.reshape(value.shape), found)
+
+
+view_advantages = turn_advantages
+"""Former name of `turn_advantages` for the values of movers only."""

@@ -1,0 +1,83 @@
+"""Streams: the experience that an update learns from, whether environments, games or data gave it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.rollout import Steps
+
+B = TypeVar("B")
+
+
+class Streams(NamedTuple):
+    """T steps of S streams, arrays `[T, S, ...]`.
+
+    A stream is an environment, one seat of a game in which all move at once, or a game in which P seats take turns.
+
+    Attributes:
+        obs: observations as the networks take them, normalised where the configuration asks for it.
+        action: actions taken.
+        mask: legal actions, bool `[T, S, A]`; None without masks.
+        reward: rewards from a step to the next one of the same seat, f32 `[T, S]`, or `[T, S, K]` for K value heads.
+        terminated: whether the episode terminated before that next step, bool, shape of `reward`.
+        truncated: whether it was truncated before that next step, bool, shape of `reward`.
+        log_prob: log-probabilities that the acting policy gave the actions, f32 `[T, S]`.
+        next_obs: observations that the steps led to, before any reset; None if the next values are known without them.
+        begins: where an episode begins, bool `[T, S]`; False in the first step, which `carry` precedes. None without memory.
+        carry: memory of the acting policy before the first step, `[S, ...]`; None without memory.
+        own: whether the learner took the step and may learn from it, bool `[T, S]`; None: all steps.
+        seat: seat that took the step, one-hot bool `[T, S, P]`; all False if the step is nobody's. None: one seat in each stream.
+    """
+
+    obs: Any
+    action: jax.Array
+    mask: jax.Array | None
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    log_prob: jax.Array
+    next_obs: Any = None
+    begins: jax.Array | None = None
+    carry: Any = None
+    own: jax.Array | None = None
+    seat: jax.Array | None = None
+
+
+def episode_starts(steps: Steps) -> jax.Array:
+    """Return at which steps an episode begins, bool `[T, N]`; the first step is left to the carry before the rollout."""
+    done = steps.terminated | steps.truncated
+    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+
+
+def batch_major(batch: B) -> B:
+    """Swap time and streams, except in `carry`, which has streams only: minibatches of trajectories are drawn from streams."""
+    trajectories: Any = batch
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), trajectories._replace(carry=None))
+    result: B = swapped._replace(carry=trajectories.carry)
+    return result
+
+
+def flat_steps(batch: Any) -> Any:
+    """Merge time and streams: `[T, S, ...]` becomes `[T * S, ...]`."""
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+
+
+def own_steps(batch: Any, own: jax.Array | None, key: jax.Array, size: int) -> Any:
+    """Return `size` steps of `batch` `[B, ...]`, the learner's own in random order.
+
+    There are about as many own steps as wanted: if more, some are left out, if fewer, the first of the order come again.
+
+    Args:
+        batch: tree of arrays `[B, ...]`.
+        own: bool `[B]`; None: all are, and the first ones are taken.
+        key: random key of the order.
+        size: number of steps to return, at most B.
+    """
+    if own is None:
+        return jax.tree.map(lambda x: x[:size], batch)
+    order = jnp.argsort(jax.random.uniform(key, own.shape) + 2.0 * ~own)
+    chosen = order[jnp.arange(size) % jnp.maximum(jnp.sum(own), 1)]
+    return jax.tree.map(lambda x: x[chosen], batch)
