@@ -50,8 +50,8 @@ def gae(
         advantage = delta_t + decay_t * _of_seat(after, seat_t)
         return _with_seat(after, seat_t, advantage), advantage
 
-    none_yet = jnp.zeros_like(delta[0]) if seat is None else jnp.zeros(seat.shape[1:], delta.dtype)
-    return jax.lax.scan(backward, none_yet, (delta, decay, seat), reverse=True)[1]
+    after = jnp.zeros(delta.shape[1:] if seat is None else seat.shape[1:], delta.dtype)
+    return jax.lax.scan(backward, after, (delta, decay, seat), reverse=True)[1]
 
 
 def _of_seat(x: jax.Array, seat: jax.Array | None) -> jax.Array:
@@ -163,18 +163,18 @@ def upgo(
     bootstrap = jnp.broadcast_to(gamma * (1.0 - terminated), reward.shape)
     better = reward + bootstrap * next_value >= value
 
-    def backward(after: tuple[jax.Array, ...], step: tuple[Any, ...]) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    def backward(after: tuple[jax.Array, jax.Array], step: tuple[Any, ...]) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        returns, was_better = after
         reward_t, next_value_t, bootstrap_t, truncated_t, better_t, seat_t = step
-        return_after, better_after = (_of_seat(x, seat_t) for x in after)
-        return_t = reward_t + bootstrap_t * jnp.where(better_after & ~truncated_t, return_after, next_value_t)
-        before = (_with_seat(x, seat_t, now) for x, now in zip(after, (return_t, better_t), strict=True))
-        return tuple(before), return_t
+        goes_on = _of_seat(was_better, seat_t) & ~truncated_t
+        return_t = reward_t + bootstrap_t * jnp.where(goes_on, _of_seat(returns, seat_t), next_value_t)
+        return (_with_seat(returns, seat_t, return_t), _with_seat(was_better, seat_t, better_t)), return_t
 
     # Nothing is known of what follows the rollout: as if it were no better than expected.
-    after = (jnp.zeros_like(reward[0]), jnp.zeros_like(better[0]))
-    if seat is not None:
-        after = (jnp.zeros(seat.shape[1:], reward.dtype), jnp.zeros_like(seat[0]))
-    return jax.lax.scan(backward, after, (reward, next_value, bootstrap, truncated, better, seat), reverse=True)[1]
+    shape = reward.shape[1:] if seat is None else seat.shape[1:]
+    after = (jnp.zeros(shape, reward.dtype), jnp.zeros(shape, bool))
+    steps: tuple[Any, ...] = (reward, next_value, bootstrap, truncated, better, seat)
+    return jax.lax.scan(backward, after, steps, reverse=True)[1]
 
 
 def q_lambda_returns(

@@ -176,9 +176,10 @@ def turn_advantages(
     flat = value.reshape(known.shape)
     after = (following.reward, flat, following.next_value, following.terminated, jnp.zeros_like(following.terminated))
     seat = seat & known[..., None]
-    advantages = (gae(*after, gamma, gae_lambda, seat), upgo(*after, gamma, seat) - flat)
-    found = TurnAdvantages(*(jnp.where(known, x, 0.0) for x in advantages), known)
-    return jax.tree.map(lambda x: x.reshape(value.shape), found)
+    generalised, upgoing = gae(*after, gamma, gae_lambda, seat), upgo(*after, gamma, seat) - flat
+    found = TurnAdvantages(jnp.where(known, generalised, 0.0), jnp.where(known, upgoing, 0.0), known)
+    shaped: TurnAdvantages = jax.tree.map(lambda x: x.reshape(value.shape), found)
+    return shaped
 
 
 view_advantages = turn_advantages
