@@ -71,7 +71,7 @@ from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
-from rljax.nn.distributions import mask_logits
+from rljax.nn.actions import mask_logits
 
 
 @algorithm("dqn")

@@ -45,7 +45,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
 from rljax.core.state import copy_of_params, per_environment, random_key, statistics
-from rljax.nn.distributions import ActionHead
+from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
 

@@ -43,7 +43,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
 from rljax.core.state import per_environment, random_key, statistics
 from rljax.core.wrappers import split_privileged
-from rljax.nn.distributions import ActionHead
+from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
 

@@ -39,17 +39,12 @@ from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.soft_policy import (
     Choice,
     SoftPolicy,
-    action_example,
-    action_noise,
     check_soft_space,
-    greedy_action,
     init_soft_policy,
     make_soft_policy,
     policy_outputs,
     q_of_choice,
-    sample_action,
     soft_value,
-    to_env_action,
     uniform_action,
 )
 from rljax.algos.common.state import initial_fields, normalize_obs
@@ -144,7 +139,7 @@ class SACNoise(NamedTuple):
     """All that is random in one turn; with a leading axis those of many.
 
     Attributes:
-        action: f32 `[train_every, N, A]`, for `sample_action`.
+        action: f32 `[train_every, N, A]`, for the policy's head.
         env: of the environments, `[train_every, N, ...]`.
         sample: bits u32 `[updates_per_step, batch_size]`.
         policy: f32 `[updates_per_step, 2, batch_size, A]`, for `soft_value` at observation and next one; None for a Discrete.
@@ -176,7 +171,8 @@ def sac_parts(config: SACConfig) -> SACParts:
 def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
     """The shapes of one step in the buffer."""
     example: Any = transition_example(env, env_params, None)
-    return example._replace(action=Choice(action_example(policy), example.next_mask))
+    action: Any = policy.head.action
+    return example._replace(action=Choice(action, example.next_mask))
 
 
 def sac_init(parts: SACParts, key: jax.Array) -> SACState:
@@ -198,15 +194,15 @@ def sac_init(parts: SACParts, key: jax.Array) -> SACState:
 
 def sac_noise(parts: SACParts, state: SACState, turns: int | None = None) -> tuple[SACState, SACNoise]:
     """Draw what is random in the next turn, or in the next `turns` ones (with a leading axis), in as few calls as can be."""
-    config, size = parts.config, parts.policy.space.flat_dim
+    config, head = parts.config, parts.policy.head
     key, action_key, env_key, sample_key, policy_key = jax.random.split(state.key, 5)
     count, every, updates = turns or 1, config.train_every, config.updates_per_step
     env = environment_noise(parts.env, parts.env_params, env_key, count * every, config.num_envs)
     policy = None
     if isinstance(parts.policy.space, Box):
-        policy = draw(jax.random.normal, policy_key, (count, updates, 2, config.batch_size, size))
+        policy = head.noise(policy_key, (count, updates, 2, config.batch_size))
     noise = SACNoise(
-        action=action_noise(parts.policy, action_key, (count, every, config.num_envs)),
+        action=head.noise(action_key, (count, every, config.num_envs)),
         env=jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), env),
         sample=draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
         policy=policy,
@@ -219,14 +215,15 @@ def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACS
 
     The `action` of the steps is a `Choice`.
     """
-    started, params = can_learn(parts.config, state.replay), _tree(parts, state.params)
+    started, params, head = can_learn(parts.config, state.replay), _tree(parts, state.params), parts.policy.head
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: jax.Array) -> tuple[Any, None]:
-        action = sample_action(parts.policy, policy_outputs(parts.policy, params, normalize_obs(state, obs)), noise_t, mask)
+        outputs = policy_outputs(parts.policy, params, normalize_obs(state, obs))
+        action = head.sample(head.distribution(outputs, mask), noise_t)
         return Choice(jnp.where(started, action, uniform_action(parts.policy, noise_t, mask)), mask), None
 
-    def to_env(choice: Any) -> jax.Array:
-        return to_env_action(parts.policy, choice.action)
+    def to_env(choice: Any) -> Any:
+        return head.to_env(choice.action)
 
     return collect_to_replay(parts.config, parts.env, parts.env_params, act, to_env, state, noise.action, noise.env)
 
@@ -349,6 +346,7 @@ def _tree(parts: SACParts, params: Any) -> Any:
 def make_sac(config: SACConfig) -> Agent:
     """The SAC agent of a configuration."""
     parts = sac_parts(config)
+    head = parts.policy.head
     turns = config.num_steps // config.train_every
 
     def init(key: jax.Array) -> SACState:
@@ -371,11 +369,8 @@ def make_sac(config: SACConfig) -> Agent:
         state: SACState, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
         outputs = policy_outputs(parts.policy, state.params, normalize_obs(state, obs))
-        if deterministic:
-            action = greedy_action(parts.policy, outputs, mask)
-        else:
-            action = sample_action(parts.policy, outputs, action_noise(parts.policy, key, outputs.shape[:-1]), mask)
-        return to_env_action(parts.policy, action), carry
+        distribution = head.distribution(outputs, mask)
+        return head.to_env(head.choose(distribution, key, outputs.shape[:-1], deterministic)), carry
 
     return Agent(init, step, act, config)
 

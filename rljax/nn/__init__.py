@@ -1,4 +1,4 @@
-"""Network modules (flax.linen) and action distributions (distrax), each in the module of its topic:
+"""Network modules (flax.linen) and what makes actions of their outputs (distrax), each in the module of its topic:
 
 - `actor_critic`: actor-critics, and the `network` table of a configuration that describes one
 - `networks`: feed-forward networks of action values and of policies alone
@@ -9,6 +9,6 @@
 - `layers`: perceptron, RMSNorm, FiLM, activations
 - `transforms`: symlog, symexp, two-hot
 - `vae`: beta-VAE
-- `distributions`, `composite`: action distributions; heads that see the actions of those before them
+- `actions`, `composite`: from outputs to actions, one record for all policies; heads that see the actions of those before them
 - `initializers`: orthogonal, without LAPACK
 """

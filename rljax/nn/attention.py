@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.nn.distributions import mask_logits
+from rljax.nn.actions import mask_logits
 from rljax.nn.initializers import Initializer
 from rljax.nn.layers import ACTIVATIONS, together
 

@@ -23,7 +23,7 @@ from flax import struct
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import MultiDiscrete
-from rljax.nn.distributions import ActionHead, mask_logits, several_heads
+from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.initializers import orthogonal_kernels
 
 
@@ -176,10 +176,9 @@ def composite_head(space: Any, context: int = 64) -> ActionHead:
 
     return ActionHead(
         num_outputs=context,
-        num_log_std=0,
+        action=jax.ShapeDtypeStruct((heads,), jnp.int32),
         distribution=distribution,
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
-        sample=lambda d, noise: d.sample(noise),
         to_env=to_env,
         entropy=composite_entropy,
         module=CompositeHead(nvec),

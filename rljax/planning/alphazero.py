@@ -40,7 +40,7 @@ from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.core.state import per_environment, random_key
-from rljax.nn.distributions import ActionHead, mask_logits
+from rljax.nn.actions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
 from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, evaluation_from, search_functions
 

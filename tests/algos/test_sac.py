@@ -38,7 +38,7 @@ from rljax import (
 from rljax.algos.common.soft_policy import critic_values, policy_outputs, q_of_choice
 from rljax.collect.replay import NStep, Places, Replay, Transition, init_replay, take_n_step
 from rljax.core.memory import tree_bytes
-from rljax.nn.distributions import sample_squashed, scaled_to_box, squashed_gaussian
+from rljax.nn.actions import SquashedGaussian, scaled_to_box, soft_head
 
 TINY = SACConfig(
     env="Pendulum-v1",
@@ -70,7 +70,7 @@ def test_the_density_is_that_of_the_change_of_variables_and_integrates_to_1(mean
     middle = (edges[1:] + edges[:-1]) / 2
     noise = (np.arctanh(middle) - mean) / np.exp(log_std)
     parameters = (jnp.full((len(noise), 1), x) for x in (mean, log_std))
-    action, log_prob = sample_squashed(*parameters, jnp.asarray(noise, jnp.float32)[:, None])
+    action, log_prob = SquashedGaussian(*parameters).sample_and_log_prob(jnp.asarray(noise, jnp.float32)[:, None])
     assert np.sum(np.exp(np.asarray(log_prob, np.float64)) * np.diff(edges)) == pytest.approx(1.0, abs=1e-3)
     inside = np.abs(middle) < 0.999
     np.testing.assert_allclose(action[inside, 0], middle[inside], atol=1e-6)
@@ -88,7 +88,7 @@ def test_the_density_is_that_of_distrax_and_its_gradients_too() -> None:
         return normal.log_prob(u) - squashed.bijector.forward_log_det_jacobian(u)
 
     def by_rljax(mean: jax.Array, log_std: jax.Array) -> jax.Array:
-        return sample_squashed(mean, log_std, noise)[1]
+        return SquashedGaussian(mean, log_std).sample_and_log_prob(noise)[1]
 
     np.testing.assert_allclose(by_rljax(mean, log_std), by_distrax(mean, log_std), atol=1e-4)
     for argument in (0, 1):
@@ -97,9 +97,10 @@ def test_the_density_is_that_of_distrax_and_its_gradients_too() -> None:
 
 
 def test_the_density_is_finite_where_tanh_is_1_and_log_std_is_clipped() -> None:
-    mean, log_std = squashed_gaussian(jnp.array([50.0, -50.0, 0.0, 9.0, -9.0, 1.0]))
+    outputs = jnp.array([50.0, -50.0, 0.0, 9.0, -9.0, 1.0])
+    mean, log_std = soft_head(Box(-1.0, 1.0, (3,))).distribution(outputs, None)
     np.testing.assert_allclose(log_std, [2.0, -5.0, 1.0])
-    value, grads = jax.value_and_grad(lambda m: sample_squashed(m, log_std, jnp.ones(3))[1])(mean)
+    value, grads = jax.value_and_grad(lambda m: SquashedGaussian(m, log_std).sample_and_log_prob(jnp.ones(3))[1])(mean)
     assert jnp.isfinite(value)
     assert jnp.all(jnp.isfinite(grads))
     assert jnp.all(grads[:2] == jnp.array([2.0, -2.0]))  # d/du of 2 (u + softplus(-2 u)): the density of 1 goes on falling
@@ -192,7 +193,8 @@ def test_the_soft_value_of_continuous_actions_is_an_integral() -> None:
     parts = sac_parts(TINY)
     params, _ = params_of(parts)
     obs = jnp.array([0.3, -0.5, 1.0])
-    mean, log_std = (float(x[0]) for x in squashed_gaussian(policy_outputs(parts.policy, params, obs)))
+    outputs = policy_outputs(parts.policy, params, obs)
+    mean, log_std = (float(x[0]) for x in parts.policy.head.distribution(outputs, None))
     edges = np.linspace(-1 + 1e-6, 1 - 1e-6, 40_001)
     action = (edges[1:] + edges[:-1]) / 2
     tiled = jnp.tile(obs, (len(action), 1))

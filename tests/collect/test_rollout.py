@@ -15,7 +15,7 @@ from rljax.collect.rollout import Steps, environment_noise, episode_metrics, ini
 from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Discrete
 from rljax.core.wrappers import EpisodeStatistics
-from rljax.nn.distributions import action_head
+from rljax.nn.actions import action_head
 
 T, N = 20, 3
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rljax import Box, Discrete
-from rljax.algos.dreamer.networks import SIZES, init_networks, make_networks, make_policy, normal_parameters
+from rljax.algos.dreamer.networks import SIZES, init_networks, make_networks
+from rljax.nn.actions import BoundedNormal, dreamer_head
 from rljax.nn.rssm import RSSM, Latent, by_block, draw_index, draw_one_hot, gru_gates, kl_loss, unimix_logits
 from tests.nn import plain_dreamer
 
@@ -61,7 +62,7 @@ def close(got: Any, want: Any) -> None:
 
 def counts(size: str, obs: int, space: Any) -> dict[str, int]:
     shape = jax.ShapeDtypeStruct((obs,), jnp.float32)
-    networks = make_networks(size, "decoder", shape, make_policy(space), None)
+    networks = make_networks(size, "decoder", shape, dreamer_head(space), None)
     params = jax.eval_shape(lambda key: init_networks(networks, key, shape), KEY)
     return {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in params.items()}
 
@@ -119,10 +120,10 @@ def test_no_class_is_impossible() -> None:
 
 
 def test_the_standard_deviation_of_the_specification() -> None:
-    mean, std = normal_parameters(jnp.array([1.0, 0.0]))
+    mean, std = BoundedNormal(jnp.array([1.0, 0.0])).parameters()
     assert float(std[0]) == pytest.approx(0.892717, abs=1e-6)
     assert float(mean[0]) == pytest.approx(np.tanh(1.0), abs=1e-6)
-    low, high = (float(normal_parameters(jnp.array([0.0, s]))[1][0]) for s in (-50.0, 50.0))
+    low, high = (float(BoundedNormal(jnp.array([0.0, s])).parameters()[1][0]) for s in (-50.0, 50.0))
     assert (low, high) == pytest.approx((0.1, 1.0), abs=1e-6)
 
 

@@ -15,7 +15,7 @@ from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.versus import OnePlayer
-from rljax.nn.distributions import ActionHead
+from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
 _NOT_IN_GAMES = (
@@ -76,7 +76,7 @@ def game_act(policy: Any, head: ActionHead, params_of: Callable[[Any], Any]) -> 
     ) -> tuple[jax.Array, Any]:
         outputs, _, _ = policy.apply(params_of(state), obs)
         distribution = head.distribution(outputs, None if mask is None else mask.reshape(outputs.shape))
-        action = distribution.mode() if deterministic else head.sample(distribution, head.noise(key, outputs.shape[:-1]))
+        action = head.choose(distribution, key, outputs.shape[:-1], deterministic)
         return action.astype(jnp.int32), carry
 
     return act

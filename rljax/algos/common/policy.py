@@ -16,9 +16,9 @@ from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Discrete, as_space, head_sizes
 from rljax.core.wrappers import join_privileged, split_privileged
+from rljax.nn.actions import ActionHead, action_head
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
-from rljax.nn.distributions import ActionHead, action_head
 from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
 

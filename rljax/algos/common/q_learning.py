@@ -17,7 +17,7 @@ from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
-from rljax.nn.distributions import mask_logits
+from rljax.nn.actions import mask_logits
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 
 from rljax.algos.common.q_learning import q_of_action
 from rljax.core.errors import ConfigError
-from rljax.core.keys import draw
 from rljax.core.spaces import Box, Discrete, as_space
-from rljax.nn.distributions import is_bounded, mask_logits, sample_squashed, scaled_to_box, squashed_gaussian
+from rljax.nn.actions import ActionHead, is_bounded, soft_head
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 
@@ -28,12 +27,14 @@ class SoftPolicy(NamedTuple):
 
     Attributes:
         space: of the actions; its `flat_dim`, A in shapes, is the number of actions of a Discrete, or the dimensions of a Box.
+        head: from the actor's outputs to actions.
         actor: `obs [B, *obs_shape] -> outputs [B, A]`, logits; for a Box `[B, 2 A]`, means and log standard deviations.
         critic: `obs -> [B, A]`; for a Box `(obs, action [B, A]) -> [B, 1]`.
         obs_ndims: number of axes of one observation, per leaf in tree order.
     """
 
     space: Box | Discrete
+    head: ActionHead
     actor: nn.Module
     critic: nn.Module
     obs_ndims: tuple[int, ...]
@@ -76,17 +77,18 @@ def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> tuple[SoftPo
     if isinstance(spec, nn.Module) and not discrete:
         name = type(spec).__name__
         raise ConfigError(f"network = {name}: a Module cannot be policy and critic of continuous actions both; give a table")
-    num_outputs = space.flat_dim if discrete else 2 * space.flat_dim
+    head = soft_head(space)
     # A small gain: the first policy is nearly uniform, or nearly the tanh of a standard normal.
-    actor = make_feed_forward(spec, num_outputs, head_gain=0.01)
+    actor = make_feed_forward(spec, head.num_outputs, head_gain=head.policy_gain)
     critic = make_feed_forward(spec, space.flat_dim if discrete else 1)
-    policy = SoftPolicy(space, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
+    policy = SoftPolicy(space, head, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
     outputs, _ = network_shapes(actor, actor.init_with_output, one)
     shapes = jax.eval_shape(lambda obs: init_soft_policy(policy, jax.random.key(0), obs), one)
-    if jax.tree.map(lambda x: x.shape, outputs) != (1, num_outputs):
+    if jax.tree.map(lambda x: x.shape, outputs) != (1, head.num_outputs):
         raise ConfigError(
-            f"network = {type(actor).__name__}: expected outputs [B, {num_outputs}], one for each action, got {outputs} for B = 1"
+            f"network = {type(actor).__name__}: expected outputs [B, {head.num_outputs}], one for each action, got {outputs} "
+            "for B = 1"
         )
     return policy, shapes
 
@@ -98,13 +100,6 @@ def init_soft_policy(policy: SoftPolicy, key: jax.Array, obs: Any) -> dict[str, 
     action = (jnp.zeros((batch, policy.space.flat_dim)),) if isinstance(policy.space, Box) else ()
     critics = jax.vmap(lambda key: policy.critic.init(key, obs, *action))(jax.random.split(critic_key))
     return {"actor": policy.actor.init(actor_key, obs), "critic": critics}
-
-
-def action_example(policy: SoftPolicy) -> Any:
-    """The shape of one action of a `Choice`."""
-    if isinstance(policy.space, Box):
-        return jax.ShapeDtypeStruct((policy.space.flat_dim,), jnp.float32)
-    return jax.ShapeDtypeStruct((), jnp.int32)
 
 
 def policy_outputs(policy: SoftPolicy, params: Any, obs: Any) -> jax.Array:
@@ -142,13 +137,13 @@ def soft_value(
         mask: legal actions bool `[B, A]`; None: all.
         noise: standard normal f32 `[B, A]`; None for a Discrete.
     """
-    outputs = policy_outputs(policy, params, obs)
+    distribution = policy.head.distribution(policy_outputs(policy, params, obs), mask)
     if isinstance(policy.space, Box):
         assert noise is not None
-        action, log_prob = sample_squashed(*squashed_gaussian(outputs), noise)
+        action, log_prob = distribution.sample_and_log_prob(noise)
         value, entropy = jnp.min(critic_values(policy, critics, obs, action), axis=0), -log_prob
     else:
-        log_prob = jax.nn.log_softmax(mask_logits(outputs, mask))
+        log_prob = distribution.logits
         probability = jnp.exp(log_prob)
         # Of an illegal action the logarithm is hardly finite: 0 times it, times a temperature, may be NaN.
         log_prob = log_prob if mask is None else jnp.where(mask, log_prob, 0.0)
@@ -157,33 +152,8 @@ def soft_value(
     return value + jnp.exp(jax.lax.stop_gradient(params["log_alpha"])) * entropy, entropy
 
 
-def action_noise(policy: SoftPolicy, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw the noise of `sample_action` and `uniform_action`, f32 `[*shape, A]`: standard normal; Gumbel for a Discrete space."""
-    sampler = jax.random.normal if isinstance(policy.space, Box) else jax.random.gumbel
-    return draw(sampler, key, (*shape, policy.space.flat_dim))
-
-
-def sample_action(policy: SoftPolicy, outputs: jax.Array, noise: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """An action of the policy, as `Choice` keeps it."""
-    if isinstance(policy.space, Discrete):
-        return jnp.argmax(mask_logits(outputs + noise, mask), axis=-1)
-    return sample_squashed(*squashed_gaussian(outputs), noise)[0]
-
-
 def uniform_action(policy: SoftPolicy, noise: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Any legal action, each as likely, from the same noise."""
+    """Any legal action, each as likely, from the noise of the policy's head."""
     if isinstance(policy.space, Discrete):
-        return jnp.argmax(mask_logits(noise, mask), axis=-1)
+        return policy.head.sample(policy.head.distribution(jnp.zeros_like(noise), mask), noise)
     return jax.lax.erf(noise * math.sqrt(0.5))
-
-
-def greedy_action(policy: SoftPolicy, outputs: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """The likeliest action; of a Box the tanh of the mean."""
-    if isinstance(policy.space, Discrete):
-        return jnp.argmax(mask_logits(outputs, mask), axis=-1)
-    return jnp.tanh(squashed_gaussian(outputs)[0])
-
-
-def to_env_action(policy: SoftPolicy, action: jax.Array) -> jax.Array:
-    """An action of a `Choice` as the environment takes it: scaled to the bounds of a Box."""
-    return scaled_to_box(policy.space, action) if isinstance(policy.space, Box) else action

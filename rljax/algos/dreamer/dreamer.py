@@ -25,7 +25,7 @@ from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop, warmed_up
 from rljax.algos.dreamer.losses import dreamer_loss, loss_noise
 from rljax.algos.dreamer.memory import check_dreamer_memory, memory_line
-from rljax.algos.dreamer.networks import encode, init_networks, make_networks, make_policy
+from rljax.algos.dreamer.networks import encode, init_networks, make_networks
 from rljax.algos.dreamer.openloop import openloop_metrics
 from rljax.algos.dreamer.parts import (
     Arrival,
@@ -49,6 +49,7 @@ from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import action_heads
+from rljax.nn.actions import dreamer_head
 from rljax.nn.rssm import Latent
 
 TARGET_FRACTION = 0.05
@@ -63,7 +64,7 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     """
     env, env_params = make_training_env(config)
     with jax.ensure_compile_time_eval():  # bounds that an environment computes are numbers under jit too
-        policy = make_policy(env.action_space(env_params))
+        head = dreamer_head(env.action_space(env_params))
     obs, env_state = jax.eval_shape(env.reset_env, jax.eval_shape(lambda: jax.random.key(0)), env_params)
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
     if mask is not None and mask.ndim > 1:
@@ -71,9 +72,9 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     accelerated = jax.default_backend() != "cpu"
     bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
     dtype, standardized = jnp.bfloat16 if bf16 else None, config.normalize_observations
-    networks = make_networks(config.size, config.representation, obs, policy, dtype, config.unroll, standardized)
-    memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, policy.size))
-    return DreamerParts(config, env, env_params, policy, networks, obs, memory)
+    networks = make_networks(config.size, config.representation, obs, head, dtype, config.unroll, standardized)
+    memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, head.action))
+    return DreamerParts(config, env, env_params, head, networks, obs, memory)
 
 
 def _optimizer(config: DreamerConfig) -> optax.GradientTransformation:
@@ -95,10 +96,10 @@ def dreamer_init(parts: DreamerParts, key: jax.Array) -> DreamerState:
         opt_state=_optimizer(config).init(params),
         updates=jnp.zeros((), jnp.int32),
         returns=init_return_normalizer(),
-        replay=init_replay(row_example(parts.networks.rssm, parts.obs, parts.policy.size), config.buffer_rows, count),
+        replay=init_replay(row_example(parts.networks.rssm, parts.obs, parts.head.action), config.buffer_rows, count),
         queue=init_online_queue(),
         arrival=Arrival(jnp.zeros(count), jnp.ones(count, bool), no, no.copy()),
-        carry=PolicyCarry(parts.networks.rssm.initial((count,)), jnp.zeros((count, parts.policy.size))),
+        carry=PolicyCarry(parts.networks.rssm.initial((count,)), jnp.zeros((count, *parts.head.action.shape))),
         **fields,
     )
 
@@ -112,7 +113,7 @@ def dreamer_noise(parts: DreamerParts, state: DreamerState, turns: int | None = 
     steps = count * every
     collect = CollectNoise(
         latent=draw(jax.random.uniform, latent_key, (steps, config.num_envs, networks.rssm.groups)),
-        action=parts.policy.noise(action_key, (steps, config.num_envs)),
+        action=parts.head.noise(action_key, (steps, config.num_envs)),
         env=environment_noise(parts.env, parts.env_params, env_key, steps, config.num_envs),
     )
     noise = DreamerNoise(
@@ -148,12 +149,13 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         env_state, obs, arrival, carry = loop
         latent = infer(parts, params, carry, normalize_obs(state, obs), arrival.is_first, noise.latent)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
-        action = parts.policy.sample(parts.networks.apply("actor", params, latent.feature), noise.action, mask)
+        distribution = parts.head.distribution(parts.networks.apply("actor", params, latent.feature), mask)
+        action = parts.head.sample(distribution, noise.action)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
         row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stored_classes(latent))
         fresh = fresh_episodes(env, env_params, noise.env)
         next_obs, next_state, reward, terminated, info = jax.vmap(env.step_env, (0, 0, 0, None))(
-            noise.env.step_key, env_state, parts.policy.to_env(action), env_params
+            noise.env.step_key, env_state, parts.head.to_env(action), env_params
         )
         over = terminated | jax.vmap(env.is_truncated, (0, None))(next_state, env_params)
         # The raw step, and the reset one step later: the other way round would lose the last observation.
@@ -254,17 +256,14 @@ def make_dreamer(config: DreamerConfig) -> Agent:
         leaf = jax.tree.leaves(obs)[0]
         batch = leaf.shape[: leaf.ndim - jax.tree.leaves(parts.obs)[0].ndim]
         if carry is None:
-            carry = PolicyCarry(parts.networks.rssm.initial(batch), jnp.zeros((*batch, parts.policy.size)))
+            carry = PolicyCarry(parts.networks.rssm.initial(batch), jnp.zeros((*batch, *parts.head.action.shape)))
         latent_key, action_key = jax.random.split(key)
         # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
         uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
         latent = infer(parts, state.params, carry, normalize_obs(state, obs), jnp.zeros(batch, bool), uniform)
-        outputs = parts.networks.apply("actor", state.params, latent.feature)
-        if deterministic:
-            action = parts.policy.mode(outputs, mask)
-        else:
-            action = parts.policy.sample(outputs, parts.policy.noise(action_key, batch), mask)
-        return parts.policy.to_env(action), PolicyCarry(latent, action)
+        distribution = parts.head.distribution(parts.networks.apply("actor", state.params, latent.feature), mask)
+        action = parts.head.choose(distribution, action_key, batch, deterministic)
+        return parts.head.to_env(action), PolicyCarry(latent, action)
 
     return Agent(init, step, act, config, memory_line(parts.memory))
 

@@ -35,7 +35,7 @@ class LossNoise(NamedTuple):
     Attributes:
         observe: f32 in [0, 1) `[T, B, G]`.
         imagine: f32 in [0, 1) `[H, N, G]`.
-        action: `[H, N, noise_size]`, for the policy.
+        action: `[H, N, ...]`, for the policy.
         views: of DreamerPro: f32 in [0, 1) `[T, 2 B, G]` and offsets of the images i32 `[T, 2 B, 2]`; None for the others.
     """
 
@@ -72,7 +72,7 @@ def loss_noise(parts: DreamerParts, key: jax.Array) -> LossNoise:
     return LossNoise(
         observe=draw(jax.random.uniform, observe_key, (length, batch, groups)),
         imagine=draw(jax.random.uniform, imagine_key, (config.horizon, states, groups)),
-        action=parts.policy.noise(action_key, (config.horizon, states)),
+        action=parts.head.noise(action_key, (config.horizon, states)),
         views=views,
     )
 
@@ -189,11 +189,11 @@ def imagine(parts: DreamerParts, params: Any, start: Latent, noise: LossNoise) -
 
     No action is masked there: the model does not predict which are legal.
     """
-    networks, policy = parts.networks, parts.policy
+    networks, head = parts.networks, parts.head
     params, start = jax.lax.stop_gradient((params, start))
 
     def act(feature: jax.Array, noise: jax.Array) -> jax.Array:
-        return policy.sample(networks.apply("actor", params, feature), noise, None)
+        return head.sample(head.distribution(networks.apply("actor", params, feature), None), noise)
 
     latents, action = networks.apply_rssm("imagine", params, start, act, noise.action, noise.imagine)
     return Imagined(jnp.concatenate([start.feature[None], latents.feature]), action)
@@ -216,7 +216,7 @@ def actor_critic_loss(
     Returns:
         The loss f32 [], the returns of the first states f32 `[N]`, the next running range, and metrics.
     """
-    config, networks, policy = parts.config, parts.networks, parts.policy
+    config, networks = parts.config, parts.networks
     feature = imagined.feature
     frozen = jax.lax.stop_gradient(params)
     reward = TWO_HOT.decode(networks.apply("reward", frozen, feature))
@@ -230,9 +230,9 @@ def actor_critic_loss(
     advantage = (target - value[:-1]) / returns.scale()
 
     # On all features, though those of the last states are not needed: a slice of them would be a copy of nearly all of them.
-    outputs = networks.apply("actor", params, feature)[:-1]
-    entropy = policy.entropy(outputs)
-    policy_loss = -weight * (policy.log_prob(outputs, imagined.action) * advantage + config.ent_coef * entropy)
+    distribution = parts.head.distribution(networks.apply("actor", params, feature)[:-1], None)
+    entropy = distribution.entropy()
+    policy_loss = -weight * (distribution.log_prob(imagined.action) * advantage + config.ent_coef * entropy)
     value_loss = weight * critic_loss(parts, state, feature, logits[:-1], target)
     names = ("policy_loss", "value_loss", "entropy", "value", "imagined_return", "imagined_reward", "imagined_cont")
     means = jnp.stack([jnp.mean(x) for x in (policy_loss, value_loss, entropy, value, target, reward, cont)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,14 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.core.keys import draw
-from rljax.core.spaces import Box, Discrete, as_space, head_sizes
+from rljax.nn.actions import ActionHead
 from rljax.nn.decoders import DictDecoder, Parts
-from rljax.nn.distributions import is_bounded, mask_logits, scaled_to_box, several_heads
 from rljax.nn.encoders import DictEncoder
 from rljax.nn.initializers import truncated_normal_params
-from rljax.nn.layers import MLP, sigmoid
-from rljax.nn.rssm import RSSM, draw_index, unimix_logits
+from rljax.nn.layers import MLP
+from rljax.nn.rssm import RSSM
 from rljax.nn.transforms import TwoHot
 
 
@@ -95,7 +92,7 @@ def apply_batched(module: nn.Module, params: Any, x: jax.Array) -> Any:
 
 
 def make_networks(
-    size: str, representation: str, obs: Any, policy: DreamerPolicy, dtype: Any, unroll: int = 1, normalized: bool = False
+    size: str, representation: str, obs: Any, head: ActionHead, dtype: Any, unroll: int = 1, normalized: bool = False
 ) -> Networks:
     """The networks for one observation of the shapes of `obs`.
 
@@ -103,7 +100,7 @@ def make_networks(
         size: a name in `SIZES`.
         representation: one of `REPRESENTATIONS`.
         obs: tree of `jax.ShapeDtypeStruct`.
-        policy: of the environment's actions.
+        head: of the environment's actions.
         dtype: of the products; None: f32.
         unroll: of the scans over time.
         normalized: vectors are standardised before they come here.
@@ -134,11 +131,11 @@ def make_networks(
         projection = nn.Dense(tokens, use_bias=False)
     return Networks(
         encoder=encoder,
-        rssm=RSSM(policy.size, tokens, deter, hidden, classes, dtype=dtype, unroll=unroll),
+        rssm=RSSM(head.action.shape[0], tokens, deter, hidden, classes, dtype=dtype, unroll=unroll),
         decoder=DictDecoder(vector_size, images, (hidden,) * 3, depth, dtype=dtype) if representation == "decoder" else None,
         reward=MLP((hidden,), TWO_HOT.num_bins, norm="rms", dtype=dtype),
         cont=MLP((hidden,), 1, norm="rms", dtype=dtype),
-        actor=MLP((hidden,) * 3, policy.num_outputs, norm="rms", dtype=dtype),
+        actor=MLP((hidden,) * 3, head.num_outputs, norm="rms", dtype=dtype),
         critic=MLP((hidden,) * 3, TWO_HOT.num_bins, norm="rms", dtype=dtype),
         projection=projection,
         obs_projection=obs_projection,
@@ -205,131 +202,3 @@ def observation_parts(obs: Any, batch_ndim: int) -> Parts:
         else:
             vectors.append(x.reshape(*batch, -1).astype(jnp.float32))
     return Parts(jnp.concatenate(vectors, axis=-1) if vectors else None, tuple(images))
-
-
-class DreamerPolicy(NamedTuple):
-    """Actions from a policy's outputs, as f32 vectors `[..., A]`: one-hot for each head, or numbers.
-
-    Attributes:
-        size: A.
-        num_outputs: length of the actor's output.
-        noise_size: random numbers for one action.
-        noise: `(key, batch shape) -> [*batch, noise_size]`.
-        sample: `(outputs, noise, mask or None) -> action`.
-        mode: `(outputs, mask or None) -> action`.
-        log_prob: `(outputs, action) -> f32 [...]`.
-        entropy: `outputs -> f32 [...]`.
-        to_env: `action -> action` as the environment takes it.
-    """
-
-    size: int
-    num_outputs: int
-    noise_size: int
-    noise: Callable[[jax.Array, tuple[int, ...]], jax.Array]
-    sample: Callable[[jax.Array, jax.Array, jax.Array | None], jax.Array]
-    mode: Callable[[jax.Array, jax.Array | None], jax.Array]
-    log_prob: Callable[[jax.Array, jax.Array], jax.Array]
-    entropy: Callable[[jax.Array], jax.Array]
-    to_env: Callable[[jax.Array], Any]
-
-
-def make_policy(space: Any) -> DreamerPolicy:
-    """The policy for an action space: Box, Discrete, MultiDiscrete or a Dict of Discrete.
-
-    Of a Box with finite bounds -1 and 1 stand for these; without, actions are numbers near [-1, 1], so scale the environment's.
-
-    Raises:
-        ConfigError: another space.
-    """
-    space = as_space(space)
-    if isinstance(space, Box):
-        return _continuous(space)
-    sizes = head_sizes(space)
-    if sizes is None:
-        raise ConfigError(f"action space {space}: Dreamer expects Discrete, MultiDiscrete, a Dict of Discrete, or Box")
-    return _discrete(sizes, space)
-
-
-def _discrete(sizes: tuple[int, ...], space: Any) -> DreamerPolicy:
-    named = (lambda index: index[..., 0]) if isinstance(space, Discrete) else several_heads(space)[1]
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-
-    def heads(x: jax.Array) -> list[jax.Array]:
-        return jnp.split(x, ends, axis=-1)
-
-    def log_probs(outputs: jax.Array, mask: jax.Array | None) -> list[jax.Array]:
-        # Mixed with the uniform distribution, without which the entropy collapses; illegal actions stay impossible.
-        masks = [None] * len(sizes) if mask is None else heads(mask)
-        mixed = [unimix_logits(logits) for logits in heads(outputs)]
-        return [p if m is None else jax.nn.log_softmax(mask_logits(p, m)) for p, m in zip(mixed, masks, strict=True)]
-
-    def one_hot(indices: list[jax.Array]) -> jax.Array:
-        return jnp.concatenate([jax.nn.one_hot(i, n) for i, n in zip(indices, sizes, strict=True)], axis=-1)
-
-    def sample(outputs: jax.Array, noise: jax.Array, mask: jax.Array | None) -> jax.Array:
-        return one_hot([draw_index(p, noise[..., i]) for i, p in enumerate(log_probs(outputs, mask))])
-
-    def mode(outputs: jax.Array, mask: jax.Array | None) -> jax.Array:
-        return one_hot([jnp.argmax(p, axis=-1) for p in log_probs(outputs, mask)])
-
-    def log_prob(outputs: jax.Array, action: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.concatenate(log_probs(outputs, None), axis=-1) * action, axis=-1)
-
-    def entropy(outputs: jax.Array) -> jax.Array:
-        p = jnp.concatenate(log_probs(outputs, None), axis=-1)
-        return -jnp.sum(jnp.exp(p) * p, axis=-1)
-
-    return DreamerPolicy(
-        size=sum(sizes),
-        num_outputs=sum(sizes),
-        noise_size=len(sizes),
-        noise=lambda key, shape: draw(jax.random.uniform, key, (*shape, len(sizes))),
-        sample=sample,
-        mode=mode,
-        log_prob=log_prob,
-        entropy=entropy,
-        to_env=lambda action: named(jnp.stack([jnp.argmax(x, axis=-1) for x in heads(action)], axis=-1).astype(jnp.int32)),
-    )
-
-
-MIN_STD, MAX_STD = 0.1, 1.0
-
-
-def normal_parameters(outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`(mean, std)`, each `[..., A]`: tanh, and .9 sigmoid(s + 2) + .1, of the two halves of the outputs."""
-    mean, std = jnp.split(outputs, 2, axis=-1)
-    return jnp.tanh(mean), (MAX_STD - MIN_STD) * sigmoid(std + 2.0) + MIN_STD
-
-
-def _continuous(space: Box) -> DreamerPolicy:
-    size = space.flat_dim
-
-    def to_env(action: jax.Array) -> jax.Array:
-        if is_bounded(space):
-            return scaled_to_box(space, jnp.clip(action, -1.0, 1.0))
-        return action.reshape(*action.shape[:-1], *space.shape).astype(space.dtype)
-
-    def sample(outputs: jax.Array, noise: jax.Array, _: jax.Array | None) -> jax.Array:
-        mean, std = normal_parameters(outputs)
-        return mean + std * noise
-
-    def log_prob(outputs: jax.Array, action: jax.Array) -> jax.Array:
-        mean, std = normal_parameters(outputs)
-        per_number = -0.5 * jnp.square((action - mean) / std) - jnp.log(std) - 0.5 * math.log(2.0 * math.pi)
-        return jnp.sum(per_number, axis=-1)
-
-    def entropy(outputs: jax.Array) -> jax.Array:
-        _, std = normal_parameters(outputs)
-        return jnp.sum(jnp.log(std) + 0.5 * math.log(2.0 * math.pi * math.e), axis=-1)
-
-    return DreamerPolicy(
-        size=size,
-        num_outputs=2 * size,
-        noise_size=size,
-        noise=lambda key, shape: draw(jax.random.normal, key, (*shape, size)),
-        sample=sample,
-        mode=lambda outputs, _: normal_parameters(outputs)[0],
-        log_prob=log_prob,
-        entropy=entropy,
-        to_env=to_env,
-    )

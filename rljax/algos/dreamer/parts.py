@@ -9,11 +9,12 @@ import jax
 from flax import struct
 
 from rljax.algos.dreamer.config import DreamerConfig
-from rljax.algos.dreamer.networks import TARGETS, DreamerPolicy, Networks
+from rljax.algos.dreamer.networks import TARGETS, Networks
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
 from rljax.collect.replay import OnlineQueue, Replay
 from rljax.collect.rollout import EnvironmentNoise
 from rljax.core.state import buffer, buffer_cursor, copy_of_params, per_environment, random_key, statistics
+from rljax.nn.actions import ActionHead
 from rljax.nn.rssm import Latent
 
 
@@ -40,7 +41,7 @@ class DreamerParts(NamedTuple):
     config: DreamerConfig
     env: Any
     env_params: Any
-    policy: DreamerPolicy
+    head: ActionHead
     networks: Networks
     obs: Any
     memory: Mapping[str, int]

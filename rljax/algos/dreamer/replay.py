@@ -42,13 +42,13 @@ class Replayed(NamedTuple):
     is_terminal: jax.Array
 
 
-def row_example(rssm: RSSM, obs: Any, action_size: int) -> DreamerRow:
-    """The shapes of one environment's row; `obs` is the tree of shapes of one observation."""
+def row_example(rssm: RSSM, obs: Any, action: Any) -> DreamerRow:
+    """The shapes of one environment's row; `obs` and `action` are the shapes of one observation and action."""
     shape: Any = jax.ShapeDtypeStruct
     flag = shape((), jnp.bool_)
     return DreamerRow(
         obs=obs,
-        action=shape((action_size,), jnp.float32),
+        action=action,
         reward=shape((), jnp.float32),
         is_first=flag,
         is_last=flag,

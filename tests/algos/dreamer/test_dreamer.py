@@ -16,11 +16,11 @@ from flax import struct
 
 import rljax
 from rljax.algos.dreamer.dreamer import PolicyCarry, infer, loss_noise
-from rljax.algos.dreamer.networks import make_policy
 from rljax.algos.dreamer.replay import replayed
 from rljax.collect.replay import Places, sample_online
 from rljax.core.errors import RljaxWarning
 from rljax.envs import Composite, GridWorldPixels
+from rljax.nn.actions import dreamer_head
 from rljax.run.chunks import vectorized_iteration
 
 LENGTH = 4
@@ -481,30 +481,29 @@ def test_an_illegal_action_is_never_played(env: str) -> None:
 
 
 def test_illegal_actions_are_impossible_whatever_is_drawn() -> None:
-    policy = make_policy(rljax.MultiDiscrete((3, 5)))
+    head = dreamer_head(rljax.MultiDiscrete((3, 5)))
     mask = jnp.array([False, True, False, False, True, True, False, False])
     rng = np.random.default_rng(0)
-    outputs = jnp.asarray(5 * rng.normal(size=(5_000, 8)), jnp.float32)
+    distribution = head.distribution(jnp.asarray(5 * rng.normal(size=(5_000, 8)), jnp.float32), mask)
     for noise in (np.zeros((5_000, 2)), rng.random((5_000, 2)), np.full((5_000, 2), 1.0 - 2.0**-23)):
-        action = np.asarray(policy.sample(outputs, jnp.asarray(noise, jnp.float32), mask))
+        action = np.asarray(head.sample(distribution, jnp.asarray(noise, jnp.float32)))
         assert (action[:, ~np.asarray(mask)] == 0.0).all()
         assert (action.sum(-1) == 2.0).all()
-    assert (np.asarray(policy.mode(outputs, mask))[:, ~np.asarray(mask)] == 0.0).all()
+    assert (np.asarray(distribution.mode())[:, ~np.asarray(mask)] == 0.0).all()
 
 
 def test_actions_are_scaled_to_a_bounded_box_and_kept_as_they_are_else() -> None:
-    bounded, free = (make_policy(rljax.Box(low, high, (2,))) for low, high in ((-2.0, 4.0), (-np.inf, np.inf)))
+    bounded, free = (dreamer_head(rljax.Box(low, high, (2,))) for low, high in ((-2.0, 4.0), (-np.inf, np.inf)))
     action = jnp.array([[0.0, 0.5], [-3.0, 1.5]])
     np.testing.assert_allclose(bounded.to_env(action), [[1.0, 2.5], [-2.0, 4.0]])
     np.testing.assert_array_equal(free.to_env(action), action)
 
 
 def test_a_discrete_policy_never_gives_up_one_percent_of_chance() -> None:
-    policy = make_policy(rljax.Discrete(4))
-    outputs = jnp.array([50.0, 0.0, 0.0, 0.0])
-    np.testing.assert_allclose(policy.log_prob(outputs, jnp.eye(4)), np.log([0.9925, 0.0025, 0.0025, 0.0025]), rtol=1e-4)
+    distribution = dreamer_head(rljax.Discrete(4)).distribution(jnp.array([50.0, 0.0, 0.0, 0.0]), None)
+    np.testing.assert_allclose(distribution.log_prob(jnp.eye(4)), np.log([0.9925, 0.0025, 0.0025, 0.0025]), rtol=1e-4)
     probs = np.array([0.9925, 0.0025, 0.0025, 0.0025])
-    assert float(policy.entropy(outputs)) == pytest.approx(-(probs * np.log(probs)).sum(), rel=1e-4)
+    assert float(distribution.entropy()) == pytest.approx(-(probs * np.log(probs)).sum(), rel=1e-4)
 
 
 # Observations and actions of all kinds.

@@ -60,12 +60,12 @@ def some_batch(parts: rljax.DreamerParts) -> Replayed:
     is_first, is_last, is_terminal = (np.zeros((LENGTH, BATCH), bool) for _ in range(3))
     is_last[1, 0] = is_last[2, 1] = is_terminal[1, 0] = True
     is_first[2, 0] = is_first[3, 1] = is_first[0, 1] = True
-    discrete = parts.policy.noise_size != parts.policy.size or parts.policy.num_outputs == parts.policy.size
-    if discrete:
-        outputs = rng.normal(size=(LENGTH, BATCH, parts.policy.num_outputs)).astype(np.float32)
-        action = np.asarray(parts.policy.mode(outputs, None))
+    (size,) = parts.head.action.shape
+    if parts.head.num_outputs == size:  # one-hot
+        outputs = rng.normal(size=(LENGTH, BATCH, size)).astype(np.float32)
+        action = np.asarray(parts.head.distribution(outputs, None).mode())
     else:
-        action = 1.5 * rng.normal(size=(LENGTH, BATCH, parts.policy.size)).astype(np.float32)
+        action = 1.5 * rng.normal(size=(LENGTH, BATCH, size)).astype(np.float32)
     rssm = parts.networks.rssm
     return Replayed(
         latent=Latent(

@@ -20,7 +20,7 @@ def test_of_overlapping_sequences_the_last_is_written_whole() -> None:
     """Against a loop over sequences, one after the other; starts near the end of the ring wrap."""
     rssm, rng = RSSM(actions=2, tokens=3, deter=4, hidden=2, classes=3, groups=2, blocks=2), np.random.default_rng(0)
     capacity, envs, steps, batch = 9, 2, 4, 8
-    replay = init_replay(row_example(rssm, jax.ShapeDtypeStruct((3,), jnp.float32), 2), capacity, envs)
+    replay = init_replay(row_example(rssm, *(jax.ShapeDtypeStruct((n,), jnp.float32) for n in (3, 2))), capacity, envs)
     program = jax.jit(write_latents)
     for _ in range(20):
         places = Places(jnp.asarray(rng.integers(0, capacity, batch)), jnp.asarray(rng.integers(0, envs, batch)))

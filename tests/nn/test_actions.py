@@ -15,7 +15,7 @@ import scipy.stats
 
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from rljax.nn.distributions import LOG_STD_MAX, LOG_STD_MIN, ActionHead, action_head, bounded_log_std, mask_logits
+from rljax.nn.actions import LOG_STD_MAX, LOG_STD_MIN, ActionHead, action_head, bounded_log_std, mask_logits
 
 SAMPLES = 40_000
 
