@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import EpsilonConfig
@@ -45,10 +44,9 @@ from rljax.algos.common.q_learning import (
     q_values,
     value_losses,
 )
-from rljax.algos.common.state import initial_fields, normalize_obs
+from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.replay import (
     NStep,
     Places,
@@ -70,7 +68,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
+from rljax.core.state import buffer, copy_of_params
 from rljax.nn.actions import mask_logits
 
 
@@ -107,22 +105,20 @@ class DQNParts(NamedTuple):
     unravel: Callable[[jax.Array], Any]
 
 
-class DQNState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run; `updates` counts gradient steps."""
+class DQNState(NormalizedState, kw_only=True):
+    """State of a DQN run.
 
-    params: Any
+    Attributes:
+        target_params: parameters of the target network.
+        updates: number of gradient steps so far, i32 [].
+        replay: the buffer.
+        priorities: priorities of its rows; None without prioritised replay.
+    """
+
     target_params: Any = copy_of_params(lambda params, _: params)
-    opt_state: Any
     updates: jax.Array
     replay: Replay = buffer()
     priorities: Priorities | None = buffer(depends_on=("priority_alpha", "n_step"))
-    obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class DQNNoise(NamedTuple):

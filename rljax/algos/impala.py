@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rljax.algos.common.config import PolicyConfig
 from rljax.algos.common.optimizer import adam, annealed
@@ -32,10 +31,9 @@ from rljax.algos.common.policy import (
     policy_unroll,
     rollout_outputs,
 )
-from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts
@@ -44,7 +42,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
-from rljax.core.state import copy_of_params, per_environment, random_key, statistics
+from rljax.core.state import copy_of_params, per_environment
 from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
@@ -78,24 +76,16 @@ class ImpalaParts(NamedTuple):
     head: ActionHead
 
 
-class ImpalaState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run. N environments; statistics are None where the config does not ask for them.
+class ImpalaState(NormalizedState, kw_only=True):
+    """State of an IMPALA run.
 
-    `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
-    `past_params` f32 `[policy_lag, P]` are the parameters of the iterations before, raveled, oldest first; None without lag.
+    Attributes:
+        past_params: parameters of past iterations, raveled, oldest first, f32 `[policy_lag, P]`; None without lag.
+        carry: memory of the policy in the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
     """
 
-    params: Any
     past_params: jax.Array | None = copy_of_params(lambda params, past: jnp.tile(ravel(params), (past.shape[0], 1)))
-    opt_state: Any
-    obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
     carry: Any = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class ImpalaRollout(NamedTuple):

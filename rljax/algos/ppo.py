@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
@@ -28,12 +27,11 @@ from rljax.algos.common.policy import (
     policy_unroll,
     rollout_outputs,
 )
-from rljax.algos.common.state import after_update, initial_fields, normalize_obs
+from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs
 from rljax.algos.common.value_heads import HeadConfig, combined, head_names, head_settings, info_keys, num_values, reward_streams
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import explained_variance, gae, upgo
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_steps
@@ -41,7 +39,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
-from rljax.core.state import per_environment, random_key, statistics
+from rljax.core.state import per_environment, statistics
 from rljax.core.wrappers import split_privileged
 from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
@@ -75,23 +73,16 @@ class PPOParts(NamedTuple):
     keep: tuple[str, ...]
 
 
-class PPOState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run. N environments; statistics and `intrinsic` are None where the config does not ask for them.
+class PPOState(NormalizedState, kw_only=True):
+    """State of a PPO run.
 
-    `carry` is what the policy remembers of the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
+    Attributes:
+        intrinsic: state of the bonus; None without one.
+        carry: memory of the policy in the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
     """
 
-    params: Any
-    opt_state: Any
-    obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
     carry: Any = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class Rollout(NamedTuple):

@@ -18,7 +18,6 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
@@ -34,16 +33,14 @@ from rljax.algos.common.q_learning import (
     q_values,
     value_losses,
 )
-from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.returns import q_lambda_returns
 from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.keys import draw
-from rljax.core.state import per_environment, random_key, statistics
 
 
 @algorithm("pqn")
@@ -78,18 +75,8 @@ class PQNParts(NamedTuple):
     unravel: Callable[[jax.Array], Any]
 
 
-class PQNState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run. N environments; statistics are None where the config does not ask for them."""
-
-    params: Any
-    opt_state: Any
-    obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
+class PQNState(NormalizedState, kw_only=True):
+    """State of a PQN run."""
 
 
 class PQNRollout(NamedTuple):

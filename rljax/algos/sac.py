@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.common.off_policy import (
@@ -47,10 +46,9 @@ from rljax.algos.common.soft_policy import (
     soft_value,
     uniform_action,
 )
-from rljax.algos.common.state import initial_fields, normalize_obs
+from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
-from rljax.collect.normalizers import RewardStatistics, RunningStatistics
 from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -58,7 +56,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.keys import draw
 from rljax.core.spaces import Box
-from rljax.core.state import buffer, copy_of_params, per_environment, random_key, statistics
+from rljax.core.state import buffer, copy_of_params
 
 
 @algorithm("sac")
@@ -114,25 +112,21 @@ class SACParts(NamedTuple):
     critics: slice
 
 
-class SACState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run; `updates` counts gradient steps.
+class SACState(NormalizedState, kw_only=True):
+    """State of a SAC run.
 
     `params` are `actor`, `critic` (both critics, stacked: leaves `[2, ...]`) and `log_alpha` f32 [], the logarithm of the
-    temperature; `target_params` are critics.
+    temperature.
+
+    Attributes:
+        target_params: parameters of the two target critics, stacked.
+        updates: number of gradient steps so far, i32 [].
+        replay: the buffer.
     """
 
-    params: Any
     target_params: Any = copy_of_params(lambda params, _: params["critic"])
-    opt_state: Any
     updates: jax.Array
     replay: Replay = buffer()
-    obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class SACNoise(NamedTuple):

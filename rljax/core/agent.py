@@ -138,10 +138,57 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
         _check_loss(config, loss_fn)
         name = _name_of(loss_fn)
         agent = _MAKERS[type(config)](config, _checking_loss(loss_fn, name))._replace(own=f"the loss {name}")
+    if config.average_decay is not None:
+        agent = with_average(agent, config.average_decay)
     if config.num_devices > 1:
         init, step = (shard_state(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
         agent = agent._replace(init=init, step=step)
     return agent._replace(made=agent)
+
+
+def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
+    """Return the agent with a moving average of its parameters, which acts and evaluates positions in their place.
+
+    Averages of iterates go back to Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992). The last
+    parameters are as good as the last few gradient steps; their average over some iterations is steadier. Training does not see
+    the average: it collects with the last parameters, and what it learns is the same with an average and without.
+
+    Args:
+        agent: an agent whose states are `rljax.core.state.State`.
+        decay: share of the average that is left after an iteration: `average = decay * average + (1 - decay) * params`.
+
+    Raises:
+        ConfigError: the states have no field `average_params`.
+    """
+    if not hasattr(jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0))), "average_params"):
+        raise ConfigError(
+            f"average_decay: the states of {agent.config.algorithm} have no field average_params; derive them from "
+            "rljax.core.state.State, or leave average_decay = none"
+        )
+    positions = agent.policy_and_value
+
+    def init(key: jax.Array) -> Any:
+        state = agent.init(key)
+        return state.replace(average_params=jax.tree.map(jnp.copy, state.params))
+
+    def step(state: Any) -> tuple[Any, Metrics]:
+        after, metrics = agent.step(state)
+        average = jax.tree.map(lambda a, p: decay * a + (1.0 - decay) * p, state.average_params, after.params)
+        return after.replace(average_params=average), metrics
+
+    def averaged(state: Any) -> Any:
+        return state.replace(params=state.average_params)
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        return agent.act(averaged(state), obs, carry, key, deterministic, mask)
+
+    def policy_and_value(state: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+        assert positions is not None
+        return positions(averaged(state), obs)
+
+    return agent._replace(init=init, step=step, act=act, policy_and_value=None if positions is None else policy_and_value)
 
 
 def _check_loss(config: Config, loss_fn: Any) -> None:

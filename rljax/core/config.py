@@ -158,6 +158,9 @@ class Config:
         default=False, doc="divide rewards by the running standard deviation of the discounted return"
     )
 
+    average_decay: float | None = leaf(
+        default=None, doc="decay per iteration of a moving average of the parameters, which acts outside training", gt=0, le=1
+    )
     eval_every: int | None = static(
         default=None, doc="number of environment steps between evaluations; the last one is at the end", gt=0, steps=True
     )

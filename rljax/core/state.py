@@ -1,15 +1,11 @@
 """State fields that say what they are: sharding and forks read a field's role, never its name.
 
-A state is a `flax.struct.PyTreeNode` with `params`, `key` and `iteration`. A field without a role (the optimiser's state, say) is
-whole on every device, and a fork keeps it where it fits.
+A state has the fields of `State`, and those of its algorithm. A field without a role (the optimiser's state, say) is whole on
+every device, and a fork keeps it where it fits.
 
-    class State(struct.PyTreeNode, kw_only=True):
-        params: Any
+    class MyState(State, kw_only=True):
         target_params: Any = copy_of_params(lambda params, _: params)
         replay: Any = buffer()
-        env_state: Any = per_environment()
-        key: jax.Array = random_key()
-        iteration: jax.Array
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import struct
 
 
@@ -62,8 +59,8 @@ ENVIRONMENT_CONFIG = ("env", "env_params")
 _KEY = "rljax_role"
 
 
-def _field(role: FieldRole) -> Any:
-    return struct.field(metadata={_KEY: role})
+def _field(role: FieldRole, **options: Any) -> Any:
+    return struct.field(metadata={_KEY: role}, **options)
 
 
 def per_environment() -> Any:
@@ -94,6 +91,30 @@ def statistics(depends_on: tuple[str, ...] = ()) -> Any:
 def random_key() -> Any:
     """Define a random key."""
     return _field(FieldRole(Role.KEY))
+
+
+class State(struct.PyTreeNode, kw_only=True):
+    """Fields of every algorithm's state: the whole truth about a run.
+
+    Attributes:
+        params: the trained parameters.
+        average_params: their moving average, which acts in their place outside training; None without `average_decay`.
+        opt_state: the optimiser's state.
+        env_state: states of the N environments or games, `[N, ...]`.
+        obs: observations of these states, `[N, ...]`.
+        key: random key of training.
+        eval_key: random key of evaluations during training.
+        iteration: number of iterations so far, i32 [].
+    """
+
+    params: Any
+    average_params: Any = _field(FieldRole(Role.COPY, copy=lambda params, _: params), default=None)
+    opt_state: Any
+    env_state: Any = per_environment()
+    obs: Any = per_environment()
+    key: jax.Array = random_key()
+    eval_key: jax.Array = random_key()
+    iteration: jax.Array
 
 
 def roles_of(state: Any) -> dict[str, FieldRole]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
@@ -34,7 +33,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.core.spaces import action_heads
-from rljax.core.state import per_environment, random_key
+from rljax.core.state import State
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
 from rljax.league.league import LANES, League, reset_where
@@ -56,28 +55,17 @@ class GameParts(NamedTuple):
     tree: GameTree | None
 
 
-class GameState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run of L learners and E games.
+class GameState(State, kw_only=True):
+    """State of L learners and E games.
+
+    `params` and `opt_state` have leaves `[L, ...]`; learner 0 is the main agent. `env_state` is `Playing`, and `obs` are those of
+    all players, `[E, P, ...]`.
 
     Attributes:
-        params: leaves `[L, ...]`; learner 0 is the main agent.
-        opt_state: leaves `[L, ...]`.
-        env_state: `Playing`.
-        obs: what all players see, `[E, P, ...]`.
-        league: None where there is no pool.
-        key: random key.
-        eval_key: that of evaluations.
-        iteration: i32 [].
+        league: pool, payoffs and opponents; None without a pool.
     """
 
-    params: Any
-    opt_state: Any
-    env_state: Playing = per_environment()
-    obs: Any = per_environment()
     league: League | None
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 def game_parts(config: GameConfig) -> GameParts:

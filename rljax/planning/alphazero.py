@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import mctx
 import optax
-from flax import struct
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import OnPolicyConfig
@@ -39,7 +38,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
-from rljax.core.state import per_environment, random_key
+from rljax.core.state import State, per_environment
 from rljax.nn.actions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
 from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, evaluation_from, search_functions
@@ -84,19 +83,16 @@ class AlphaZeroParts(NamedTuple):
     head: ActionHead
 
 
-class AlphaZeroState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run of E games: `env_state`, `obs [E, P, ...]`, `length` i32 `[E]` and `returns` f32 `[E]` of
-    player 0 are those of the games under way."""
+class AlphaZeroState(State, kw_only=True):
+    """State of a run of E games; `obs` are those of all players, `[E, P, ...]`.
 
-    params: Any
-    opt_state: Any
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
+    Attributes:
+        length: number of moves so far in the games under way, i32 `[E]`.
+        returns: returns of player 0 so far in these games, f32 `[E]`.
+    """
+
     length: jax.Array = per_environment()
     returns: jax.Array = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class SearchedMoves(NamedTuple):

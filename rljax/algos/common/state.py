@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rljax.collect.normalizers import (
     RewardStatistics,
+    RunningStatistics,
     init_reward_statistics,
     init_statistics,
     normalize,
@@ -18,8 +19,16 @@ from rljax.collect.normalizers import (
 from rljax.collect.rollout import Steps, initial_environments
 from rljax.core.config import Config
 from rljax.core.keys import as_key
+from rljax.core.state import State, statistics
 
 S = TypeVar("S")
+
+
+class NormalizedState(State, kw_only=True):
+    """State with running statistics, each None unless the configuration asks for it."""
+
+    obs_statistics: RunningStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics()
 
 
 def initial_fields(config: Config, env: Any, env_params: Any, key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:

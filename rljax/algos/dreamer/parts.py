@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-from flax import struct
 
 from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.networks import TARGETS, Networks
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
 from rljax.collect.replay import OnlineQueue, Replay
 from rljax.collect.rollout import EnvironmentNoise
-from rljax.core.state import buffer, buffer_cursor, copy_of_params, per_environment, random_key, statistics
+from rljax.core.state import State, buffer, buffer_cursor, copy_of_params, per_environment, statistics
 from rljax.nn.actions import ActionHead
 from rljax.nn.rssm import Latent
 
@@ -47,25 +46,30 @@ class DreamerParts(NamedTuple):
     memory: Mapping[str, int]
 
 
-class DreamerState(struct.PyTreeNode, kw_only=True):
-    """The whole truth about a run; `target` is the moving average that DreamerPro predicts, None for the others."""
+class DreamerState(State, kw_only=True):
+    """State of a Dreamer run.
 
-    params: Any
+    Attributes:
+        slow_critic: moving average of the critic's parameters.
+        target: moving average that DreamerPro predicts; None for other representation losses.
+        updates: number of gradient steps so far, i32 [].
+        returns: scale of the returns.
+        replay: the buffer.
+        queue: sequences that have not been trained on yet.
+        obs_statistics: running statistics of observations; None unless the configuration asks for them.
+        arrival: reward and flags on arriving at `obs`, which the buffer does not hold yet.
+        carry: memory of the policy in the episodes under way.
+    """
+
     slow_critic: Any = copy_of_params(lambda params, _: params["critic"])
     target: Any = copy_of_params(lambda params, _: target_of(params))
-    opt_state: Any
     updates: jax.Array
     returns: ReturnNormalizer = statistics()
     replay: Replay = buffer()
     queue: OnlineQueue = buffer_cursor(depends_on=("batch_length",))
     obs_statistics: RunningStatistics | None = statistics()
-    env_state: Any = per_environment()
-    obs: Any = per_environment()
     arrival: Arrival = per_environment()
     carry: PolicyCarry = per_environment()
-    key: jax.Array = random_key()
-    eval_key: jax.Array = random_key()
-    iteration: jax.Array
 
 
 class CollectNoise(NamedTuple):
