@@ -42,6 +42,8 @@ class ToyConfig(Config):
 
 
 class ToyState(struct.PyTreeNode, kw_only=True):
+    """A state of its own throughout: `rljax.core.state.State` is a convenience."""
+
     params: Any
     lagging: Any = copy_of_params(lambda params, _: jax.tree.map(lambda x: 2.0 * x, params))
     remembered: jax.Array = buffer(depends_on=("exponent",))
