@@ -12,7 +12,6 @@ One turn is `dqn_collect` then `dqn_update`; both are public, so a user can own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,6 +21,7 @@ from flax.core import FrozenDict
 
 from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.off_policy import (
+    FLAT,
     OffPolicyConfig,
     can_learn,
     check_replay_memory,
@@ -35,6 +35,7 @@ from rljax.algos.common.off_policy import (
 )
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
+    QNetwork,
     check_discrete,
     epsilon_at,
     epsilon_greedy,
@@ -46,7 +47,7 @@ from rljax.algos.common.q_learning import (
 )
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
-from rljax.collect.minibatches import gradient_step, init_optimizer, ravel
+from rljax.collect.minibatches import gradient_step, init_optimizer
 from rljax.collect.replay import (
     NStep,
     Places,
@@ -99,10 +100,7 @@ class DQNParts(NamedTuple):
     config: DQNConfig
     env: Any
     env_params: Any
-    network: nn.Module
-    num_actions: int
-    obs_ndims: tuple[int, ...]
-    unravel: Callable[[jax.Array], Any]
+    network: QNetwork
 
 
 class DQNState(NormalizedState, kw_only=True):
@@ -149,15 +147,15 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
     check_replay_memory(config, example)
     if config.dueling and isinstance(config.network, nn.Module):
         raise ConfigError("dueling = True: only for a network given as a table; a Module is used as it is")
-    network, obs_ndims, unravel = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
-    return DQNParts(config, env, env_params, network, num_actions, obs_ndims, unravel)
+    network = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
+    return DQNParts(config, env, env_params, network)
 
 
 def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
     """The state before the first iteration."""
     config = parts.config
     params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
-    params = parts.network.init(params_key, fields["obs"])
+    params = parts.network.module.init(params_key, fields["obs"])
     example = transition_example(parts.env, parts.env_params, jax.ShapeDtypeStruct((), jnp.int32))
     return DQNState(
         params=params,
@@ -191,7 +189,7 @@ def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNS
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise_t
-        return epsilon_greedy(q_values(parts, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
+        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
 
     step = noise.step + jnp.arange(config.train_every)
     epsilon = epsilon_at(config, state.iteration, step)
@@ -212,8 +210,8 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     Returns:
         The next state, and metrics `train/...`: means over the gradient steps, 0 where none was taken.
     """
-    config, replay, optimizer = parts.config, state.replay, adam(parts.config)
-    rate = annealed(config, state.iteration)
+    config, network, optimizer = parts.config, parts.network, adam(parts.config)
+    replay, rate = state.replay, annealed(config, state.iteration)
     count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
     def sampled(places: Places) -> NStep:
@@ -225,8 +223,8 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     # One gather for all gradient steps; with priorities each sample waits for the errors of the step before.
     samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
 
-    def update(i: jax.Array, carry: Any) -> tuple[Any, Metrics]:
-        params, target_params, opt_state, priorities = carry
+    def update(i: jax.Array, state: DQNState) -> tuple[DQNState, Metrics]:
+        priorities, updates = state.priorities, state.updates + 1
         if priorities is None:
             batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
             weight = None
@@ -235,27 +233,24 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
             batch = sampled(places)
             weight = importance_weights(probability, num_windows(replay, config.n_step), beta_at(config, state.iteration))
         batch = over_devices(batch)
-        next_q = q_values(parts, target_params, batch.next_obs)
-        target = dqn_target(batch, next_q, q_values(parts, params, batch.next_obs) if config.double else next_q)
+        next_q = q_values(network, state.target_params, batch.next_obs)
+        target = dqn_target(batch, next_q, q_values(network, state.params, batch.next_obs) if config.double else next_q)
 
-        def loss_fn(params: jax.Array) -> tuple[jax.Array, Metrics]:
+        def loss_fn(params: Any) -> tuple[jax.Array, Metrics]:
             loss, error, metrics = dqn_loss(parts, params, batch, target, weight)
             return loss, metrics | {"error": error}
 
-        params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rate)
+        params, opt_state, metrics = gradient_step(loss_fn, optimizer, state.params, state.opt_state, rate)
         error = metrics.pop("error")
         if priorities is not None:
             priorities = update_priorities(priorities, places, (jnp.abs(error) + 1e-6) ** config.priority_alpha)
-        target_params = update_target(config, target_params, params, state.updates + i + 1)
-        return (params, target_params, opt_state, priorities), metrics
+        target_params = update_target(config, state.target_params, params, updates)
+        state = state.replace(
+            params=params, target_params=target_params, opt_state=opt_state, updates=updates, priorities=priorities
+        )
+        return state, metrics
 
-    carry = (ravel(state.params), ravel(state.target_params), state.opt_state, state.priorities)
-    (params, target_params, opt_state, priorities), metrics = update_loop(count, update, carry)
-    updates = state.updates + count
-    if not isinstance(state.params, jax.Array):
-        params, target_params = parts.unravel(params), parts.unravel(target_params)
-    state = state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates, priorities=priorities)
-    return state, metrics
+    return update_loop(count, update, state, FLAT)
 
 
 def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
@@ -278,7 +273,7 @@ def dqn_loss(
     Returns:
         The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
     """
-    q = q_of_action(q_values(parts, params, batch.obs), batch.action)
+    q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
     error = q - target
     losses = value_losses(q, target, parts.config.huber_delta)
     # One reduction: on the CPU each costs a kernel or two.
@@ -307,13 +302,13 @@ def make_dqn(config: DQNConfig) -> Agent:
             noise,
             lambda state, noise: with_episode_sums(*dqn_collect(parts, state, noise)),
             lambda state, noise: dqn_update(parts, state, noise),
-            {"params": parts.unravel, "target_params": parts.unravel},
+            FLAT,
         )
         metrics["train/learning_rate"] = annealed(config, state.iteration)
         metrics["train/epsilon"] = epsilon_at(config, state.iteration, jnp.int32(config.num_steps))
         return after, metrics
 
-    return Agent(init, step, q_act(parts, config.epsilon_end), config)
+    return Agent(init, step, q_act(parts.network, config.epsilon_end), config)
 
 
 register_agent(DQNConfig, make_dqn)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
@@ -23,6 +22,7 @@ from flax.core import FrozenDict
 from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
+    QNetwork,
     check_discrete,
     epsilon_at,
     epsilon_greedy,
@@ -69,10 +69,7 @@ class PQNParts(NamedTuple):
     config: PQNConfig
     env: Any
     env_params: Any
-    network: nn.Module
-    num_actions: int
-    obs_ndims: tuple[int, ...]
-    unravel: Callable[[jax.Array], Any]
+    network: QNetwork
 
 
 class PQNState(NormalizedState, kw_only=True):
@@ -106,14 +103,14 @@ def pqn_parts(config: PQNConfig) -> PQNParts:
     env, env_params = make_training_env(config)
     num_actions = check_discrete("PQN", env, env_params)
     obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    network, obs_ndims, unravel = make_q_network(config.network, num_actions, obs, layer_norm=True)
-    return PQNParts(config, env, env_params, network, num_actions, obs_ndims, unravel)
+    network = make_q_network(config.network, num_actions, obs, layer_norm=True)
+    return PQNParts(config, env, env_params, network)
 
 
 def pqn_init(parts: PQNParts, key: jax.Array) -> PQNState:
     """The state before the first iteration."""
     params_key, fields = initial_fields(parts.config, parts.env, parts.env_params, key)
-    params = parts.network.init(params_key, fields["obs"])
+    params = parts.network.module.init(params_key, fields["obs"])
     return PQNState(
         params=params,
         opt_state=init_optimizer(adam(parts.config), params),
@@ -128,7 +125,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         bits, epsilon = noise
-        return epsilon_greedy(q_values(parts, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
+        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
 
     bits = draw(jax.random.bits, action_key, (config.num_steps, config.num_envs, 2))
     env_state, obs, _, steps = rollout_scan(
@@ -141,7 +138,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
         (bits, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
         environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
     )
-    next_q_max = legal_max(q_values(parts, state.params, normalize_obs(state, steps.next_obs)), steps.next_mask)
+    next_q_max = legal_max(q_values(parts.network, state.params, normalize_obs(state, steps.next_obs)), steps.next_mask)
     chex.assert_equal_shape([next_q_max, steps.reward])
     return state.replace(key=key, env_state=env_state, obs=obs), PQNRollout(steps, next_q_max)
 
@@ -194,7 +191,7 @@ def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Arr
     Returns:
         The loss f32 [], and metrics.
     """
-    q = q_of_action(q_values(parts, params, batch.obs), batch.action)
+    q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
     error = q - batch.target
     loss = jnp.mean(value_losses(q, batch.target, parts.config.huber_delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}
@@ -212,7 +209,7 @@ def make_pqn(config: PQNConfig, loss_fn: LossFn | None = None) -> Agent:
         state, metrics = pqn_update(parts, state, rollout, loss_fn)
         return state, episode_metrics(rollout.steps) | metrics
 
-    return Agent(init, step, q_act(parts, config.epsilon_end), config)
+    return Agent(init, step, q_act(parts.network, config.epsilon_end), config)
 
 
 register_agent(PQNConfig, make_pqn, takes_loss=True)

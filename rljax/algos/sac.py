@@ -14,8 +14,6 @@ The difference between the two is in `soft_policy`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +21,7 @@ import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from rljax.algos.common.off_policy import (
+    FLAT,
     OffPolicyConfig,
     can_learn,
     check_replay_memory,
@@ -48,7 +47,7 @@ from rljax.algos.common.soft_policy import (
 )
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
-from rljax.collect.minibatches import gradient_step, init_optimizer, ravel, unraveler
+from rljax.collect.minibatches import gradient_step, init_optimizer
 from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
 from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -98,18 +97,12 @@ class SACParts(NamedTuple):
 
     Attributes:
         policy: policy and critics; its `space.flat_dim` is A in shapes.
-        unravel: raveled parameters as a tree.
-        unravel_critics: the same for the critics alone.
-        critics: where these lie in the raveled parameters.
     """
 
     config: SACConfig
     env: Any
     env_params: Any
     policy: SoftPolicy
-    unravel: Callable[[jax.Array], Any]
-    unravel_critics: Callable[[jax.Array], Any]
-    critics: slice
 
 
 class SACState(NormalizedState, kw_only=True):
@@ -154,12 +147,9 @@ def sac_parts(config: SACConfig) -> SACParts:
     env, env_params = make_training_env(config)
     space = check_soft_space(env, env_params)
     obs = transition_example(env, env_params, None).obs
-    policy, shapes = make_soft_policy(config.network, space, obs)
+    policy = make_soft_policy(config.network, space, obs)
     check_replay_memory(config, _step_example(env, env_params, policy))
-    shapes |= {"log_alpha": jax.ShapeDtypeStruct((), jnp.float32)}
-    start, size = (sum(math.prod(x.shape) for x in jax.tree.leaves(shapes[name])) for name in ("actor", "critic"))
-    unravel, unravel_critics = unraveler(shapes), unraveler(shapes["critic"])
-    return SACParts(config, env, env_params, policy, unravel, unravel_critics, slice(start, start + size))
+    return SACParts(config, env, env_params, policy)
 
 
 def _step_example(env: Any, env_params: Any, policy: SoftPolicy) -> Any:
@@ -209,7 +199,7 @@ def sac_collect(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACS
 
     The `action` of the steps is a `Choice`.
     """
-    started, params, head = can_learn(parts.config, state.replay), _tree(parts, state.params), parts.policy.head
+    started, params, head = can_learn(parts.config, state.replay), _with_temperature(parts, state.params), parts.policy.head
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: jax.Array) -> tuple[Any, None]:
         outputs = policy_outputs(parts.policy, params, normalize_obs(state, obs))
@@ -232,7 +222,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
         The next state, and metrics `train/...`: means over the gradient steps, 0 where none was taken.
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
-    rates = learning_rates(parts, state.iteration)
+    rates = learning_rates(config, state.iteration)
     count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
     def sampled(bits: jax.Array) -> NStep:
@@ -241,31 +231,25 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     # One gather for all gradient steps.
     samples = read_apart(sampled, noise.sample, count > 0)
 
-    def update(i: jax.Array, carry: Any) -> tuple[Any, Metrics]:
-        params, target_params, opt_state = carry
+    def update(i: jax.Array, state: SACState) -> tuple[SACState, Metrics]:
+        updates = state.updates + 1
         batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
         batch = over_devices(batch)
         here, there = (None, None) if noise.policy is None else noise.policy[i]
-        target = sac_target(parts, params, target_params, batch, there)
+        target = sac_target(parts, state.params, state.target_params, batch, there)
 
-        def loss_fn(params: jax.Array) -> tuple[jax.Array, Metrics]:
+        def loss_fn(params: Any) -> tuple[jax.Array, Metrics]:
             return sac_loss(parts, params, batch, target, here)
 
-        params, opt_state, metrics = gradient_step(loss_fn, optimizer, params, opt_state, rates)
-        target_params = update_target(config, target_params, params[parts.critics], state.updates + i + 1)
-        return (params, target_params, opt_state), metrics
+        params, opt_state, metrics = gradient_step(loss_fn, optimizer, state.params, state.opt_state, rates)
+        target_params = update_target(config, state.target_params, params["critic"], updates)
+        return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics
 
-    carry = (ravel(state.params), ravel(state.target_params), state.opt_state)
-    (params, target_params, opt_state), metrics = update_loop(count, update, carry)
-    updates = state.updates + count
-    if not isinstance(state.params, jax.Array):
-        params, target_params = parts.unravel(params), parts.unravel_critics(target_params)
-    return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics
+    return update_loop(count, update, state, FLAT)
 
 
-def learning_rates(parts: SACParts, iteration: jax.Array) -> jax.Array:
-    """The learning rate f32 [] of an iteration, or that of every raveled parameter where they are not one."""
-    config = parts.config
+def learning_rates(config: SACConfig, iteration: jax.Array) -> jax.Array | dict[str, jax.Array]:
+    """The learning rate f32 [] of an iteration, or where they are not one that of each part of the parameters."""
     rate, critic, temperature = (
         None if value is None else annealed(config.replace(learning_rate=value), iteration)
         for value in (config.learning_rate, config.critic_learning_rate, config.temperature_learning_rate)
@@ -273,14 +257,16 @@ def learning_rates(parts: SACParts, iteration: jax.Array) -> jax.Array:
     assert rate is not None
     if critic is None and temperature is None:
         return rate
-    start, stop = parts.critics.start, parts.critics.stop
-    critics = jnp.full(stop - start, rate if critic is None else critic)
-    return jnp.concatenate([jnp.full(start, rate), critics, jnp.full(1, rate if temperature is None else temperature)])
+    return {
+        "actor": rate,
+        "critic": rate if critic is None else critic,
+        "log_alpha": rate if temperature is None else temperature,
+    }
 
 
 def sac_loss(parts: SACParts, params: Any, batch: NStep, target: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, Metrics]:
-    """The sum of the three losses of one sample, f32 [], and metrics; `params` a tree, or raveled."""
-    params = _tree(parts, params)
+    """The sum of the three losses of one sample, f32 [], and metrics."""
+    params = _with_temperature(parts, params)
     value_losses, value = sac_critic_loss(parts, params, batch, target)
     policy_losses, entropy = sac_actor_loss(parts, params, batch, noise)
     temperature_losses = sac_temperature_loss(parts, params, entropy, batch.action.mask)
@@ -293,8 +279,8 @@ def sac_loss(parts: SACParts, params: Any, batch: NStep, target: jax.Array, nois
 
 def sac_target(parts: SACParts, params: Any, target_params: Any, batch: NStep, noise: jax.Array | None) -> jax.Array:
     """`r + discount V(s')`, f32 `[B]`, with V of the policy and of the target critics (Haarnoja et al., 2018, eq. 3 and 5)."""
-    critics = parts.unravel_critics(target_params) if isinstance(target_params, jax.Array) else target_params
-    value, _ = soft_value(parts.policy, _tree(parts, params), critics, batch.next_obs, batch.next_mask, noise)
+    params = _with_temperature(parts, params)
+    value, _ = soft_value(parts.policy, params, target_params, batch.next_obs, batch.next_mask, noise)
     return jax.lax.stop_gradient(batch.reward + batch.discount * value)
 
 
@@ -329,9 +315,8 @@ def target_entropy(parts: SACParts, mask: jax.Array | None) -> Any:
     return config.target_entropy_ratio * jnp.log(jnp.asarray(legal, jnp.float32))
 
 
-def _tree(parts: SACParts, params: Any) -> Any:
-    """Parameters as a tree; a fixed temperature is the configuration's, whatever a fork brought along."""
-    params = parts.unravel(params) if isinstance(params, jax.Array) else params
+def _with_temperature(parts: SACParts, params: Any) -> Any:
+    """The parameters; a fixed temperature is the configuration's, whatever a fork brought along."""
     if parts.config.temperature is None:
         return params
     return {**params, "log_alpha": jnp.log(jnp.asarray(parts.config.temperature, jnp.float32))}
@@ -353,10 +338,10 @@ def make_sac(config: SACConfig) -> Agent:
             noise,
             lambda state, noise: with_episode_sums(*sac_collect(parts, state, noise)),
             lambda state, noise: sac_update(parts, state, noise),
-            {"params": parts.unravel, "target_params": parts.unravel_critics},
+            FLAT,
         )
         metrics["train/learning_rate"] = annealed(config, state.iteration)
-        metrics["train/temperature"] = jnp.exp(_tree(parts, after.params)["log_alpha"])  # also before learning starts
+        metrics["train/temperature"] = jnp.exp(_with_temperature(parts, after.params)["log_alpha"])  # also before learning starts
         return after, metrics
 
     def act(

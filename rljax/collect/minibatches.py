@@ -1,11 +1,16 @@
-"""Gradient steps on shuffled minibatches of a batch."""
+"""Gradient steps, and those on shuffled minibatches of a batch.
+
+Callers have trees of parameters. Inside, parameters and the optimiser's state are one flat vector each: an optimiser is then a
+few kernels and not a few per layer. Loops over gradient steps carry vectors too (`flatten`); where one is made into a tree and
+that into a vector again, XLA drops both.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +22,8 @@ from rljax.core.devices import over_devices
 from rljax.core.environment import tree_where
 from rljax.core.keys import draw
 
+S = TypeVar("S", bound=Any)
+
 
 class _Carry(NamedTuple):
     params: jax.Array
@@ -25,12 +32,12 @@ class _Carry(NamedTuple):
 
 
 def init_optimizer(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """The optimiser's state as `minibatch_steps` keeps it: for the parameters as one flat vector."""
-    return optimizer.init(ravel_pytree(params)[0])
+    """The optimiser's state as gradient steps keep it: for the parameters as one flat vector."""
+    return optimizer.init(ravel(params))
 
 
 def ravel(tree: Any) -> jax.Array:
-    """All leaves of a tree as one flat vector; a flat vector as it is."""
+    """Return all leaves of a tree as one flat vector; a flat vector as it is."""
     return ravel_pytree(tree)[0]
 
 
@@ -47,18 +54,43 @@ def unraveler(shapes: Any) -> Callable[[jax.Array], Any]:
     return unravel
 
 
+def flatten(state: S, fields: Sequence[str]) -> S:
+    """Replace the trees in these fields of a state by a flat vector each, for a loop to carry."""
+    return state.replace(**{name: ravel(getattr(state, name)) for name in fields})
+
+
+def unflatten(flat: S, like: S, fields: Sequence[str]) -> S:
+    """Undo `flatten`; `like` has the trees."""
+    return flat.replace(**{name: unraveler(getattr(like, name))(getattr(flat, name)) for name in fields})
+
+
 def gradient_step(
     loss_fn: Callable[[Any], tuple[jax.Array, Metrics]],
     optimizer: optax.GradientTransformation,
     params: Any,
     opt_state: Any,
-    learning_rate: jax.Array,
+    learning_rate: Any,
 ) -> tuple[Any, Any, Metrics]:
-    """One step along the optimiser's direction: `(params, opt_state, metrics)`, the metrics with `train/grad_norm` added."""
-    (_, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    """Take one step along the optimiser's direction.
+
+    Args:
+        loss_fn: `params -> (loss, metrics)`; metrics are f32 scalars.
+        optimizer: all of the update but the learning rate.
+        params: any tree of arrays.
+        opt_state: from `init_optimizer`.
+        learning_rate: f32 [], or a tree of these that begins as `params` does.
+
+    Returns:
+        `(params, opt_state, metrics)`, the metrics with `train/grad_norm` added.
+    """
+    flat, unravel = ravel(params), unraveler(params)
+    if not isinstance(learning_rate, jax.Array):
+        rates = jax.tree.broadcast(learning_rate, params)
+        learning_rate = ravel(jax.tree.map(lambda rate, p: jnp.full(p.shape, rate), rates, params))
+    (_, metrics), grads = jax.value_and_grad(lambda flat: loss_fn(unravel(flat)), has_aux=True)(flat)
     metrics = metrics | {"train/grad_norm": optax.tree.norm(grads)}
-    directions, opt_state = optimizer.update(grads, opt_state, params)
-    return jax.tree.map(lambda p, d: p - learning_rate * d, params, directions), opt_state, metrics
+    directions, opt_state = optimizer.update(grads, opt_state, flat)
+    return unravel(flat - learning_rate * directions), opt_state, metrics
 
 
 def minibatch_steps(
@@ -75,8 +107,6 @@ def minibatch_steps(
     stop: Callable[[Metrics], jax.Array] | None = None,
 ) -> tuple[Any, Any, Metrics]:
     """`num_epochs` passes over a batch of `num_minibatches` gradient steps each, shuffled anew for each pass.
-
-    Parameters and optimiser state are one flat vector throughout: the optimiser is then a few kernels instead of a few per layer.
 
     Args:
         loss_fn: `(params, minibatch) -> (loss, metrics)`; metrics are f32 scalars.
@@ -95,13 +125,14 @@ def minibatch_steps(
         the number of steps taken, `train/updates`.
     """
     size = jax.tree.leaves(batch)[0].shape[0]
-    flat_params, unravel = ravel_pytree(params)
+    unravel = unraveler(params)
     names: list[str] = []
 
     def minibatch_step(carry: _Carry, minibatch: Any) -> tuple[_Carry, tuple[jax.Array, jax.Array]]:
         params, opt_state, metrics = gradient_step(
-            lambda p: loss_fn(unravel(p), minibatch), optimizer, carry.params, carry.opt_state, learning_rate
+            lambda params: loss_fn(params, minibatch), optimizer, unravel(carry.params), carry.opt_state, learning_rate
         )
+        params = ravel(params)
         names[:] = sorted(metrics)
         stopped = carry.stopped
         if stop is not None:
@@ -117,7 +148,7 @@ def minibatch_steps(
         return jax.lax.scan(minibatch_step, carry, over_devices(shuffled, 1))
 
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
-    carry = _Carry(flat_params, opt_state, jnp.zeros((), bool))
+    carry = _Carry(ravel(params), opt_state, jnp.zeros((), bool))
     carry, (stacked, taken) = jax.lax.scan(epoch, carry, orders, num_epochs)
     # A step that was not taken may have had a loss that is not finite: 0 times it would still be NaN.
     sums = jnp.sum(jnp.where(taken[..., None] > 0, stacked, 0.0), (0, 1))

@@ -73,7 +73,7 @@ def test_loss_is_half_squared_or_huber_times_the_weights(delta: float | None) ->
     batch, target = some_batch(False), jax.random.normal(jax.random.key(8), (32,))
     weight = jax.random.uniform(jax.random.key(9), (32,))
     loss, error, metrics = rljax.dqn_loss(parts, params, batch, target, weight)
-    q = np.asarray(q_values(parts, params, batch.obs))[np.arange(32), np.asarray(batch.action)]
+    q = np.asarray(q_values(parts.network, params, batch.obs))[np.arange(32), np.asarray(batch.action)]
     np.testing.assert_allclose(error, q - np.asarray(target), rtol=1e-5, atol=1e-6)
     size = np.abs(q - np.asarray(target))
     losses = 0.5 * size**2 if delta is None else np.where(size <= delta, 0.5 * size**2, delta * (size - 0.5 * delta))
@@ -103,10 +103,10 @@ def test_an_update_is_that_of_a_plain_implementation_on_trees(changes: dict[str,
         batch = take_n_step(state.replay, sample_windows(state.replay, bits, settings.n_step), settings.n_step, settings.gamma)
 
         def loss(params: Any, batch: NStep = batch, old: Any = params, target_params: Any = target_params) -> jax.Array:
-            next_q = parts.network.apply(target_params, batch.next_obs)
-            chooser = parts.network.apply(old, batch.next_obs) if settings.double else next_q
+            next_q = parts.network.module.apply(target_params, batch.next_obs)
+            chooser = parts.network.module.apply(old, batch.next_obs) if settings.double else next_q
             value = jnp.take_along_axis(next_q, chooser.argmax(-1)[:, None], -1)[:, 0]
-            q = jnp.take_along_axis(parts.network.apply(params, batch.obs), batch.action[:, None], -1)[:, 0]
+            q = jnp.take_along_axis(parts.network.module.apply(params, batch.obs), batch.action[:, None], -1)[:, 0]
             return optax.huber_loss(q, batch.reward + batch.discount * value).mean()
 
         updates, opt_state = optimizer.update(jax.grad(loss)(params), opt_state)
@@ -126,7 +126,7 @@ def test_duelling_heads_centre_the_advantages() -> None:
     hidden = jax.nn.relu(obs @ params["params"]["dense_0"]["kernel"] + params["params"]["dense_0"]["bias"])
     head = np.asarray(hidden @ params["params"]["head"]["kernel"] + params["params"]["head"]["bias"])
     expected = head[:, :1] + head[:, 1:] - head[:, 1:].mean(1, keepdims=True)
-    np.testing.assert_allclose(q_values(parts, params, obs), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(q_values(parts.network, params, obs), expected, rtol=1e-5, atol=1e-6)
 
 
 # Exploration.
@@ -349,7 +349,7 @@ PROBE: dict[str, Any] = {
 
 def learned_q(env: str, obs: list[list[float]], **changes: Any) -> np.ndarray:
     settings = rljax.DQNConfig(**{**PROBE, "env": env, **changes})
-    return np.asarray(q_values(rljax.dqn_parts(settings), trained(settings).params, jnp.array(obs)))
+    return np.asarray(q_values(rljax.dqn_parts(settings).network, trained(settings).params, jnp.array(obs)))
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def trained(env: str, **changes: Any) -> tuple[Any, PQNState]:
 
 
 def values(config: PQNConfig, state: PQNState, obs: list[list[float]]) -> np.ndarray:
-    return np.asarray(q_values(pqn_parts(config), state.params, jnp.array(obs)))
+    return np.asarray(q_values(pqn_parts(config).network, state.params, jnp.array(obs)))
 
 
 def test_a_constant_reward_is_every_actions_value() -> None:
@@ -123,7 +123,7 @@ def test_a_rollout_plays_legal_actions_and_its_next_values_are_maxima_over_them(
     parts, state, _, rollout = tiny
     steps = rollout.steps
     assert np.take_along_axis(np.asarray(steps.mask), np.asarray(steps.action)[..., None], -1).all()
-    q = np.asarray(q_values(parts, state.params, steps.next_obs))
+    q = np.asarray(q_values(parts.network, state.params, steps.next_obs))
     best = np.where(steps.next_mask, q, -np.inf).max(-1)
     np.testing.assert_allclose(rollout.next_q_max, best, rtol=1e-5, atol=1e-6)
     assert (best < q.max(-1)).any()  # the mask mattered
@@ -152,7 +152,7 @@ def test_the_share_of_actions_that_are_not_greedy_is_epsilons(epsilon: float) ->
     parts = pqn_parts(config)
     state = pqn_init(parts, jax.random.key(3))
     _, rollout = jax.jit(lambda s: pqn_collect(parts, s))(state)
-    greedy = jnp.argmax(q_values(parts, state.params, rollout.steps.obs), axis=-1)
+    greedy = jnp.argmax(q_values(parts.network, state.params, rollout.steps.obs), axis=-1)
     # A random action is the greedy one half the time.
     assert float(jnp.mean(rollout.steps.action != greedy)) == pytest.approx(epsilon / 2, abs=0.03)
 
@@ -165,7 +165,7 @@ def test_the_loss_is_half_the_mean_squared_error_of_the_actions_taken(tiny: Any)
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(20, 9)).astype(np.float32)
     action, target = rng.integers(0, 5, 20), rng.normal(size=20).astype(np.float32)
-    q = np.asarray(q_values(parts, state.params, obs), np.float64)
+    q = np.asarray(q_values(parts.network, state.params, obs), np.float64)
     errors = [q[i, action[i]] - float(target[i]) for i in range(20)]
     loss, metrics = pqn_loss(parts, state.params, PQNMinibatch(jnp.asarray(obs), jnp.asarray(action), jnp.asarray(target)))
     assert float(loss) == pytest.approx(sum(e * e for e in errors) / 40, rel=1e-5)
@@ -180,7 +180,7 @@ def test_a_huber_loss_counts_large_errors_linearly_and_bounds_their_gradient(tin
     rng = np.random.default_rng(1)
     obs = rng.normal(size=(20, 9)).astype(np.float32)
     action, target = rng.integers(0, 5, 20), 5.0 * rng.normal(size=20).astype(np.float32)
-    q = np.asarray(q_values(parts, state.params, obs), np.float64)
+    q = np.asarray(q_values(parts.network, state.params, obs), np.float64)
     errors = np.array([q[i, action[i]] - float(target[i]) for i in range(20)])
     assert 0 < (np.abs(errors) < 0.5).sum() < 20
     expected = np.where(np.abs(errors) < 0.5, 0.5 * errors**2, 0.5 * (np.abs(errors) - 0.25)).mean()

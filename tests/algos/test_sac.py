@@ -445,12 +445,6 @@ def test_a_turn_is_gradient_steps_of_adam_and_then_a_move_of_the_target_critics(
         assert max(map(float, jax.tree.leaves(moved))) == pytest.approx(rate, rel=1e-2)
     expected = jax.tree.map(lambda t, p: 0.75 * t + 0.25 * p, state.target_params, after.params["critic"])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), after.target_params, expected)
-    # A flat tree of parameters is the same learner.
-    flat = state.replace(params=jax.flatten_util.ravel_pytree(state.params)[0])
-    flat = flat.replace(target_params=jax.flatten_util.ravel_pytree(state.target_params)[0])
-    after_flat, _ = jax.jit(lambda s, n: sac_update(parts, s, n))(flat, noise)
-    raveled = jax.flatten_util.ravel_pytree(after.params)[0]
-    np.testing.assert_allclose(after_flat.params, raveled, atol=1e-5)
 
 
 @pytest.mark.slow

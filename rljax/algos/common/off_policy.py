@@ -8,7 +8,7 @@ before `learning_starts` steps are in the buffer the loop over gradient steps, w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -16,17 +16,20 @@ import jax.numpy as jnp
 
 from rljax.algos.common.config import AdamConfig, LearnerConfig
 from rljax.algos.common.state import normalize_obs
-from rljax.collect.minibatches import ravel
+from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
 from rljax.collect.rollout import EnvironmentNoise, EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import MAX_COUNT, leaf, static
-from rljax.core.environment import action_mask_of, tree_where
+from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 
 T = TypeVar("T")
+
+FLAT = ("params", "target_params")
+"""Fields of a state that the loops over turns and updates carry as flat vectors, where the optimiser takes these."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,10 +167,12 @@ def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
 def update_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
     """The target network after gradient step number `updates`, i32 [] counted from 1, which led to `params`: every
     `target_update_every`-th step moves it."""
-    moved = polyak_update(target, params, config.tau)
-    if config.target_update_every == 1:
-        return moved
-    return tree_where(updates % config.target_update_every == 0, moved, target)
+    before = ravel(target)
+    moved = polyak_update(before, ravel(params), config.tau)
+    if config.target_update_every > 1:
+        moved = jnp.where(updates % config.target_update_every == 0, moved, before)
+    result: T = unraveler(target)(moved)
+    return result
 
 
 def with_episode_sums(state: Any, steps: Steps) -> tuple[Any, EpisodeSums]:
@@ -180,47 +185,48 @@ def run_turns(
     noise: Any,
     collect: Callable[[Any, Any], tuple[Any, EpisodeSums]],
     update: Callable[[Any, Any], tuple[Any, Metrics]],
-    unravel: Mapping[str, Callable[[jax.Array], Any]],
+    flat: Sequence[str] = (),
 ) -> tuple[Any, Metrics]:
-    """An iteration: `collect`, which returns sums over episodes too (see `episode_sums`), then `update`, in each turn of `noise`
-    (its leading axis).
+    """Take one iteration: `collect`, which returns sums over episodes too (see `episode_sums`), then `update`, in each turn of
+    `noise` (its leading axis).
 
-    `unravel` has, for the fields of the state that hold parameters, what makes trees of their raveled form. They are raveled for
-    the whole loop: a tree that is raveled in each turn would cost more kernels than a gradient.
+    `flat` names fields of the state that hold parameters, of which the loop carries a vector: a tree that became one in each turn
+    would cost more kernels than a gradient. `collect` and `update` have trees.
     """
     names: list[str] = []
 
-    def turn(state: Any, noise: Any) -> tuple[Any, tuple[EpisodeSums, jax.Array]]:
-        state, episodes = collect(state, noise)
-        state, metrics = update(state, noise)
+    def turn(carry: Any, noise: Any) -> tuple[Any, tuple[EpisodeSums, jax.Array]]:
+        after, episodes = collect(unflatten(carry, state, flat), noise)
+        after, metrics = update(after, noise)
         names[:] = sorted(metrics)
-        return state, (episodes, stack_metrics(metrics))
+        return flatten(after, flat), (episodes, stack_metrics(metrics))
 
-    raveled = state.replace(**{name: ravel(getattr(state, name)) for name in unravel})
-    raveled, (episodes, stacked) = jax.lax.scan(turn, raveled, noise)
-    state = raveled.replace(**{name: tree_of(getattr(raveled, name)) for name, tree_of in unravel.items()})
+    carry, (episodes, stacked) = jax.lax.scan(turn, flatten(state, flat), noise)
+    state = unflatten(carry, state, flat)
     metrics = episode_means(jax.tree.map(lambda x: jnp.sum(x, 0), episodes)) | means_over_updates(names, stacked)
     return state.replace(iteration=state.iteration + 1), metrics
 
 
-def update_loop(count: jax.Array, update: Callable[[jax.Array, Any], tuple[Any, Metrics]], carry: Any) -> tuple[Any, Metrics]:
-    """Take `count` updates, i32 []: `update(i, carry) -> (carry, metrics)`.
+def update_loop(
+    count: jax.Array, update: Callable[[jax.Array, Any], tuple[Any, Metrics]], state: Any, flat: Sequence[str] = ()
+) -> tuple[Any, Metrics]:
+    """Take `count` updates, i32 []: `update(i, state) -> (state, metrics)`; `flat` as in `run_turns`.
 
     Returns:
-        The last carry, and the means of the metrics over the updates, 0 where none was taken, with their number, `train/updates`.
+        The last state, and the means of the metrics over the updates, 0 where none was taken, with their number, `train/updates`.
     """
     # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
     one = jax.jit(update)
-    _, metrics = jax.eval_shape(one, jax.ShapeDtypeStruct((), jnp.int32), carry)
+    _, metrics = jax.eval_shape(one, jax.ShapeDtypeStruct((), jnp.int32), state)
 
     def body(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         carry, sums = loop
-        carry, metrics = one(i, carry)
-        return carry, sums + stack_metrics(metrics)
+        after, metrics = one(i, unflatten(carry, state, flat))
+        return flatten(after, flat), sums + stack_metrics(metrics)
 
-    carry, sums = jax.lax.fori_loop(0, count, body, (carry, jnp.zeros(len(metrics))))
+    carry, sums = jax.lax.fori_loop(0, count, body, (flatten(state, flat), jnp.zeros(len(metrics))))
     means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
-    return carry, means | {"train/updates": count.astype(jnp.float32)}
+    return unflatten(carry, state, flat), means | {"train/updates": count.astype(jnp.float32)}
 
 
 def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:

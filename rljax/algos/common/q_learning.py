@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,7 +11,6 @@ import optax
 
 from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
-from rljax.collect.minibatches import unraveler
 from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
@@ -22,17 +20,18 @@ from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 
 
-class QParts(Protocol):
-    """Fields of an algorithm's parts that `q_values` needs."""
+class QNetwork(NamedTuple):
+    """A network of action values, without its parameters.
 
-    @property
-    def network(self) -> nn.Module: ...
-    @property
-    def num_actions(self) -> int: ...
-    @property
-    def obs_ndims(self) -> tuple[int, ...]: ...
-    @property
-    def unravel(self) -> Callable[[jax.Array], Any]: ...
+    Attributes:
+        module: `obs [B, *obs_shape] -> q [B, A]`.
+        num_actions: A.
+        obs_ndims: number of axes of one observation, per leaf in tree order.
+    """
+
+    module: nn.Module
+    num_actions: int
+    obs_ndims: tuple[int, ...]
 
 
 def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
@@ -48,31 +47,26 @@ def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
     return space.n
 
 
-def make_q_network(
-    spec: Any, num_actions: int, obs: Any, **attributes: Any
-) -> tuple[nn.Module, tuple[int, ...], Callable[[jax.Array], Any]]:
-    """`(network, obs_ndims, unravel)`, as parts hold them, for observations of the shapes of `obs`.
-
-    `spec` and `attributes` are those of `make_feed_forward`.
+def make_q_network(spec: Any, num_actions: int, obs: Any, **attributes: Any) -> QNetwork:
+    """The network for observations of the shapes of `obs`; `spec` and `attributes` are those of `make_feed_forward`.
 
     Raises:
         ConfigError: the table is wrong, or the network does not fit the observations or the number of actions.
     """
-    network = make_feed_forward(spec, num_actions, **attributes)
+    module = make_feed_forward(spec, num_actions, **attributes)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    q, variables = network_shapes(network, network.init_with_output, one)
+    q, _ = network_shapes(module, module.init_with_output, one)
     if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):
         raise ConfigError(
-            f"network = {type(network).__name__}: expected values [B, {num_actions}], one for each action, got {q} for B = 1"
+            f"network = {type(module).__name__}: expected values [B, {num_actions}], one for each action, got {q} for B = 1"
         )
-    return network, tuple(x.ndim for x in jax.tree.leaves(obs)), unraveler(variables)
+    return QNetwork(module, num_actions, tuple(x.ndim for x in jax.tree.leaves(obs)))
 
 
-def q_values(parts: QParts, params: Any, obs: Any) -> jax.Array:
-    """Q of every action, f32 `[..., A]`, of normalised observations `[..., *obs_shape]`; `params` a tree, or raveled."""
-    obs, batch = one_batch_axis(obs, parts.obs_ndims)
-    params = parts.unravel(params) if isinstance(params, jax.Array) else params
-    return jnp.asarray(parts.network.apply(params, obs)).reshape(*batch, parts.num_actions)
+def q_values(network: QNetwork, params: Any, obs: Any) -> jax.Array:
+    """Q of every action, f32 `[..., A]`, of normalised observations `[..., *obs_shape]`."""
+    obs, batch = one_batch_axis(obs, network.obs_ndims)
+    return jnp.asarray(network.module.apply(params, obs)).reshape(*batch, network.num_actions)
 
 
 def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
@@ -117,13 +111,13 @@ def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Ar
     return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
 
 
-def q_act(parts: QParts, epsilon: float) -> Act:
+def q_act(network: QNetwork, epsilon: float) -> Act:
     """`Agent.act` for states with `params` and `obs_statistics`: the best legal action, or epsilon-greedily."""
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        q = q_values(parts, state.params, normalize_obs(state, obs))
+        q = q_values(network, state.params, normalize_obs(state, obs))
         if deterministic:  # draws nothing: an exported greedy policy needs no random bits
             return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
         return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry

@@ -67,8 +67,8 @@ def check_soft_space(env: Any, env_params: Any) -> Box | Discrete:
     return space
 
 
-def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> tuple[SoftPolicy, Any]:
-    """The networks that a config's `network` field describes, and the shapes of their parameters (see `init_soft_policy`).
+def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> SoftPolicy:
+    """The networks that a config's `network` field describes.
 
     Raises:
         ConfigError: the table is wrong, or the networks do not fit the space or observations of the shapes of `obs`.
@@ -84,13 +84,12 @@ def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> tuple[SoftPo
     policy = SoftPolicy(space, head, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
     outputs, _ = network_shapes(actor, actor.init_with_output, one)
-    shapes = jax.eval_shape(lambda obs: init_soft_policy(policy, jax.random.key(0), obs), one)
     if jax.tree.map(lambda x: x.shape, outputs) != (1, head.num_outputs):
         raise ConfigError(
             f"network = {type(actor).__name__}: expected outputs [B, {head.num_outputs}], one for each action, got {outputs} "
             "for B = 1"
         )
-    return policy, shapes
+    return policy
 
 
 def init_soft_policy(policy: SoftPolicy, key: jax.Array, obs: Any) -> dict[str, Any]:

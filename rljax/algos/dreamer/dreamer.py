@@ -246,7 +246,6 @@ def make_dreamer(config: DreamerConfig) -> Agent:
             noise,
             lambda state, noise: dreamer_collect(parts, state, noise.collect),
             lambda state, noise: dreamer_update(parts, state, noise.update),
-            {},
         )
         return after, metrics | openloop_metrics(parts, after, can_learn(config, after.replay))
 
