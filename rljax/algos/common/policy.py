@@ -25,7 +25,14 @@ from rljax.nn.shapes import network_shapes
 B = TypeVar("B")
 
 
-class PolicyParts(Protocol):
+class HasPolicy(Protocol):
+    """Parts with a `Policy`."""
+
+    @property
+    def policy(self) -> Any: ...
+
+
+class PolicyParts(HasPolicy, Protocol):
     """Fields that the parts of every algorithm with a policy have."""
 
     @property
@@ -34,8 +41,6 @@ class PolicyParts(Protocol):
     def env(self) -> Any: ...
     @property
     def env_params(self) -> Any: ...
-    @property
-    def policy(self) -> Any: ...
     @property
     def head(self) -> ActionHead: ...
 
@@ -128,7 +133,7 @@ def _check_carry(policy: Policy, obs: Any) -> None:
         raise ConfigError(f"network = {name}: advance makes {after} of a carry {before}, expected the same shapes and dtypes")
 
 
-def policy_and_value(parts: PolicyParts, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
+def policy_and_value(parts: HasPolicy, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
     """`(outputs [..., head.num_outputs], value [...], carry)` of normalised observations `[..., *obs_shape]`.
 
     `carry` is what the policy remembers from before; None begins an episode, and stays None without memory.
