@@ -8,7 +8,6 @@ what the searches thought of the moves and to what came of the games.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ from flax.core import FrozenDict
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
 from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.policy import policy_and_value
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -147,18 +147,12 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
     )
 
 
-def _policy_and_value(parts: AlphaZeroParts, params: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
-    """`(logits [..., A], value [...])` of observations."""
-    policy: Any = parts.policy
-    logits, value, _ = policy.apply(params, obs)
-    return logits, value
-
-
 def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[AlphaZeroState, SearchedMoves]:
     """Play `num_steps` moves in every game, each after a search."""
     config, game, game_params = parts.config, parts.game, parts.game_params
     key, search_key, env_key = jax.random.split(state.key, 3)
-    root, recurrent = search_functions(game, game_params, evaluation_from(partial(_policy_and_value, parts, state.params)))
+    evaluate = evaluation_from(lambda obs: policy_and_value(parts, state.params, obs)[:2])
+    root, recurrent = search_functions(game, game_params, evaluate)
 
     def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
         env_state, obs, length, returns = loop
@@ -212,9 +206,9 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     """Fit the network to the searches and to the results."""
     config, game = parts.config, parts.game
     key, shuffle_key = jax.random.split(state.key)
-    _, value = _policy_and_value(parts, state.params, moves.obs)
+    _, value, _ = policy_and_value(parts, state.params, moves.obs)
     last_obs, _, _, last_moves = acting_view(game, state.env_state, state.obs, parts.game_params)
-    _, last_value = _policy_and_value(parts, state.params, last_obs)
+    _, last_value, _ = policy_and_value(parts, state.params, last_obs)
     advantages = turn_advantages(
         moves.reward,
         value[..., None],
@@ -232,7 +226,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
 
     def loss(params: Any, minibatch: _Batch) -> tuple[jax.Array, Metrics]:
-        logits, value = _policy_and_value(parts, params, minibatch.obs)
+        logits, value, _ = policy_and_value(parts, params, minibatch.obs)
         cross_entropy = jnp.mean(optax.softmax_cross_entropy(mask_logits(logits, minibatch.mask), minibatch.weights))
         value_loss = 0.5 * jnp.mean(jnp.square(value - minibatch.target))
         target_entropy = -jnp.mean(jnp.sum(jax.scipy.special.xlogy(minibatch.weights, minibatch.weights), axis=-1))
@@ -277,7 +271,7 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         return state, episode_means(totals) | metrics
 
     def evaluate_positions(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
-        return _policy_and_value(parts, state.params, obs)
+        return policy_and_value(parts, state.params, obs)[:2]
 
     return Agent(
         init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, policy_and_value=evaluate_positions

@@ -45,6 +45,55 @@ class AdamConfig(LearnerConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayConfig(LearnerConfig):
+    """Fields of the algorithms that learn from a replay buffer, whose rows have a step of every environment each."""
+
+    window_fields: ClassVar[str] = "n_step"
+
+    buffer_size: int = static(default=10_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
+    learning_starts: int = static(default=1_000, doc="transitions in the buffer before the first gradient step", ge=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows = max(self.window, self.rows_per_turn)
+        if self.buffer_rows < rows:
+            raise ConfigError(
+                f"buffer_size = {self.buffer_size}: expected at least {rows * self.num_envs}, {rows} rows of num_envs "
+                f"= {self.num_envs} steps: a sample takes {self.window_fields} = {self.window}, a turn adds {self.rows_per_turn}"
+            )
+        held = self.buffer_rows * self.num_envs
+        if self.learning_starts > held:
+            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} steps of the buffer")
+        taken, needed = self.num_iterations * self.steps_per_iteration, self.rows_before_learning * self.num_envs
+        if taken < needed:
+            raise ConfigError(
+                f"total_timesteps = {self.total_timesteps}: expected at least {needed} in whole iterations of "
+                f"{self.steps_per_iteration}, which the first update needs (learning_starts = {self.learning_starts}, and "
+                f"{self.window_fields} = {self.window} of each environment)"
+            )
+
+    @property
+    def window(self) -> int:
+        """Rows that follow each other in one sample, which the fields `window_fields` set."""
+        return 1
+
+    @property
+    def rows_per_turn(self) -> int:
+        """Rows that are added before each update, or several in a row."""
+        return 1
+
+    @property
+    def buffer_rows(self) -> int:
+        """Capacity of the buffer."""
+        return self.buffer_size // self.num_envs
+
+    @property
+    def rows_before_learning(self) -> int:
+        """Rows in the buffer before the first update: `learning_starts` steps, and at least those of one sample."""
+        return max(-(-self.learning_starts // self.num_envs), self.window)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(AdamConfig):
     """Fields of the algorithms that learn from each rollout, in minibatches, and then drop it."""
 

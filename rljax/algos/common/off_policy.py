@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.config import AdamConfig, LearnerConfig
+from rljax.algos.common.config import AdamConfig, ReplayConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
@@ -33,15 +33,13 @@ FLAT = ("params", "target_params")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(AdamConfig):
-    """Fields of every learner from replay."""
+class OffPolicyConfig(ReplayConfig, AdamConfig):
+    """Fields of the algorithms that learn from single transitions of a replay buffer."""
 
     num_steps: int = static(default=32, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
     train_every: int = static(default=1, doc="steps per environment between updates; must divide num_steps", gt=0)
     updates_per_step: int = static(default=1, doc="gradient steps each time train_every steps have been taken", gt=0)
-    buffer_size: int = static(default=10_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
     batch_size: int = static(default=32, doc="transitions in a gradient step", gt=0)
-    learning_starts: int = static(default=1_000, doc="transitions in the buffer before the first gradient step", ge=0)
     learning_rate: float = leaf(default=1e-4, doc="Adam step size", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
@@ -60,38 +58,13 @@ class OffPolicyConfig(AdamConfig):
                 f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
                 f"of updates_per_step = {self.updates_per_step}"
             )
-        rows = max(self.train_every, self.window)
-        if self.buffer_rows < rows:
-            raise ConfigError(
-                f"buffer_size = {self.buffer_size}: expected at least {rows} rows of num_envs = {self.num_envs} "
-                f"transitions, {rows * self.num_envs}"
-            )
         held = self.buffer_rows * self.num_envs
         if self.batch_size > held:
             raise ConfigError(f"batch_size = {self.batch_size}: expected at most the {held} transitions of the buffer")
-        if self.learning_starts > held:
-            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} transitions of the buffer")
-        taken = self.num_iterations * self.steps_per_iteration
-        if self.learning_starts >= taken:
-            raise ConfigError(
-                f"learning_starts = {self.learning_starts}: expected fewer than the {taken} steps of total_timesteps = "
-                f"{self.total_timesteps}"
-            )
 
     @property
-    def window(self) -> int:
-        """Rows that follow each other in one sample."""
-        return 1
-
-    @property
-    def rows_before_learning(self) -> int:
-        """Rows in the buffer before the first update: `learning_starts` steps, and at least those of one sample."""
-        return max(-(-max(self.learning_starts, 1) // self.num_envs), self.window)
-
-    @property
-    def buffer_rows(self) -> int:
-        """Capacity of the buffer."""
-        return self.buffer_size // self.num_envs
+    def rows_per_turn(self) -> int:
+        return self.train_every
 
 
 def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
@@ -153,7 +126,7 @@ def normalized_n_step(config: OffPolicyConfig, state: Any, places: Places, n: in
     return batch._replace(obs=normalize_obs(state, batch.obs), next_obs=normalize_obs(state, batch.next_obs))
 
 
-def can_learn(config: LearnerConfig, replay: Replay) -> jax.Array:
+def can_learn(config: ReplayConfig, replay: Replay) -> jax.Array:
     """Return whether the buffer holds enough to learn from, bool []."""
     return replay.size >= config.rows_before_learning
 

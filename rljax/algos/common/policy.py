@@ -23,7 +23,14 @@ from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
 
 
-class PolicyParts(Protocol):
+class HasPolicy(Protocol):
+    """Parts with a `Policy`."""
+
+    @property
+    def policy(self) -> Any: ...
+
+
+class PolicyParts(HasPolicy, Protocol):
     """Fields that the parts of every algorithm with a policy have."""
 
     @property
@@ -32,8 +39,6 @@ class PolicyParts(Protocol):
     def env(self) -> Any: ...
     @property
     def env_params(self) -> Any: ...
-    @property
-    def policy(self) -> Any: ...
     @property
     def head(self) -> ActionHead: ...
 
@@ -126,7 +131,7 @@ def _check_carry(policy: Policy, obs: Any) -> None:
         raise ConfigError(f"network = {name}: advance makes {after} of a carry {before}, expected the same shapes and dtypes")
 
 
-def policy_and_value(parts: PolicyParts, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
+def policy_and_value(parts: HasPolicy, params: Any, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
     """`(outputs [..., head.num_outputs], value [...], carry)` of normalised observations `[..., *obs_shape]`.
 
     `carry` is what the policy remembers from before; None begins an episode, and stays None without memory.

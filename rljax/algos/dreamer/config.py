@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
-from rljax.algos.common.config import LearnerConfig
+from rljax.algos.common.config import ReplayConfig
 from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 
 
 @algorithm("dreamer")
-class DreamerConfig(LearnerConfig):
+class DreamerConfig(ReplayConfig):
     """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions.
 
     An environment's action masks hold in play; imagination knows none, so illegal actions are imagined too.
     """
+
+    window_fields: ClassVar[str] = "batch_length + 1"
 
     num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
     num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
@@ -55,26 +58,7 @@ class DreamerConfig(LearnerConfig):
             raise ConfigError(f"size = {shown(self.size)}: {did_you_mean(self.size, SIZES)}")
         if self.normalize_rewards:
             raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
-        if self.buffer_rows < self.window:
-            raise ConfigError(
-                f"buffer_size = {self.buffer_size}: expected at least {self.window * self.num_envs}, as a sequence is "
-                f"batch_length + 1 = {self.window} rows of num_envs = {self.num_envs} steps"
-            )
-        held = self.buffer_rows * self.num_envs
-        if self.learning_starts > held:
-            raise ConfigError(f"learning_starts = {self.learning_starts}: expected at most the {held} steps of the buffer")
-        taken, needed = self.num_iterations * self.steps_per_iteration, self.rows_before_learning * self.num_envs
-        if taken < needed:
-            raise ConfigError(
-                f"total_timesteps = {self.total_timesteps}: expected at least {needed} steps, which the first update needs "
-                f"(learning_starts = {self.learning_starts}, and batch_length + 1 = {self.window} of each environment)"
-            )
-        every, _, ratio = self.schedule
-        if self.buffer_rows < every:
-            raise ConfigError(
-                f"buffer_size = {self.buffer_size}: expected at least {every * self.num_envs}, as {every} rows of num_envs = "
-                f"{self.num_envs} steps are added before each update"
-            )
+        _, _, ratio = self.schedule
         if not 0.5 <= ratio / self.train_ratio <= 2.0:
             raise ConfigError(
                 f"train_ratio = {self.train_ratio:g}: expected at least {ratio:g}, one update in the {self.steps_per_iteration} "
@@ -94,14 +78,8 @@ class DreamerConfig(LearnerConfig):
         return self.batch_length + 1
 
     @property
-    def buffer_rows(self) -> int:
-        """Capacity of the buffer."""
-        return self.buffer_size // self.num_envs
-
-    @property
-    def rows_before_learning(self) -> int:
-        """Rows in the buffer before the first update: `learning_starts` steps, and at least one sequence of each environment."""
-        return max(self.window, -(-self.learning_starts // self.num_envs))
+    def rows_per_turn(self) -> int:
+        return self.schedule[0]
 
     @property
     def schedule(self) -> tuple[int, int, float]:

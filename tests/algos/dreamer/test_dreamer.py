@@ -602,7 +602,7 @@ def test_no_buffer_is_copied_in_a_whole_run_of_vmapped_seeds() -> None:
     [
         ({"size": "2M"}, r"size = '2M': (did you mean|expected one of)"),
         ({"size": "12m"}, "size = '12m': did you mean '12M'"),
-        ({"batch_length": 30}, r"buffer_size = 60: expected at least 62, as a sequence is batch_length \+ 1 = 31 rows"),
+        ({"batch_length": 30}, r"buffer_size = 60: expected at least 62, 31 rows of .* a sample takes batch_length \+ 1 = 31"),
         ({"batch_length": 1}, "batch_length = 1: expected .*> 1"),
         (
             {"env": "GridWorldPixels-v0", "normalize_observations": True},
@@ -612,7 +612,7 @@ def test_no_buffer_is_copied_in_a_whole_run_of_vmapped_seeds() -> None:
         ({"learning_starts": 61}, "learning_starts = 61: expected at most the 60 steps of the buffer"),
         (
             {"total_timesteps": 8, "learning_starts": 0},
-            r"total_timesteps = 8: expected at least 10 steps, .* batch_length \+ 1 = 5",
+            r"total_timesteps = 8: expected at least 10 in whole .* batch_length \+ 1 = 5",
         ),
         ({"train_ratio": 1e-9}, "train_ratio = 1e-09: expected at least"),
         ({"representation": "barlow"}, "representation = 'barlow': expected .*r2dreamer"),
