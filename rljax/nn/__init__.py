@@ -9,6 +9,6 @@
 - `layers`: perceptron, RMSNorm, FiLM, activations
 - `transforms`: symlog, symexp, two-hot
 - `vae`: beta-VAE
-- `distributions`, `composite`: action distributions; heads that see the actions of those before them
+- `distributions`, `composite`: action distributions; heads that see the actions of earlier heads
 - `initializers`: orthogonal, without LAPACK
 """
