@@ -19,8 +19,8 @@ def gae(
     """Return advantages by generalised advantage estimation (Schulman et al., 2016, eq. 16), with separate terminations and
     truncations.
 
-    delta_t = r_t + gamma (1 - terminated_t) next_value_t - value_t
-    A_t = delta_t + gamma lambda (1 - (terminated_t or truncated_t)) A_{t+1}
+        delta_t = r_t + gamma (1 - terminated_t) next_value_t - value_t
+        A_t = delta_t + gamma lambda (1 - (terminated_t or truncated_t)) A_{t+1}
 
     At a termination the bootstrap is 0; at a truncation it is the value of the final observation. The trace stops at both.
 
@@ -68,10 +68,10 @@ def vtrace(
     """Return V-trace targets and policy gradient advantages (Espeholt et al., 2018, eq. 1 and section 4.2), with terminations and
     truncations separate as in `gae`.
 
-    rho_t = min(rho_bar, exp(log_rho_t)),  c_t = lambda min(c_bar, exp(log_rho_t))
-    delta_t = rho_t (r_t + gamma (1 - terminated_t) next_value_t - value_t)
-    vs_t - value_t = delta_t + gamma (1 - (terminated_t or truncated_t)) c_t (vs_{t+1} - value_{t+1})
-    A_t = rho_t (r_t + gamma vs_{t+1} - value_t)
+        rho_t = min(rho_bar, exp(log_rho_t)),  c_t = lambda min(c_bar, exp(log_rho_t))
+        delta_t = rho_t (r_t + gamma (1 - terminated_t) next_value_t - value_t)
+        vs_t - value_t = delta_t + gamma (1 - (terminated_t or truncated_t)) c_t (vs_{t+1} - value_{t+1})
+        A_t = rho_t (r_t + gamma vs_{t+1} - value_t)
 
     In A_t, vs_{t+1} is next_value_t at a truncation and at the end of the rollout, and 0 at a termination. With log_rho 0 and
     lambda 1 the targets are those of `gae` with lambda 1.
@@ -126,7 +126,7 @@ def upgo(
     """Return upgoing returns, which follow the actual rewards for as long as they are better than expected (Vinyals et al., 2019,
     methods).
 
-    G_t = r_t + gamma (G_{t+1} if r_{t+1} + gamma value_{t+2} >= value_{t+1} else value_{t+1})
+        G_t = r_t + gamma (G_{t+1} if r_{t+1} + gamma value_{t+2} >= value_{t+1} else value_{t+1})
 
     At a termination the return is the reward alone; at a truncation and at the end of the rollout it bootstraps from next_value.
 
@@ -169,7 +169,7 @@ def q_lambda_returns(
 ) -> jax.Array:
     """Return Q(lambda) returns of a nearly greedy policy (Gallici et al., 2024, section 4; Peng and Williams, 1996).
 
-    G_t = r_t + gamma (1 - terminated_t) ((1 - lambda_t) next_q_max_t + lambda_t G_{t+1})
+        G_t = r_t + gamma (1 - terminated_t) ((1 - lambda_t) next_q_max_t + lambda_t G_{t+1})
 
     lambda_t is 0 where the episode was truncated and at the last step, where the return bootstraps fully. Actions that were not
     greedy do not cut the trace.
@@ -209,7 +209,8 @@ def lambda_returns(
     """Return the lambda-returns of states, with rewards received on arrival at a state (Sutton and Barto, 2018, section 12.8; the
     targets of DreamerV3's critic, Hafner et al., 2025).
 
-    ret_t = r_{t+1} + d_{t+1} ((1 - c_{t+1}) v_{t+1} + c_{t+1} ret_{t+1}),  c_t = lambda (1 - last_t),  ret_{T-1} = v_{T-1}
+        ret_t = r_{t+1} + d_{t+1} ((1 - c_{t+1}) v_{t+1} + c_{t+1} ret_{t+1})
+        c_t = lambda (1 - last_t),  ret_{T-1} = v_{T-1}
 
     Args:
         reward: reward on arrival at state t, f32 `[T, ...]`; the first is not used.
