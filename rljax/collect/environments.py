@@ -64,7 +64,7 @@ def make_game(config: Config) -> tuple[Game, Any]:
     """
     env, env_params = resolve_env(config.env, config.env_params)
     if not isinstance(env, Game):
-        raise ConfigError(f"env = {env.name!r}: is no game of several players, expected for example {', '.join(game_ids())}")
+        raise ConfigError(f"env = {env.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     check_contract(env, env_params)
     sizes = {env.teams.count(team) for team in env.teams}
     if len(sizes) > 1 or len(set(env.teams)) < 2:
