@@ -1,11 +1,10 @@
 # %% [markdown]
 # # Goals: an agent that does what it is told
 #
-# A command z says how many units of each of four types to build. It is the part `goal` of the observation: any network reads
-# it, and with `network = { goal = "film" }` it scales and shifts the first hidden layer instead of joining the input. What the
-# agent builds should be what was commanded, and nothing else should explain it. So we also tell each agent the command of
-# another: if it obeys, what it builds has nothing to do with the command that it was not told. The second arm is trained
-# without ever seeing the command.
+# A command z says how many units of each of four types to build. It is the entry `goal` of the observation: every network reads
+# it, and with `network = { goal = "film" }` it scales and shifts the first hidden layer instead of joining the input. The agent
+# should build what was commanded. As a control, each agent is also told the command of another episode: if it obeys, what it
+# builds is unrelated to the command that it was not told. The agents of the second group are trained without the command.
 
 # %%
 import argparse
@@ -51,7 +50,7 @@ def play(agent, state, env, shuffled):
 
 
 # %% [markdown]
-# R2 is the share of the variance of what was built that the commands explain.
+# R2 is the share of the variance of the built units that the commands explain.
 
 # %%
 preset = rljax.load_config("command_ppo", total_timesteps=options.total_timesteps, eval_every=None)
@@ -74,7 +73,7 @@ for name, (config, env, shuffled) in arms.items():
     print(f"{name:18} {np.mean(r2):6.2f} {np.min(r2):12.2f}")
 
 # %% [markdown]
-# Each dot is one type of unit in one episode; dots are scattered a little, as the numbers are whole.
+# Each dot is one type of unit in one episode. The numbers are integers, so dots are jittered.
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(10.5, 3.6), layout="constrained", sharex=True, sharey=True)

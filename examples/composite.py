@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Composite actions: heads that agree
 #
-# An action is a verb, a target and an amount, and only four of the 32 combinations pay, each once an episode. The best policy
-# without memory plays the four at random. Independent heads cannot: when the verb is drawn by chance, the target does not know
-# which. With `action_heads = "autoregressive"` each head sees the choices of those before it, and the policy can be any
-# distribution over combinations. The best policy is random, so it is judged by sampled actions and not by greedy ones.
+# An action is a verb, a target and an amount, and only four of the 32 combinations pay, each once per episode. The best policy
+# without memory plays the four at random. Independent heads cannot do that, because the target does not depend on the sampled
+# verb. With `action_heads = "autoregressive"`, each head sees the choices of earlier heads, and the policy can be any
+# distribution over combinations. The best policy is random, so it is evaluated by sampled actions instead of greedy ones.
 
 # %%
 import argparse
@@ -48,8 +48,8 @@ for name in COLORS:
     chances[name] = jnp.zeros((4, 4)).at[action["verb"], action["target"]].add(1 / 4096)
 
 # %% [markdown]
-# Left: the return while learning, with the best that either kind of heads can do dashed. Right: what is played. Crosses mark
-# the pairs that pay.
+# Left: the return during training; dashed lines are the best returns that each kind of heads can reach. Right: how often each
+# pair is played. Crosses mark the pairs that pay.
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained", width_ratios=(1.5, 1, 1))

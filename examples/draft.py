@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A draft by search
 #
-# Two sides pick heroes in the order A, B, B, A, and are paid for what their heroes do together and against the other's. Turns do
-# not alternate, so a value changes its sign where the side to move changes, and not at every step: `rljax.make_mcts` sees to it.
-# Its leaves are judged by picking greedily to the end. Shown: how much of the best possible result each way to pick first loses.
+# Two sides pick heroes in the order A, B, B, A. A side is rewarded for how well its heroes fit each other, and how well they do
+# against the other side's. Turns do not alternate, so a value changes its sign only where the side to move changes;
+# `rljax.make_mcts` handles this. The search evaluates leaves by greedy picks to the end. The example measures how much value each
+# way of choosing the first pick loses, compared with the best pick.
 
 # %%
 import argparse
@@ -29,7 +30,7 @@ drafts = jax.vmap(random_draft)(jax.random.split(jax.random.key(0), DRAFTS))
 
 # %%
 def minimax(synergy, counter, owner=(0,) * 8, time=0):
-    """What A gets when both go on as well as they can, after each next pick."""
+    """Return the value for A after each next pick, with best play of both sides from there on."""
     values = {}
     for hero in [i for i in range(8) if owner[i] == 0]:
         after = (*owner[:hero], ORDER[time] + 1, *owner[hero + 1 :])
@@ -43,7 +44,7 @@ def minimax(synergy, counter, owner=(0,) * 8, time=0):
 
 
 def searched(params, key, simulations):
-    """The hero that a search picks first."""
+    """Return the hero that a search picks first."""
     state = jax.tree.map(lambda x: x[None], GAME.reset_env(key, params)[1])
     search = rljax.make_mcts(GAME, params, evaluate=greedy_completion(params), num_simulations=simulations, exploration=1.6)
     return search(key, state).action[0]

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Entities: a set of any size
 #
-# The task: of the targets on a circle, pick the one of the asked kind that is nearest to the beacon. A transformer lets the
-# entities look at each other and a pointer picks one of them, so that no parameter depends on how many there are. Trained with
-# 2 to 6 targets, it picks from 12 as well. A perceptron on the padded list has weights for places that it never saw filled.
+# The task: from the targets on a circle, pick the one of the requested kind that is nearest to the beacon. A transformer relates
+# the entities and a pointer picks one of them, so no parameter depends on their number. Trained with 2 to 6 targets, it also
+# picks from 12. A perceptron on the padded list has weights for places that were never filled in training.
 
 # %%
 import argparse
@@ -24,8 +24,8 @@ COUNTS = (2, 4, 6, 12)
 COLORS = {"transformer": "#3b6ea5", "perceptron": "#cc4e48"}
 
 # %% [markdown]
-# Observations are dictionaries: `entities` f32 `[E, features]`, `entity_mask` bool `[E]` (True: one is there) and whatever else
-# there is, here the `query`. `encoder = "entities"` reads them; `pointer = true` makes the actions the entities. The
+# Observations are dictionaries: `entities` f32 `[E, features]`, `entity_mask` bool `[E]` (True where there is an entity) and
+# other entries, here the `query`. `encoder = "entities"` reads them; `pointer = true` makes the actions the entities. The
 # perceptron gets ten times the steps.
 
 # %%
@@ -47,7 +47,8 @@ for name, config in arms.items():
     print(f"{name:12}" + "".join(f"{score.mean():8.2f}" for score in scores[name]))
 
 # %% [markdown]
-# How often the right target is picked, each seed a line. The dashed line is a policy that picks at random from what is there.
+# The plot shows how often the right target is picked, with a line for each seed. The dashed line is a policy that picks at
+# random.
 
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Exploration: a bonus for what is new
 #
-# Four rooms in a chain and one reward at the far end, 54 steps away: acting at random never gets there, and no reward leads to
-# it. A bonus for new observations does. `intrinsic = { type = "count" }` pays 1 / sqrt(visits); `{ type = "rnd" }` pays what a
-# network cannot yet predict of a random one (random network distillation), which also works where no two observations are
-# alike. The bonus has a value head of its own and is weighted by `intrinsic_coef`.
+# The environment has four rooms in a chain and one reward at the far end, 54 steps away. Random actions never get there, and no
+# other reward leads there. A bonus for new observations does. `intrinsic = { type = "count" }` pays 1 / sqrt(visits). `{ type =
+# "rnd" }` pays the error of a network that predicts the outputs of a random one (random network distillation), which also works
+# where no two observations are equal. The bonus has its own value head and is weighted by `intrinsic_coef`.
 
 # %%
 import argparse
@@ -27,7 +27,7 @@ SEEDS = 4
 COLORS = {"counts": "#3b6ea5", "RND": "#4e9a68", "no bonus": "#cc4e48"}
 
 # %% [markdown]
-# The loop is our own here, of PPO's two parts, because we also want to know which cells were visited.
+# This example writes its own loop from the two parts of PPO, to record which cells were visited.
 
 # %%
 preset = rljax.load_config("sparse_gridworld_ppo_count", total_timesteps=options.total_timesteps, eval_every=None)
@@ -40,7 +40,7 @@ grid = SparseGridWorld(num_rooms=4)
 
 
 def train(config, key):
-    """The final state, goals reached in each iteration `[iterations]`, and visits of each cell `[height, width]`."""
+    """Return the final state, goals reached in each iteration `[iterations]`, and visits of each cell `[height, width]`."""
     parts = rljax.ppo_parts(config)
 
     def iteration(carry, _):
@@ -67,7 +67,7 @@ for name, config in arms.items():
     print(f"{name:10} {found:>21} of {SEEDS} {returns.mean():14.2f} {seen:11.0f}")
 
 # %% [markdown]
-# Left: how often the goal is reached. Right: where the first seed has been, with the goal as a star.
+# Left: how often the goal is reached. Right: visits of the first seed to each cell; the star is the goal.
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained", width_ratios=(1.7, 1, 1, 1))

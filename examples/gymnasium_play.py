@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Play in Gymnasium
 #
-# Train in JAX, play anywhere: an exported policy takes observations of Gymnasium as they come, and answers with actions that
-# `step` takes as they are: a Python `int` for Discrete, a NumPy array for Box. It is trained here on rljax's CartPole and plays
-# Gymnasium's, beside actions drawn at random.
+# Train in JAX, play anywhere: an exported policy takes Gymnasium's observations and returns actions that Gymnasium's `step`
+# accepts: a Python `int` for Discrete, a NumPy array for Box. Here the policy is trained on rljax's CartPole, plays Gymnasium's,
+# and is compared with random actions.
 
 # %%
 import argparse
@@ -35,7 +35,7 @@ policy = rljax.load_policy(folder)
 
 # %%
 def play(choose, seed):
-    """The observations of an episode `[steps, 4]`, and its return; `choose` takes one observation."""
+    """Play an episode; return its observations `[steps, 4]` and its return. `choose` maps an observation to an action."""
     env = gymnasium.make("CartPole-v1")
     obs, _ = env.reset(seed=seed)
     seen, total, over = [obs], 0.0, False

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Memory: networks that remember
 #
-# In the T-maze a sign at the start of a corridor says which way to turn at its end. Between the two all observations are the
-# same, so a policy that sees only the present can do no better than guess: its mean return is 0. A GRU or an LSTM carries the
-# sign along and gets 1. Memory is one table of the configuration: `network = { type = "gru" }`.
+# In the T-maze, a sign at the start of a corridor says which way to turn at its end. In between, all observations are the same,
+# so a policy without memory can only guess: its mean return is 0. A GRU or an LSTM remembers the sign and gets 1. The `network`
+# table of the configuration adds memory: `network = { type = "gru" }`.
 
 # %%
 import argparse
@@ -24,7 +24,7 @@ SEEDS = 3
 COLORS = {"GRU": "#3b6ea5", "LSTM": "#4e9a68", "no memory": "#cc4e48"}
 
 # %% [markdown]
-# Three arms that differ in their network only, three seeds of each in one program.
+# Train three kinds of network, three seeds of each in one program.
 
 # %%
 gru = rljax.load_config("tmaze_ppo_gru", total_timesteps=options.total_timesteps, eval_every=None)
@@ -42,8 +42,9 @@ for name, config in arms.items():
     print(f"{name:12} {returns.mean():8.2f} {returns.min():12.2f}")
 
 # %% [markdown]
-# To play, pass on what `act` returns. `None` starts an episode, and so do zeros: of a batch of environments, zero the part of
-# those whose episode has ended. Here 16 mazes are played side by side, one step at a time.
+# To play, pass the carry that `act` returns to its next call. `None` starts an episode, and so do zeros: in a batch of
+# environments, set the carry of those whose episode has ended to 0. Here the policy plays 16 mazes in parallel, one step at a
+# time.
 
 # %%
 agent, state = agents["GRU"], jax.tree.map(lambda x: x[0], results["GRU"].state)
@@ -53,7 +54,7 @@ step = jax.jit(jax.vmap(env.step, in_axes=(0, 0, 0, None)))
 
 
 def forget(carry, done):
-    """Zeros where an episode is over."""
+    """Set the carry to 0 where an episode is over."""
     return jax.tree.map(lambda x: jnp.where(done[:, None], 0.0, x), carry)
 
 
@@ -68,8 +69,8 @@ for t in range(params.length + 1):
 print(f"return of 16 mazes played step by step: {reward.mean():.2f}")
 
 # %% [markdown]
-# Left: all seeds. Right: the unit of the GRU that tells the two signs apart best at the junction, in each of the 16 mazes. The
-# sign was seen at step 0 only; the unit still knows it at the end.
+# Left: all seeds. Right: the unit of the GRU that differs most between the two signs at the junction, in each of the 16 mazes.
+# The sign was visible at step 0 only; the unit still shows it at the end.
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")

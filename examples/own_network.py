@@ -4,7 +4,7 @@
 # In Python, `network` may be any flax module. One without memory maps observations `[B, ...]` to `(outputs [B, actions],
 # value [B])`. One with memory has four methods instead, of which only `advance` runs inside the scan over time: `embed` sees
 # all steps of a rollout at once before it, `heads` after it. Resets at the ends of episodes, the carry in the state, minibatches
-# of whole trajectories, evaluation and recording then work as for the built-in ones. Shown with the minimal gated unit
+# of whole trajectories, evaluation and recording then work as for built-in networks. The example trains the minimal gated unit
 # (Zhou et al., 2016) on the T-maze, which a network without memory cannot solve.
 
 # %%

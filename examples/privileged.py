@@ -2,9 +2,9 @@
 # # A privileged critic: it sees what the policy cannot
 #
 # A hidden bit moves every reward up or down, whatever the policy does. An environment that returns
-# `{"observation": ..., "privileged": ...}` shows the bit to the critic only: the policy has the rest as its input and nothing
-# else. A critic that knows the bit takes its share off every advantage; to one that does not, it is noise in all of them.
-# The critic is needed for training only, so in play the policy does without the privileged part.
+# `{"observation": ..., "privileged": ...}` shows the bit to the critic only; the input of the policy is the rest. A critic that
+# knows the bit removes its effect from every advantage; for a critic that does not, it is noise. The critic is needed for
+# training only, so the trained policy plays without the privileged part.
 
 # %%
 import argparse
@@ -44,7 +44,7 @@ for name, config in arms.items():
     print(f"{name:14} {explained:19.2f} {np.median(steps):24,.0f}")
 
 # %% [markdown]
-# The policy plays without the bit, and acts the same whatever it is told about it.
+# The policy plays without the bit, and acts the same whatever value of the bit it is given.
 
 # %%
 agent, state = rljax.make_agent(preset), jax.tree.map(lambda x: x[0], results["sees the bit"].state)

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Value heads: rewards in streams
 #
-# An environment may say what its reward is made of: `info["reward_components"]`, a dictionary of numbers. With
-# `value_heads = ["cue", "bit"]` each stream has a head of the critic of its own, with its own discount, trace decay and weight.
-# Here "cue" pays the right action, and "bit" moves the reward by a hidden bit whatever the policy does: noise, and much
-# larger. A weight of 0 keeps that stream out of the advantages. With one head for the sum the noise is in all of them.
+# An environment may return the components of its reward in `info["reward_components"]`, a dictionary of numbers. With
+# `value_heads = ["cue", "bit"]`, the critic has a head for each component, with its own discount, trace decay and weight. Here
+# "cue" rewards the right action, and "bit" shifts the reward by a hidden bit whatever the policy does: it is larger, and only
+# noise. A weight of 0 keeps it out of the advantages. With a single head for the sum, the noise is in all advantages.
 
 # %%
 import argparse
@@ -26,7 +26,7 @@ SEEDS = 6
 COLORS = {"two heads": "#3b6ea5", "one head": "#cc4e48"}
 
 # %% [markdown]
-# No critic sees the hidden bit (`PublicObservation` drops it), so that nothing but the heads can tell the streams apart.
+# No critic sees the hidden bit (`PublicObservation` drops it), so only the heads can separate the components.
 
 # %%
 preset = rljax.load_config("hidden_bit_ppo_heads", total_timesteps=options.total_timesteps, eval_every=None)
@@ -42,8 +42,8 @@ for name, config in arms.items():
     print(f"{name:10} {np.median(steps):23,.0f} {np.nanmean(returns[:, -20:]):11.2f}")
 
 # %% [markdown]
-# Left: the return of all seeds; 8 is the best. Right: each head's loss, `train/value_loss_NAME` in the metrics. That of "cue"
-# goes to nearly nothing; that of "bit" stays where it is, because nothing that is seen tells the bit.
+# Left: the return of all seeds; 8 is the best. Right: each head's loss, `train/value_loss_NAME` in the metrics. The loss of "cue"
+# becomes small; that of "bit" does not fall, because no observation shows the bit.
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")

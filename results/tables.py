@@ -204,7 +204,7 @@ def poker(record: Record) -> list[Row]:
 
 
 def tictactoe(record: Record) -> list[Row]:
-    found = "; ".join(f"{name}: {max(values):g} at most" for name, values in record["raw"].items())
+    found = "; ".join(f"{name}: at most {max(values):g}" for name, values in record["raw"].items())
     return of_game(record, f"against a perfect player, {found}", "")
 
 
@@ -251,7 +251,7 @@ def tuned(record: Record) -> list[Row]:
 
 
 Maker = Callable[[Record], list[Row]]
-GAME_COLUMNS = ["preset", "steps", "seeds", "found", "beside it"]
+GAME_COLUMNS = ["preset", "steps", "seeds", "result", "for comparison"]
 TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "learning": (
         ["preset", "steps", "solved seeds", "mean over seeds", "worst seed"],
@@ -281,7 +281,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
             "territory_selfplay": territory, "connect_four_selfplay": connect_four,
         },
     ),
-    "breakout": (["preset", "steps", "greedy return", "at random"], {"breakout_pqn": breakout}),
+    "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "features": (
         ["feature, preset", "steps", "with it", "without it"],
         {
@@ -314,7 +314,9 @@ def sources(records: Sequence[Record]) -> str:
     seeds = max((record["seeds"] for record in records), key=len)
     dates = sorted({record["date"][:10] for record in records})
     load = max(max(record["load"]) for record in records)
-    machines = {f"{r['hardware']['cpu'].replace('(R)', '')}, {r['hardware']['cores']} cores" for r in records}
+    machines = {
+        f"{r['hardware']['cpu'].replace('(R)', '')}, {n} core{'s' * (n > 1)}" for r in records for n in [r["hardware"]["cores"]]
+    }
     versions = sorted({record["versions"]["jax"] for record in records})
     held = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     return (

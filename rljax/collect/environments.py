@@ -1,4 +1,4 @@
-"""From a configuration to its environment, wrapped for training or for evaluation."""
+"""Make the environment of a configuration, wrapped for training or for evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVALUATION_OPPONENT = "random play"
 
 
 def make_evaluation_env(config: Config) -> tuple[Any, Any]:
-    """`(env, env_params)` as the policy sees it, rewards untouched, with episode statistics.
+    """Return `(env, env_params)` for evaluation: observations as the policy sees them, true rewards, episode statistics.
 
     Raises:
         ConfigError: unknown environment or parameter, or an environment that breaks the contract.
@@ -43,7 +43,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     space = as_space(env.observation_space(env_params))
     if isinstance(space, Dict) and PRIVILEGED in space.spaces:
         if len(space.spaces) == 1:
-            raise ConfigError(f"environment {env.name}: all of its observations are privileged, and a policy would see none")
+            raise ConfigError(f"environment {env.name}: all of its observations are privileged, so a policy would see none")
         if not config.privileged_critic:
             env = PublicObservation(env)
         elif config.flatten_observations:
@@ -57,14 +57,14 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
 
 
 def make_game(config: Config) -> tuple[Game, Any]:
-    """The game of a configuration, and its parameters.
+    """Return the game of a configuration, and its parameters.
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
     env, env_params = resolve_env(config.env, config.env_params)
     if not isinstance(env, Game):
-        raise ConfigError(f"env = {env.name!r}: is no game of several players, expected for example {', '.join(game_ids())}")
+        raise ConfigError(f"env = {env.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     check_contract(env, env_params)
     sizes = {env.teams.count(team) for team in env.teams}
     if len(sizes) > 1 or len(set(env.teams)) < 2:
@@ -75,26 +75,30 @@ def make_game(config: Config) -> tuple[Game, Any]:
 
 
 def make_training_env(config: Config) -> tuple[Any, Any]:
-    """The same with clipped rewards where the config asks for it; episode statistics stay those of the true rewards."""
+    """Return the environment of `make_evaluation_env`, with rewards clipped if `clip_rewards` is set; statistics are of true
+    rewards.
+    """
     env, env_params = make_evaluation_env(config)
     return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params
 
 
 _TRIED: dict[tuple[Any, str], Any] = {}
-"""By id and parameters, the environments that were tried: held, so that an `id()` stays that of one."""
+"""Environments that were tried, by `id()` and parameters; kept here so that no other object gets the same `id()`."""
 
 MAX_TRIED = 32
 
 
 def try_environment(config: Config) -> None:
-    """Before training, once in a process (see `check_environment`): random play where an environment, or a wrapper around it, is
-    the user's own, and a warning of what is doubtful in one from elsewhere. Tests have played all others.
+    """Check an environment by random play before training, once per process (see `check_environment`).
+
+    Only a user's own environments and wrappers are played; tests have played all others. Faults of another library's environment
+    are warnings.
 
     Raises:
-        ConfigError: what it did and should not do.
+        ConfigError: the environment breaks the contract; the message says how.
     """
     if isinstance(jnp.zeros(()), jax.core.Tracer):
-        return  # `check_play` would do nothing there, which is not to be remembered
+        return  # `check_play` does nothing under a trace, so do not record it as done
     tried = (config.env if isinstance(config.env, str) else id(config.env), repr(config.env_params))
     if tried in _TRIED:
         return

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes of a policy, inside jit."""
+"""Evaluate a policy on whole episodes, inside jit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
 
 MAX_EVALUATION_STEPS = 27_000
-"""Steps after which an evaluation cuts an episode, which counts with its return so far (Atari's cap, in frames / 4; Machado et
-al., "Revisiting the Arcade Learning Environment", 2018)."""
+"""Largest number of steps of an evaluated episode; a longer one is cut and counts with its return so far. This is Atari's limit
+of frames, divided by 4 (Machado et al., "Revisiting the Arcade Learning Environment", 2018).
+"""
 
 
 class EpisodeResults(NamedTuple):
-    """One episode per slot, `[num_episodes]`: returns f32 and lengths i32 up to its end or to the cut, and whether it ended.
+    """Evaluated episodes: returns f32 and lengths i32 up to the end or the cut, and whether each ended, bool, each
+    `[num_episodes]`.
 
-    Episodes that were cut count: left out, they would be the best ones where a good policy plays for long. `distinct`, i32 [],
-    is how many games differ from all before them in what the agent saw and did; None of environments of one agent.
+    Episodes that were cut count, because where a good policy plays long they are the best ones. `distinct`, i32 [], is the number
+    of games that differ from all before them in the agent's observations and actions; None for environments of one agent.
     """
 
     returns: jax.Array
@@ -43,19 +45,23 @@ def evaluate(
     deterministic: bool | None = None,
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> jax.Array:
-    """Returns of `num_episodes` episodes, f32 `[num_episodes]`, of the true rewards (never clipped or normalised).
+    """Play whole episodes and return their undiscounted returns, f32 `[num_episodes]`, of true rewards (not clipped or
+    normalised).
 
-    Each slot plays exactly one episode from its start to its end, so short episodes count no more than long ones.
-    Normalisers are frozen. Pure: works under jit and vmap.
+    Each environment plays exactly one episode from start to end, so short episodes count no more than long ones. Running
+    statistics of normalisers do not change. Pure: works under jit and vmap.
 
     Args:
-        agent: from `make_agent`.
+        agent: an agent from `make_agent`.
         state: the agent's state, unbatched.
-        key: random key; the episodes depend on nothing else.
-        num_episodes: how many.
-        deterministic: the mode of the policy (greedy), or its samples; greedy, but where the environment says `best_is_random`,
-            unless given.
+        key: random key; with the same agent, state and key, the episodes are the same.
+        num_episodes: number of episodes.
+        deterministic: whether to take the policy's most likely action (greedy) instead of a sample; if None, greedy unless the
+            environment declares `best_is_random`.
         max_steps: cut an episode after this many steps; it counts with its return so far.
+
+    Raises:
+        ConfigError: `num_episodes` is not a whole number above 0.
     """
     return play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps).returns
 
@@ -69,7 +75,7 @@ def play_episodes(
     deterministic: bool | None = None,
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> EpisodeResults:
-    """`evaluate` with lengths too, which episodes ended, and how many games are distinct."""
+    """Do `evaluate`, and return lengths, which episodes ended, and the number of distinct games, too."""
     if num_episodes < 1:
         raise ConfigError(f"num_episodes = {num_episodes}: expected a whole number > 0")
     env, env_params = make_evaluation_env(agent.config)
@@ -104,7 +110,7 @@ def play_episodes(
             results.ended | terminated | truncated,
             None,
         )
-        # What is remembered after a slot's episode is not used: the next one does not count.
+        # The carry after a slot's episode is not used, because its next episode does not count.
         return time + 1, env_state, obs, carry, prints, results
 
     mask = jax.eval_shape(jax.vmap(lambda s: action_mask_of(env, s, env_params)), env_state)

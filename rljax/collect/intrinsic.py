@@ -1,6 +1,6 @@
-"""Intrinsic rewards: bonuses for what a policy has not seen before, in the form of an optax transformation.
+"""Intrinsic rewards: bonuses for novel observations, in the form of an optax transformation.
 
-The bonus of a step belongs to the observation that the step led to, before any reset: going there is what earned it.
+The bonus of a step is that of the observation that the step led to, before any reset.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from rljax.nn.spec import MAX_SIZE, SIZES_ALLOWED, are_sizes, is_size
 
 
 class IntrinsicUpdate(Protocol):
-    """`update(state, key, next_obs, done, entropy=None) -> (state, bonus, metrics)`: take in a rollout and reward its steps.
+    """`update(state, key, next_obs, done, entropy=None) -> (state, bonus, metrics)`: update with a rollout and return its
+    bonuses.
 
-    Args of T steps of N environments: `next_obs`, a tree of arrays `[T, N, *obs_shape]`, what each step led to before any reset;
-    `done` bool `[T, N]`, whether the step ended its episode, in either way; `entropy` f32 `[T, N]`, that of a belief held at
-    `next_obs`, for those that ask for one.
+    For T steps of N environments, `next_obs` is the tree of observations `[T, N, *obs_shape]` that each step led to, before any
+    reset; `done`, bool `[T, N]`, whether the step ended its episode (terminated or truncated); and `entropy`, f32 `[T, N]`, the
+    entropy of a belief at `next_obs`, for bonuses that need it.
 
     The bonus is f32 `[T, N]`, without a coefficient. Metrics are f32 scalars; `train/intrinsic_reward` is the mean bonus.
     """
@@ -68,14 +69,16 @@ class CountState(NamedTuple):
 
 
 def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intrinsic:
-    """1 / sqrt(N(s)), N the visits of a state so far, this rollout's all included (Tang et al., 2017, eq. 1).
+    """Return the bonus 1 / sqrt(N(s)), where N(s) counts visits of the state, those of this rollout included (Tang et al., 2017,
+    eq. 1).
 
-    A state is an observation divided by the resolution and rounded, hashed to one of the counters. Of M states each shares its
-    counter with another, and so gets too small a bonus, with a probability of about M / bins (2500 states, 2^16 counters: 4%).
+    A state is an observation divided by the resolution and rounded, then hashed to one of the counters. With M states, a state
+    shares its counter with another, and so gets too small a bonus, with a probability of about M / bins (2500 states, 2^16
+    counters: 4%).
 
     Args:
-        resolution: the width of a state, in the observation's units.
-        bins: how many counters, a power of two; each takes 4 bytes per seed.
+        resolution: width of a state, in the observation's units.
+        bins: number of counters, a power of two; each takes 4 bytes per seed.
     """
     if bins < 1 or bins & (bins - 1):
         raise ConfigError(f"intrinsic.bins = {shown(bins)}: expected a power of two, such as 65536")
@@ -88,9 +91,9 @@ def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intri
         state: CountState, key: jax.Array, next_obs: Any, done: jax.Array, entropy: jax.Array | None = None
     ) -> tuple[CountState, jax.Array, Metrics]:
         del key, entropy
-        # Half up and not to even, which would make every other state wider than the next.
+        # Round half up: rounding half to even would make every other state wider than the next.
         cells = jnp.floor(_flat(next_obs, done.shape) / resolution + 0.5)
-        # What a number beyond i32 is cast to depends on the device.
+        # The cast of a number beyond i32 depends on the device.
         index = hash_cells(jnp.clip(cells, -(2.0**30), 2.0**30).astype(jnp.int32)) & np.uint32(bins - 1)
         counts = state.counts.at[index].add(1.0)
         bonus = jax.lax.rsqrt(counts[index]).reshape(done.shape)
@@ -100,18 +103,19 @@ def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intri
 
 
 def hash_cells(cells: jax.Array) -> jax.Array:
-    """A fixed hash u32 `[...]` of integers i32 `[..., D]`: the sum of each number's and its place's hash, hashed again.
+    """Return a fixed hash u32 `[...]` of integers i32 `[..., D]`: hash each number with its place, sum, and hash the sum.
 
-    A sum and not a chain, so that it is as parallel as a mean. Of M different vectors two or more have the same hash with a
-    probability of about M^2 / 2^33.
+    The sum is as parallel as a mean, where a chain of hashes would not be. Among M different vectors, at least two have the same
+    hash with a probability of about M^2 / 2^33.
     """
-    # Multiples of 2^32 over the golden ratio: far apart, so that no small number in one place is like another in the next.
+    # Multiples of 2^32 over the golden ratio lie far apart, so that a small number in one place differs from one in the next
+    # place.
     places = (np.arange(1, cells.shape[-1] + 1, dtype=np.uint64) * 0x9E3779B9 % 2**32).astype(np.uint32)
     return _mixed(jnp.sum(_mixed(cells.astype(jnp.uint32) + places), axis=-1, dtype=jnp.uint32))
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-    """The last step of MurmurHash3 (Appleby, 2011): one to one, and each bit depends on all."""
+    """Apply the last step of MurmurHash3 (Appleby, 2011), a bijection in which each output bit depends on all input bits."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
@@ -134,17 +138,18 @@ def random_network_distillation(
     learning_rate: float | jax.Array = 1e-3,
     gamma: float | jax.Array = 0.99,
 ) -> Intrinsic:
-    """Bonus: the error of a network that predicts the outputs of a random one (Burda et al., 2018).
+    """Return the bonus of random network distillation: the error in predicting a random network's outputs (Burda et al., 2018).
 
-    The bonus is the mean squared error of the features, over the running deviation of its discounted return, which goes on where
-    episodes end (sections 2.3 and 2.4). Observations are raveled, standardised by running statistics that take in the rollout
-    first, and clipped to [-5, 5]. The predictor learns after the bonus is given: one pass over the rollout, by Adam.
+    The bonus is the mean squared error of the features, divided by the running standard deviation of its discounted return, which
+    continues across the ends of episodes (sections 2.3 and 2.4). Observations are flattened, standardised by running statistics
+    that include the rollout, and clipped to [-5, 5]. The predictor learns after the bonus is computed, in one pass over the
+    rollout with Adam.
 
     Args:
-        hidden: layer sizes of both networks.
-        features: how many numbers the predictor must guess.
-        num_minibatches: gradient steps per rollout; must divide T N.
-        learning_rate: of Adam; may be traced.
+        hidden: sizes of the hidden layers of both networks.
+        features: number of outputs that the predictor must predict.
+        num_minibatches: number of gradient steps per rollout; must divide T N.
+        learning_rate: step size of Adam; may be traced.
         gamma: discount of the return that scales the bonus; may be traced.
     """
     network = FeedForward(num_outputs=features, hidden=hidden)
@@ -152,7 +157,7 @@ def random_network_distillation(
 
     def init(key: jax.Array, obs_example: Any, num_envs: int) -> DistillationState:
         flat = flatten_observation(obs_example)
-        # Under vmap, as one initialisation is compiled for both.
+        # By vmap, so that one initialisation is compiled for both networks.
         both = jax.vmap(lambda k: network.init(k, flat[None]))(jax.random.split(key))
         target, params = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
         return strong(
@@ -176,7 +181,7 @@ def random_network_distillation(
         x = normalize(obs_statistics, flat, clip=5.0)
         target = _features(network, state.target, x)
         error = jnp.mean(jnp.square(_features(network, state.params, x) - target), axis=-1).reshape(done.shape)
-        # Not cut where episodes end: a new one is no reason to forget that places were new (section 2.3).
+        # The return of bonuses continues across the ends of episodes (section 2.3).
         reward_statistics, bonus = normalize_rewards(state.reward_statistics, error, jnp.zeros_like(done), gamma)
 
         def loss_fn(params: Any, batch: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Metrics]:
@@ -215,22 +220,22 @@ def _features(network: FeedForward, params: Any, x: jax.Array) -> jax.Array:
 
 
 NO_ENTROPY = float(np.finfo(np.float32).min)
-"""In the place of the entropy before the first step of an episode: less than any, so nothing is a reduction of it; finite, for
-whoever checks a state."""
+"""Stands for the entropy before the first step of an episode. It is less than any entropy, so the first step is no reduction, and
+finite, so that checks of a state for infinities pass."""
 
 
 def entropy_reduction(entropy: jax.Array, done: jax.Array, previous: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """max(H_{t-1} - H_t, 0): what a step told about the unknown, of a belief's entropy H (ROA-Star, Huang et al., 2023).
+    """Return the reduction of a belief's entropy H by each step, max(H_{t-1} - H_t, 0) (ROA-Star, Huang et al., 2023).
 
-    The first step of an episode has none before it and earns exactly 0.
+    The first step of an episode gets exactly 0.
 
     Args:
-        entropy: of the belief after each step, f32 `[T, N]`.
+        entropy: entropy of the belief after each step, f32 `[T, N]`.
         done: whether the step ended its episode, bool `[T, N]`.
-        previous: the entropy after the step before the first, f32 `[N]`; `NO_ENTROPY` where an episode begins.
+        previous: entropy before the first step, f32 `[N]`; `NO_ENTROPY` where an episode begins.
 
     Returns:
-        The bonus f32 `[T, N]`, and `previous` of the rollout after this one, f32 `[N]`.
+        The bonus f32 `[T, N]`, and `previous` for the next rollout, f32 `[N]`.
     """
     chex.assert_equal_shape([entropy, done])
     chex.assert_shape(previous, entropy.shape[1:])
@@ -246,7 +251,7 @@ class EntropyState(NamedTuple):
 
 
 def entropy_reduction_bonus() -> Intrinsic:
-    """`entropy_reduction` over rollouts; `update` wants `entropy`."""
+    """Return `entropy_reduction` as a bonus; its `update` needs `entropy`."""
 
     def init(key: jax.Array, obs_example: Any, num_envs: int) -> EntropyState:
         del key, obs_example
@@ -258,7 +263,7 @@ def entropy_reduction_bonus() -> Intrinsic:
         del key, next_obs
         if entropy is None:
             raise ConfigError(
-                "intrinsic.type = 'entropy_reduction': needs the entropy of a belief at each step, and there is none"
+                "intrinsic.type = 'entropy_reduction': needs info['belief_entropy'] at each step, and this environment has none"
             )
         bonus, last = entropy_reduction(entropy, done, state.previous)
         return EntropyState(last), bonus, {"train/intrinsic_reward": jnp.mean(bonus)}
@@ -269,16 +274,16 @@ def entropy_reduction_bonus() -> Intrinsic:
 def make_intrinsic(
     spec: Any, rollout_size: int, *, learning_rate: float | jax.Array = 1e-3, gamma: float | jax.Array = 0.99
 ) -> Intrinsic:
-    """The bonus that a config's `intrinsic` field describes.
+    """Return the bonus that a configuration's `intrinsic` field describes.
 
     Tables are `{ type = "count", resolution = 1.0, bins = 65536 }`, `{ type = "rnd", hidden = [64], features = 32,
     num_minibatches = 4 }` with `learning_rate` and `gamma`, and `{ type = "entropy_reduction" }`.
 
     Args:
         spec: the table.
-        rollout_size: T N, the steps that an update is given.
-        learning_rate: that of "rnd" where the table does not say.
-        gamma: as `learning_rate`.
+        rollout_size: T N, the number of steps in a rollout.
+        learning_rate: step size of "rnd" if the table has none.
+        gamma: discount of "rnd" if the table has none.
 
     Raises:
         ConfigError: an unknown type or key, or a value that is not allowed.
@@ -315,7 +320,7 @@ _KEYS = {
 
 
 def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
-    """The type and the attributes that an `intrinsic` table gives, checked."""
+    """Check an `intrinsic` table and return its type and its other entries."""
     if not isinstance(spec, Mapping) or "type" not in spec:
         given = dict(spec) if isinstance(spec, Mapping) else spec
         raise ConfigError(
@@ -341,7 +346,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _flat(next_obs: Any, batch: tuple[int, ...]) -> jax.Array:
-    """One f32 vector for each of the observations of a rollout, `[T N, D]`."""
+    """Return the observations of a rollout as f32 vectors, `[T N, D]`."""
     ndim = len(batch)
     chex.assert_tree_shape_prefix(next_obs, batch)
     rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[ndim:])), next_obs)

@@ -32,12 +32,12 @@ class _Carry(NamedTuple):
 
 
 def init_optimizer(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """The optimiser's state as gradient steps keep it: for the parameters as one flat vector."""
+    """Return the optimiser's initial state as gradient steps keep it: for the parameters as one flat vector."""
     return optimizer.init(ravel(params))
 
 
 def ravel(tree: Any) -> jax.Array:
-    """Return all leaves of a tree as one flat vector; a flat vector as it is."""
+    """Return all leaves of a tree as one flat vector; return a flat vector as it is."""
     return ravel_pytree(tree)[0]
 
 
@@ -47,7 +47,8 @@ def unraveler(shapes: Any) -> Callable[[jax.Array], Any]:
     ends = list(itertools.accumulate(math.prod(x.shape) for x in leaves))
 
     def unravel(flat: jax.Array) -> Any:
-        # One split and not a slice for each leaf: its gradient is a concatenation, that of slices a sum of padded vectors.
+        # One split instead of a slice for each leaf: its gradient is a concatenation, while that of slices is a sum of padded
+        # vectors.
         parts = jnp.split(flat, ends[:-1])
         return jax.tree.unflatten(structure, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
 
@@ -106,18 +107,18 @@ def minibatch_steps(
     learning_rate: jax.Array,
     stop: Callable[[Metrics], jax.Array] | None = None,
 ) -> tuple[Any, Any, Metrics]:
-    """`num_epochs` passes over a batch of `num_minibatches` gradient steps each, shuffled anew for each pass.
+    """Take `num_epochs` passes of `num_minibatches` gradient steps each over a batch, shuffled anew for each pass.
 
     Args:
         loss_fn: `(params, minibatch) -> (loss, metrics)`; metrics are f32 scalars.
-        optimizer: all of the update but the learning rate.
+        optimizer: optax transformation without the learning rate.
         params: any tree of arrays.
         opt_state: from `init_optimizer`.
-        batch: tree of arrays `[B, ...]`; `num_minibatches` divides B.
-        key: random key of the orders.
-        num_epochs: passes.
-        num_minibatches: minibatches per pass.
-        learning_rate: f32 [], the step along the optimiser's direction.
+        batch: tree of arrays `[B, ...]`; `num_minibatches` must divide B.
+        key: random key of the shuffles.
+        num_epochs: number of passes.
+        num_minibatches: number of minibatches per pass.
+        learning_rate: step size, f32 [].
         stop: `metrics -> bool []`; where true, that step and all later ones are not taken.
 
     Returns:
@@ -150,7 +151,7 @@ def minibatch_steps(
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(ravel(params), opt_state, jnp.zeros((), bool))
     carry, (stacked, taken) = jax.lax.scan(epoch, carry, orders, num_epochs)
-    # A step that was not taken may have had a loss that is not finite: 0 times it would still be NaN.
+    # The loss of a step that is not taken may not be finite, and 0 times it would be NaN.
     sums = jnp.sum(jnp.where(taken[..., None] > 0, stacked, 0.0), (0, 1))
     means = dict(zip(names, sums / jnp.maximum(jnp.sum(taken), 1.0), strict=True))
     if stop is not None:
@@ -159,5 +160,5 @@ def minibatch_steps(
 
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
-    """`count` independent random orders of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
+    """Return `count` independent random permutations of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
     return jnp.argsort(draw(jax.random.bits, key, (count, size)), axis=-1)

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from flax import struct
 
 MAX_BATCHES = 2**16
-"""A batch weighs at least 1 / 65,536 in running statistics. With less than that its increments would sink below the rounding of
-f32 and the statistics would stand still or drift: one that counts on does so after 2^24 batches. Of longer runs the statistics
-are those of about the last 65,536 batches, with weights that fall exponentially."""
+"""A batch has a weight of at least 1 / 65,536 in running statistics. With smaller weights the increments would be lost to the
+rounding of f32, and the statistics would stop or drift. In longer runs, the statistics are those of about the last 65,536
+batches, with exponentially decreasing weights.
+"""
 
 
 class RunningStatistics(struct.PyTreeNode):
-    """Mean and variance of everything seen so far, of the structure of one observation.
+    """Running mean and variance, each with the structure of one observation.
 
     `count` f32 [] is the number of observations, at most `MAX_BATCHES` times those of one batch.
     """
@@ -27,7 +28,7 @@ class RunningStatistics(struct.PyTreeNode):
 
 
 def init_statistics(example: Any) -> RunningStatistics:
-    """Statistics of nothing (mean 0, variance 1), shaped like the f32 version of `example`."""
+    """Return the statistics before any observation (mean 0, variance 1), in f32, with the structure of `example`."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
     return RunningStatistics(zeros, jax.tree.map(jnp.ones_like, zeros), jnp.zeros(()))
 
@@ -35,7 +36,7 @@ def init_statistics(example: Any) -> RunningStatistics:
 def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStatistics:
     """Merge a batch `[*batch axes, *shape]` into the statistics (Chan, Golub and LeVeque, 1983, eq. 2.1), population variance.
 
-    Written as increments: sums over all that was seen would lose a small batch to rounding.
+    The statistics are updated by increments, because sums over all observations would lose a small batch to rounding.
     """
     shape = jax.tree.leaves(statistics.mean)[0].shape
     leaf = jax.tree.leaves(batch)[0]
@@ -50,7 +51,7 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
     def merged_var(mean: jax.Array, var: jax.Array, x: jax.Array) -> jax.Array:
         batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
         batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
-        # The variance of nothing, 1, counts for nothing; an increment from there would round a small variance.
+        # The initial variance, 1, has no weight; an increment from it would round a small variance.
         var = jnp.where(statistics.count > 0, var, batch_var)
         return var + weight * (batch_var - var + (1.0 - weight) * jnp.square(batch_mean - mean))
 
@@ -62,7 +63,7 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
 
 
 def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:
-    """Standardise `x [..., *shape]` and clip it to `[-clip, clip]`; flags (masks) stay as they are."""
+    """Standardise `x [..., *shape]` and clip it to `[-clip, clip]`; bool arrays (masks) are returned as they are."""
 
     def standardized(mean: jax.Array, var: jax.Array, y: jax.Array) -> jax.Array:
         return y if y.dtype == jnp.bool_ else jnp.clip((y - mean) / jnp.sqrt(var + 1e-8), -clip, clip)
@@ -86,8 +87,8 @@ def normalize_rewards(
 ) -> tuple[RewardStatistics, jax.Array]:
     """Divide rewards `[T, N]` by the standard deviation of the discounted return.
 
-    The statistics take in this batch first, so that the very first rewards are scaled too. `done` bool `[T, N]` restarts
-    an environment's return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
+    The statistics include this batch, so that even the first rewards are scaled. `done` bool `[T, N]` restarts an environment's
+    return (Engstrom et al., "Implementation matters in deep policy gradients", 2020).
     """
     rewards = update_reward_statistics(rewards, reward, done, gamma)
     return rewards, scale_rewards(rewards, reward)
@@ -96,7 +97,7 @@ def normalize_rewards(
 def update_reward_statistics(
     rewards: RewardStatistics, reward: jax.Array, done: jax.Array, gamma: float | jax.Array
 ) -> RewardStatistics:
-    """Take in rewards `[T, N]`; `done` bool `[T, N]` restarts an environment's return."""
+    """Update the statistics with rewards `[T, N]`; `done` bool `[T, N]` restarts an environment's return."""
 
     def accumulate(total: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         reward_t, done_t = step
@@ -108,9 +109,9 @@ def update_reward_statistics(
 
 
 def scale_rewards(rewards: RewardStatistics, reward: jax.Array, clip: float = 10.0) -> jax.Array:
-    """Rewards of any shape over the deviation of the discounted return.
+    """Divide rewards of any shape by the standard deviation of the discounted return.
 
-    They are not centred, which would change the task; they are clipped to `[-clip, clip]`, for returns that hardly ever vary.
+    Rewards are not centred, which would change the task. They are clipped to `[-clip, clip]`, in case returns hardly vary.
     """
     return jnp.clip(reward / jnp.sqrt(rewards.statistics.var + 1e-8), -clip, clip)
 
@@ -118,14 +119,14 @@ def scale_rewards(rewards: RewardStatistics, reward: jax.Array, clip: float = 10
 class ReturnNormalizer(struct.PyTreeNode):
     """Running 5th and 95th percentile of returns, f32 [], whose distance scales advantages (DreamerV3, Hafner et al., 2025).
 
-    A range and not a deviation, which a few outliers would decide. It begins at 0 (`init_return_normalizer`) and is not debiased.
+    A range depends less on outliers than a standard deviation. It starts at 0 (`init_return_normalizer`) and is not debiased.
     """
 
     low: jax.Array
     high: jax.Array
 
     def update(self, returns: jax.Array, decay: float = 0.99) -> ReturnNormalizer:
-        """Move towards the percentiles of returns of any shape, f32 `[...]`, by `1 - decay`; no gradient goes through them."""
+        """Move the percentiles towards those of returns of any shape, f32 `[...]`, by `1 - decay`; gradients are stopped."""
         ordered = jnp.sort(jax.lax.stop_gradient(returns).astype(jnp.float32), axis=None)
         low, high = (
             decay * old + (1.0 - decay) * _sorted_quantile(ordered, q) for old, q in ((self.low, 0.05), (self.high, 0.95))
@@ -133,7 +134,7 @@ class ReturnNormalizer(struct.PyTreeNode):
         return ReturnNormalizer(low, high)
 
     def scale(self, limit: float = 1.0) -> jax.Array:
-        """Return the divisor of advantages, f32 []: the range, at least `limit`, so that small returns are not blown up."""
+        """Return the divisor of advantages, f32 []: the range, but at least `limit`, so that small returns are not scaled up."""
         return jnp.maximum(limit, self.high - self.low)
 
 
@@ -142,7 +143,7 @@ def init_return_normalizer() -> ReturnNormalizer:
 
 
 def _sorted_quantile(ordered: jax.Array, q: float) -> jax.Array:
-    """The quantile q of numbers in order `[n]`, linear between neighbours (as `numpy.quantile`); its indices are static."""
+    """Return the quantile q of sorted numbers `[n]`, interpolated linearly as in `numpy.quantile`; its indices are static."""
     position = q * (ordered.size - 1)
     below = math.floor(position)
     above = min(below + 1, ordered.size - 1)

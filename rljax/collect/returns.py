@@ -19,13 +19,13 @@ def gae(
     gae_lambda: float | jax.Array,
     seat: jax.Array | None = None,
 ) -> jax.Array:
-    """Generalised advantage estimation (Schulman et al., 2016, eq. 16), with the two ends of an episode kept apart.
+    """Return advantages by generalised advantage estimation (Schulman et al., 2016, eq. 16), with separate terminations and
+    truncations.
 
-    delta_t = r_t + gamma (1 - terminated_t) next_value_t - value_t
-    A_t = delta_t + gamma lambda (1 - (terminated_t or truncated_t)) A_{t+1}
+        delta_t = r_t + gamma (1 - terminated_t) next_value_t - value_t
+        A_t = delta_t + gamma lambda (1 - (terminated_t or truncated_t)) A_{t+1}
 
-    A terminated episode has no future, so its bootstrap is 0; a truncated one has, and its value is that of the final
-    observation. The trace stops at both.
+    At a termination the bootstrap is 0; at a truncation it is the value of the final observation. The trace stops at both.
 
     Args:
         reward: f32 `[T, ...]`.
@@ -33,7 +33,7 @@ def gae(
         next_value: V of the observation that step t led to, before any reset (`info["final_observation"]`), f32 `[T, ...]`.
         terminated: bool `[T, ...]`.
         truncated: bool `[T, ...]`.
-        gamma: discount, a number or what broadcasts, such as f32 `[K]` for rewards `[T, N, K]` of K value heads.
+        gamma: discount, a number or an array that broadcasts, such as f32 `[K]` for rewards `[T, N, K]` of K value heads.
         gae_lambda: trace decay, likewise.
         seat: where P seats take turns, which one takes the step, one-hot bool `[T, ..., P]`: the trace goes from a step to the
             next one of its seat, and passes over steps of nobody. None: every step follows the one before.
@@ -81,13 +81,13 @@ def vtrace(
     c_bar: float | jax.Array = 1.0,
     vtrace_lambda: float | jax.Array = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """V-trace targets and policy gradient advantages (Espeholt et al., 2018, eq. 1 and section 4.2), the two ends of an episode
-    kept apart as in `gae`.
+    """Return V-trace targets and policy gradient advantages (Espeholt et al., 2018, eq. 1 and section 4.2), with terminations and
+    truncations separate as in `gae`.
 
-    rho_t = min(rho_bar, exp(log_rho_t)),  c_t = lambda min(c_bar, exp(log_rho_t))
-    delta_t = rho_t (r_t + gamma (1 - terminated_t) next_value_t - value_t)
-    vs_t - value_t = delta_t + gamma (1 - (terminated_t or truncated_t)) c_t (vs_{t+1} - value_{t+1})
-    A_t = rho_t (r_t + gamma vs_{t+1} - value_t)
+        rho_t = min(rho_bar, exp(log_rho_t)),  c_t = lambda min(c_bar, exp(log_rho_t))
+        delta_t = rho_t (r_t + gamma (1 - terminated_t) next_value_t - value_t)
+        vs_t - value_t = delta_t + gamma (1 - (terminated_t or truncated_t)) c_t (vs_{t+1} - value_{t+1})
+        A_t = rho_t (r_t + gamma vs_{t+1} - value_t)
 
     In A_t, vs_{t+1} is next_value_t at a truncation and at the end of the rollout, and 0 at a termination. With log_rho 0 and
     lambda 1 the targets are those of `gae` with lambda 1.
@@ -100,15 +100,15 @@ def vtrace(
         truncated: bool `[T, ...]`.
         log_rho: log of pi(action) / mu(action), target over behaviour policy, f32 `[T, ...]`.
         gamma: discount, a number or one per step, `[T, ...]`.
-        rho_bar: bound of the weights of the errors: which policy's value it is, pi's where there is none.
-        c_bar: bound of the weights of the traces: how fast errors of later steps fade.
+        rho_bar: bound of the weights of the errors; it decides whose value the targets estimate (pi's if it is infinite).
+        c_bar: bound of the weights of the traces; it decides how fast the errors of later steps fade.
         vtrace_lambda: trace decay, 1 in the paper (its remark 2 has others).
 
     Returns:
         `(target vs, advantage)`, f32 `[T, ...]`. Gradients flow through both: stop them.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated, log_rho])
-    # Not by a product alone: it counts for nothing where an episode terminated, whatever it is.
+    # Select instead of multiplying by 0: at a termination, next_value must not count even if it is not finite.
     next_value = jnp.where(terminated, 0.0, next_value)
     ratio = importance_ratio(log_rho)
     rho = jnp.minimum(rho_bar, ratio)
@@ -127,7 +127,7 @@ def vtrace(
 
 
 def importance_ratio(log_rho: jax.Array) -> jax.Array:
-    """exp(log_rho), finite whatever two policies think of an action: the logarithm is clipped at 20."""
+    """Return exp(log_rho), with the logarithm clipped at 20, so that the ratio is finite for any two policies."""
     return jnp.exp(jnp.minimum(log_rho, 20.0))
 
 
@@ -140,11 +140,12 @@ def upgo(
     gamma: float | jax.Array,
     seat: jax.Array | None = None,
 ) -> jax.Array:
-    """Upgoing returns: real rewards for as long as steps go better than expected (Vinyals et al., 2019, methods).
+    """Return upgoing returns, which follow the actual rewards for as long as they are better than expected (Vinyals et al., 2019,
+    methods).
 
-    G_t = r_t + gamma (G_{t+1} if r_{t+1} + gamma value_{t+2} >= value_{t+1} else value_{t+1})
+        G_t = r_t + gamma (G_{t+1} if r_{t+1} + gamma value_{t+2} >= value_{t+1} else value_{t+1})
 
-    A termination has no future; at a truncation and at the end of the rollout the return bootstraps from next_value.
+    At a termination the return is the reward alone; at a truncation and at the end of the rollout it bootstraps from next_value.
 
     Args:
         reward: f32 `[T, ...]`.
@@ -170,7 +171,7 @@ def upgo(
         return_t = reward_t + bootstrap_t * jnp.where(goes_on, _of_seat(returns, seat_t), next_value_t)
         return (_with_seat(returns, seat_t, return_t), _with_seat(was_better, seat_t, better_t)), return_t
 
-    # Nothing is known of what follows the rollout: as if it were no better than expected.
+    # What follows the rollout is unknown: treat it as no better than expected.
     shape = reward.shape[1:] if seat is None else seat.shape[1:]
     after = (jnp.zeros(shape, reward.dtype), jnp.zeros(shape, bool))
     steps: tuple[Any, ...] = (reward, next_value, bootstrap, truncated, better, seat)
@@ -185,12 +186,12 @@ def q_lambda_returns(
     gamma: float | jax.Array,
     q_lambda: float | jax.Array,
 ) -> jax.Array:
-    """Q(lambda) returns of a policy that is nearly greedy (Gallici et al., 2024, section 4; Peng and Williams, 1996).
+    """Return Q(lambda) returns of a nearly greedy policy (Gallici et al., 2024, section 4; Peng and Williams, 1996).
 
-    G_t = r_t + gamma (1 - terminated_t) ((1 - lambda_t) next_q_max_t + lambda_t G_{t+1})
+        G_t = r_t + gamma (1 - terminated_t) ((1 - lambda_t) next_q_max_t + lambda_t G_{t+1})
 
-    lambda_t is 0 where the episode was truncated, and at the last step: there the bootstrap is the whole future. Actions that
-    were not greedy do not cut the trace.
+    lambda_t is 0 where the episode was truncated and at the last step, where the return bootstraps fully. Actions that were not
+    greedy do not cut the trace.
 
     Args:
         reward: f32 `[T, ...]`.
@@ -204,7 +205,7 @@ def q_lambda_returns(
         Targets of Q(obs_t, action_t), f32 `[T, ...]`.
     """
     chex.assert_equal_shape([reward, next_q_max, terminated, truncated])
-    # Not by products: next_q_max counts for nothing where an episode terminated, whatever it is.
+    # Select instead of multiplying by 0: at a termination, next_q_max must not count even if it is not finite.
     next_q_max = jnp.where(terminated, 0.0, next_q_max)
     trace = q_lambda * (1.0 - (terminated | truncated))
     bootstrapped = reward + gamma * (1.0 - trace) * next_q_max
@@ -224,21 +225,22 @@ def lambda_returns(
     lambda_: float | jax.Array,
     last: jax.Array | None = None,
 ) -> jax.Array:
-    """Lambda-returns of states, where a reward is that on arriving at a state (Sutton and Barto, 2018, section 12.8;
-    the targets of DreamerV3's critic, Hafner et al., 2025).
+    """Return the lambda-returns of states, with rewards received on arrival at a state (Sutton and Barto, 2018, section 12.8; the
+    targets of DreamerV3's critic, Hafner et al., 2025).
 
-    ret_t = r_{t+1} + d_{t+1} ((1 - c_{t+1}) v_{t+1} + c_{t+1} ret_{t+1}),  c_t = lambda (1 - last_t),  ret_{T-1} = v_{T-1}
+        ret_t = r_{t+1} + d_{t+1} ((1 - c_{t+1}) v_{t+1} + c_{t+1} ret_{t+1})
+        c_t = lambda (1 - last_t),  ret_{T-1} = v_{T-1}
 
     Args:
-        reward: on arriving at state t, f32 `[T, ...]`; the first is not used.
+        reward: reward on arrival at state t, f32 `[T, ...]`; the first is not used.
         value: V(state t), f32 `[T, ...]`; the first is not used.
-        discount: of what follows state t, 0 at a terminal one, a number or f32 `[T, ...]`; the first is not used.
+        discount: discount after state t, 0 at a terminal state, a number or f32 `[T, ...]`; the first is not used.
         lambda_: weight of the longer returns.
-        last: state t is the last of its episode, bool `[T, ...]`: the future is its value alone, as what follows is another's.
-            None: there is no such state.
+        last: whether state t is the last of its episode, bool `[T, ...]`; the return then bootstraps from its value, because the
+            next state belongs to another episode. None: no state is.
 
     Returns:
-        Returns of all states but the last, f32 `[T - 1, ...]`.
+        Returns of all states except the last, f32 `[T - 1, ...]`.
     """
     chex.assert_equal_shape([reward, value] if last is None else [reward, value, last])
     discount = jnp.broadcast_to(discount, reward.shape)[1:]

@@ -1,12 +1,12 @@
-"""Games of several players: who plays whom, what came of it, and how good it is.
+"""Leagues for games of several players: matchmaking, results, ratings and exploitability.
 
-- `game_tree`: small games written out; exact values, best responses, exploitability, mixtures
-- `matchmaking`: prioritised fictitious self-play (PFSP) and the payoffs that it goes by
+- `game_tree`: the whole tree of a small game; exact values, best responses, exploitability, mixtures
+- `matchmaking`: prioritised fictitious self-play (PFSP) and the payoffs that it uses
 - `pool`: past players in slots on the device
-- `rules`, `league`: AlphaStar's rules and simpler ones; who plays whom, who is kept and who begins anew
+- `rules`, `league`: AlphaStar's rules and simpler ones: opponents, snapshots and resets
 - `config`, `training`: self-play and leagues, trained inside one compiled step
-- `exploit`: agents trained to find another's weaknesses
-- `report`: how good a league is, exactly, in small games
+- `exploit`: agents trained to exploit another agent
+- `report`: exact values of a league in small games
 - `ratings`: Elo, Plackett-Luce, and the equilibrium of a payoff matrix
 """
 

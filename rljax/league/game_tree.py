@@ -1,4 +1,4 @@
-"""Small games written out: exact values, best responses and exploitability, in JAX."""
+"""Trees of small games: exact values, best responses and exploitability, in JAX."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ Policies = Sequence[jax.Array]
 
 
 class GameTree(NamedTuple):
-    """A game of two players written out: N states in L levels, those after the same number of steps; J joint actions at most.
+    """The whole tree of a game of two players: N states in L levels (states after the same number of steps), at most J joint
+    actions.
 
     Attributes:
-        start: the first state of each level, i32 `[L]`.
-        size: how many there are, i32 `[L]`.
-        action: of each player in a joint action of a level, i32 `[L, J, 2]`.
+        start: index of each level's first state, i32 `[L]`.
+        size: number of states in each level, i32 `[L]`.
+        action: action of each player in each joint action of a level, i32 `[L, J, 2]`.
         moves: whether a player is to move, bool `[N, 2]`.
-        info: the player's information set, i32 `[N, 2]`; 0 where it is not to move.
-        legal: bool `[N, J]`.
-        reward: f32 `[N, J, 2]`, 0 where illegal.
-        child: the state of the next level, i32 `[N, J]`; -1 where the game is over or the action illegal.
+        info: index of each player's information set, i32 `[N, 2]`; 0 where the player is not to move.
+        legal: whether a joint action is legal, bool `[N, J]`.
+        reward: reward of each player, f32 `[N, J, 2]`, 0 where illegal.
+        child: index of the state that follows, i32 `[N, J]`; -1 where the game is over or the action illegal.
         chance: probabilities of the first level's states, `[size[0]]`.
-        observations: of each player, what it sees in each of its information sets, f32 `[I_p, ...]`.
-        masks: the legal actions there, bool `[I_p, A]`.
-        merged: whether states that are reached in several ways were made one: chances to get there add up, and what a player
-            did on the way is not known.
+        observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`.
+        masks: for each player, the legal actions in each of its information sets, bool `[I_p, A]`.
+        merged: whether a state that several paths reach was stored once: its probability is the sum over the paths, and a
+            player's earlier actions are unknown.
     """
 
     start: np.ndarray
@@ -50,20 +51,21 @@ class GameTree(NamedTuple):
 
 
 def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> GameTree:
-    """Write a game of two players out, from its `initial_states` on, on the host.
+    """Build the tree of a game of two players from its `initial_states`, on the host.
 
-    An information set is what a player that is to move sees: its observation must tell apart what it could tell apart before.
+    An information set holds the states in which a player to move has the same observation. So observations must have perfect
+    recall: two states that a player could tell apart earlier must have different observations.
 
     Raises:
-        ConfigError: the game has more states, or an observation that is the same after different numbers of steps, or with
-            different legal actions, or its steps draw.
+        ConfigError: the game has more than `max_states` states or random steps, or an observation occurs after different numbers
+            of steps or with different legal actions.
     """
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
     params = game.default_params if params is None else params
     if draws_in_step(game, params):
-        raise ConfigError(f"{game.name}: its steps draw; expected all chance in initial_states, for an exact tree")
-    # Also inside a trace: the tree is the same whatever is traced.
+        raise ConfigError(f"{game.name}: its steps are random; an exact tree needs a game whose only chance is in initial_states")
+    # Compute values even inside a trace: the tree does not depend on traced values.
     with jax.ensure_compile_time_eval():
         return _written_out(game, params, max_states)
 
@@ -90,7 +92,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         count = len(moves)
         total += count
         if total > max_states:
-            raise ConfigError(f"{game.name}: has more than max_states = {max_states} states, too many to write out")
+            raise ConfigError(f"{game.name}: has more than max_states = {max_states} states, too many for an exact tree")
         both = bool(moves.all(1).any())
         joint = np.stack(np.divmod(np.arange(actions**2), actions), 1) if both else np.repeat(np.arange(actions)[:, None], 2, 1)
         info = np.zeros((count, 2), np.int32)
@@ -102,11 +104,13 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
                     seen[player].append(obs[n, player])
                     legal_there[player].append(mask[n, player])
                 if depth != len(levels) or (legal_there[player][place] != mask[n, player]).any():
-                    raise ConfigError(f"{game.name}: player {player} sees the same in states that it could tell apart")
+                    raise ConfigError(
+                        f"{game.name}: player {player} has the same observation in states that it could tell apart earlier"
+                    )
                 info[n, player] = place
         legal = np.ones((count, len(joint)), bool)
         for player in range(2):
-            # Who is not to move has one action, 0, where others choose together with it.
+            # A player who is not to move has the single action 0 in a joint action.
             allowed = np.where(moves[:, player, None], mask[:, player], np.arange(actions) == 0 if both else True)
             legal &= allowed[:, joint[:, player]]
         places, chosen = np.nonzero(legal)
@@ -141,7 +145,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
 
 
 def _in_batches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` over a leading axis, on the host, compiled for a few sizes only: it takes and returns NumPy arrays."""
+    """Map `function` over a leading axis, compiled for a few sizes only; the result takes and returns NumPy arrays."""
     compiled = jax.jit(jax.vmap(function))
 
     def of(*arguments: Any) -> Any:
@@ -156,7 +160,7 @@ def _in_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wider(x: np.ndarray, width: int, fill: Any, axis: int = 1) -> np.ndarray:
-    """`x` with entries of `fill` after its own along an axis, `width` in all."""
+    """Pad `x` along an axis with `fill` to length `width`."""
     return np.pad(x, [(0, width - x.shape[axis] if i == axis else 0) for i in range(x.ndim)], constant_values=fill)
 
 
@@ -165,19 +169,21 @@ def _rows(states: Any, index: np.ndarray) -> Any:
 
 
 def _bytes(states: Any, count: int) -> np.ndarray:
-    """Each of `count` states as a row of bytes, equal where the states are."""
+    """Return `count` states as rows of bytes; rows are equal where the states are."""
     flat = [np.ascontiguousarray(x).reshape(count, -1 if count else 1) for x in jax.tree.leaves(states) if count]
     return np.concatenate([x.view(np.uint8) for x in flat], axis=1) if flat else np.zeros((count, 1), np.uint8)
 
 
 def uniform_policies(tree: GameTree) -> tuple[jax.Array, jax.Array]:
-    """Every legal action as likely as the others."""
+    """Return the policies that play each legal action with the same probability."""
     first, second = (jnp.asarray(mask / mask.sum(-1, keepdims=True)) for mask in tree.masks)
     return first, second
 
 
 class _Level(NamedTuple):
-    """A level cut out of the tree, padded to the widest, W: `there` bool `[W]` says which rows are its states."""
+    """One level of the tree, padded to the width W of the widest level: `there` bool `[W]` says which rows are states of the
+    level.
+    """
 
     start: jax.Array
     there: jax.Array
@@ -190,9 +196,9 @@ class _Level(NamedTuple):
 
 
 def _over_levels(tree: GameTree, visit: Callable[[Any, _Level], Any], carry: Any, backwards: bool = False) -> Any:
-    """`carry = visit(carry, level)` for all levels, in a loop: what is traced does not grow with their number.
+    """Apply `carry = visit(carry, level)` to all levels in a loop, so that the traced program does not grow with their number.
 
-    In `level.child` what is over is the last place of `_per_state`, where nothing is read but the zero it began with.
+    In `level.child`, the end of a game is the last entry of `_per_state`, which always stays 0.
     """
     width = int(tree.size.max())
     extra = width - int(tree.size[-1])
@@ -212,17 +218,17 @@ def _over_levels(tree: GameTree, visit: Callable[[Any, _Level], Any], carry: Any
 
 
 def _per_state(tree: GameTree) -> jax.Array:
-    """A zero for each state, for rows that pad the last level, and for what is over."""
+    """Return zeros for all states, for the padding of the last level, and for the end of a game."""
     return jnp.zeros(len(tree.moves) + int(tree.size.max() - tree.size[-1]) + 1)
 
 
 def _of(level: _Level, x: jax.Array) -> jax.Array:
-    """The level's part of what `_per_state` began, `[W]`; 0 in rows that are not its states."""
+    """Return the level's entries of an array from `_per_state`, `[W]`; 0 in rows that are padding."""
     return jnp.where(level.there, jax.lax.dynamic_slice_in_dim(x, level.start, len(level.there)), 0.0)
 
 
 def _put(level: _Level, x: jax.Array, here: jax.Array) -> jax.Array:
-    """`x` with the level's part replaced by `here`, `[W]`."""
+    """Return `x` with the level's entries replaced by `here`, `[W]`."""
     before = jax.lax.dynamic_slice_in_dim(x, level.start, len(level.there))
     return jax.lax.dynamic_update_slice_in_dim(x, jnp.where(level.there, here, before), level.start, 0)
 
@@ -234,12 +240,12 @@ def _taken(level: _Level, policies: Policies, player: int) -> jax.Array:
 
 
 def _after(level: _Level, values: jax.Array, player: int) -> jax.Array:
-    """Reward and what follows it, for each joint action `[W, J]`."""
+    """Return a player's reward plus the value of the next state, for each joint action `[W, J]`."""
     return level.reward[..., player] + values[level.child]
 
 
 def game_values(tree: GameTree, policies: Policies) -> jax.Array:
-    """The mean return of both players, `[2]`."""
+    """Return the expected return of both players, `[2]`."""
 
     def visit(values: jax.Array, level: _Level) -> jax.Array:
         chosen = _taken(level, policies, 0) * _taken(level, policies, 1)
@@ -250,10 +256,10 @@ def game_values(tree: GameTree, policies: Policies) -> jax.Array:
 
 
 def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.Array, jax.Array]:
-    """The most that a player can get against the other's policy.
+    """Return a player's best response to the other's policy.
 
     Returns:
-        The value [], and a policy `[I_p, A]` that has it, one-hot.
+        The expected return [] of the best response, and its policy `[I_p, A]`, one-hot.
     """
     other = 1 - player
 
@@ -266,7 +272,7 @@ def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.
     def up(carry: tuple[jax.Array, jax.Array], level: _Level) -> tuple[jax.Array, jax.Array]:
         best, values = carry
         weighted = _taken(level, policies, other) * _after(level, values, player)
-        # What the player's own action leads to, with the other's part averaged out: [W, A].
+        # The value of each action of the player, averaged over the other player's actions: [W, A].
         outcome = jnp.zeros((len(weighted), actions), weighted.dtype).at[:, level.action[:, player]].add(weighted)
         moves, info = level.moves[:, player], level.info[:, player]
         reached = jnp.where(moves, _of(level, reach), 0.0)[:, None]
@@ -288,26 +294,25 @@ def nash_conv(tree: GameTree, policies: Policies) -> jax.Array:
 
 
 def exploitability(tree: GameTree, policies: Policies) -> jax.Array:
-    """The mean over the players of what a best response gains, []: half of `nash_conv`."""
+    """Return the gain of a best response, averaged over both players, []: half of `nash_conv`."""
     return 0.5 * nash_conv(tree, policies)
 
 
 def mixed_policies(tree: GameTree, policies: Policies, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One policy for each player that plays like a mixture, whose member is drawn before the game and kept to its end.
+    """Return, for each player, the one policy that plays like a mixture, of which a member is drawn before each game.
 
-    An information set is reached by members that play towards it: their policies count there by the chance that their own
-    actions lead there (Kuhn, 1953).
+    In an information set, a member counts by its weight times the probability that its own actions lead there (Kuhn, 1953).
 
     Args:
-        tree: of a game.
-        policies: of the members, `[K, I_p, A]` of each player.
-        weights: of the members `[K]`, which add up to 1.
+        tree: the tree of a game.
+        policies: for each player, the policies of the K members, `[K, I_p, A]`.
+        weights: weights of the members, `[K]`, which add up to 1.
 
     Raises:
-        ConfigError: states were merged, so that what a player did before is not known.
+        ConfigError: states were merged, so that a player's earlier actions are unknown.
     """
     if tree.merged:
-        raise ConfigError("a mixture needs the way to each state, and the tree has states that are reached in several ways")
+        raise ConfigError("a mixture needs the path to each state, but several paths lead to some states of this tree")
 
     def own_reach(player: int, policy: jax.Array) -> jax.Array:
         def down(carry: tuple[jax.Array, jax.Array], level: _Level) -> tuple[jax.Array, jax.Array]:

@@ -1,8 +1,7 @@
-"""The state of a league: the pool, the results, and the opponents that are being played. All of it changes inside the compiled
-step.
+"""The state of a league: the pool, the results and the current opponents. All of it changes inside the compiled step.
 
-Each of L learners has S slots of games, and each slot two lanes: the opponent that new games are begun with, and the one before
-it, which the games under way go on with. A lane is given to the next opponent once no game is left on it, so nobody's opponent
+Each of L learners has S slots of games, and each slot has two lanes: one for the opponent of new games, and one for the opponent
+before it, against whom unfinished games continue. A lane gets its next opponent once no game is left on it. So no opponent
 changes in the middle of a game, and no game is dropped.
 """
 
@@ -23,18 +22,18 @@ LANES = 2
 
 
 class League(struct.PyTreeNode):
-    """L learners, S slots each, C players in the pool, N = L + C players in all.
+    """League of L learners with S slots each and a pool of C players; N = L + C players in all.
 
     Attributes:
         pool: past players.
-        payoff: results of all, `[N, N]`.
-        generation: how often each place was given to somebody else, i32 `[N]`; results of games that began before do not count.
-        opponent: who is on each lane, i32 `[L, S, 2]`.
-        opponent_generation: and of which generation of its place, i32 `[L, S, 2]`.
-        lanes: the parameters on each lane, as they were when the opponent was drawn; leaves `[L, S, 2, ...]`.
-        newest: the lane that new games take, i32 `[L, S]`.
+        payoff: results of all players, `[N, N]`.
+        generation: how often each place got a new player, i32 `[N]`; results of games that began before that do not count.
+        opponent: index of the player on each lane, i32 `[L, S, 2]`.
+        opponent_generation: the generation of that player's place when it was drawn, i32 `[L, S, 2]`.
+        lanes: parameters of the player on each lane when it was drawn; leaves `[L, S, 2, ...]`.
+        newest: the lane of new games, i32 `[L, S]`.
         snapshot_at: the iteration after which each learner's last snapshot was taken, i32 `[L]`.
-        initial: the learners' first parameters, leaves `[L, ...]`.
+        initial: the learners' initial parameters, leaves `[L, ...]`.
     """
 
     pool: Pool
@@ -49,11 +48,11 @@ class League(struct.PyTreeNode):
 
     @classmethod
     def create(cls, rules: Rules, params: Any, pool_size: int, slots: int) -> League:
-        """A league of untrained learners; each is in the pool as it is, for good.
+        """Create a league of untrained learners; the pool holds a copy of each, which is never evicted.
 
         Args:
-            rules: of the league.
-            params: of the learners, leaves `[L, ...]`.
+            rules: rules of the league.
+            params: parameters of the learners, leaves `[L, ...]`.
             pool_size: C, at least L.
             slots: S.
         """
@@ -71,7 +70,7 @@ class League(struct.PyTreeNode):
             pool=pool,
             payoff=Payoff.empty(learners + pool_size),
             generation=jnp.zeros(learners + pool_size, jnp.int32),
-            # Until the first match everybody plays itself.
+            # Until the first match, every learner plays itself.
             opponent=lanes + jnp.arange(learners)[:, None, None],
             opponent_generation=lanes,
             lanes=jax.tree.map(on_all_lanes, params),
@@ -81,7 +80,7 @@ class League(struct.PyTreeNode):
         )
 
     def players(self, rules: Rules) -> Players:
-        """Return which players there are, bool `[N]`."""
+        """Return a description of all players, `[N]`."""
         learners = jnp.arange(len(rules.roles))
         return Players(
             role=jnp.concatenate([jnp.array(rules.roles), self.pool.role]),
@@ -93,10 +92,10 @@ class League(struct.PyTreeNode):
         """Draw the next opponents of all slots that have a lane without games.
 
         Args:
-            rules: of the league.
+            rules: rules of the league.
             key: random key.
-            params: of the learners, leaves `[L, ...]`.
-            used: which lanes have games under way, bool `[L, S, 2]`.
+            params: parameters of the learners, leaves `[L, ...]`.
+            used: which lanes have unfinished games, bool `[L, S, 2]`.
         """
         learners, slots = self.newest.shape
         win_rate, players = self.payoff.win_rate(), self.players(rules)
@@ -105,7 +104,7 @@ class League(struct.PyTreeNode):
         drawn = drawn.astype(jnp.int32)
         other = 1 - self.newest
         is_free = ~jnp.take_along_axis(used, other[..., None], axis=-1)[..., 0]
-        # Of the pool's and the learners' parameters those that are needed; to join the two would copy the pool.
+        # Gather only the parameters that are needed: concatenating the pool and the learners would copy the pool.
         current = jax.tree.map(lambda x: x[jnp.minimum(drawn, learners - 1)], params)
         past = self.pool.gather(jnp.maximum(drawn - learners, 0))
         place = is_free[..., None] & (jnp.arange(LANES) == other[..., None])
@@ -123,13 +122,13 @@ class League(struct.PyTreeNode):
         )
 
     def record(self, rules: Rules, result: jax.Array, ended: jax.Array, lane: jax.Array) -> League:
-        """Count games that ended.
+        """Record the results of games that ended.
 
         Args:
-            rules: of the league.
-            result: the learner's, above 0 won, below 0 lost, `[T, L, S, B]`.
-            ended: which did, bool `[T, L, S, B]`.
-            lane: of each game, i32 `[T, L, S, B]`.
+            rules: rules of the league.
+            result: result of the learner, `[T, L, S, B]`: above 0 for a win, below 0 for a loss.
+            ended: which games ended, bool `[T, L, S, B]`.
+            lane: lane of each game, i32 `[T, L, S, B]`.
         """
         home = jnp.arange(len(rules.roles))[None, :, None, None]
         still = self.opponent_generation == self.generation[self.opponent]
@@ -141,17 +140,17 @@ class League(struct.PyTreeNode):
         return self.replace(payoff=payoff)
 
     def review(self, rules: Rules, key: jax.Array, params: Any, iteration: jax.Array) -> tuple[League, jax.Array, jax.Array]:
-        """Put learners whose time has come into the pool, as they are, and only then say who begins anew.
+        """Take the snapshots that are due, then decide which learners are reset.
 
         Args:
-            rules: of the league.
+            rules: rules of the league.
             key: random key.
-            params: of the learners, leaves `[L, ...]`.
-            iteration: iterations done, i32 [].
+            params: parameters of the learners, leaves `[L, ...]`.
+            iteration: number of iterations done, i32 [].
 
         Returns:
-            The league, who was put into the pool (bool `[L]`), and who begins anew (bool `[L]`): give these `initial` and a fresh
-            optimiser.
+            The league; of which learners a snapshot was taken, bool `[L]`; and which learners are reset, bool `[L]`: give these
+            the parameters `initial` and a fresh optimiser.
         """
         league, learners = self, len(rules.roles)
         taken, anew = [], []
@@ -167,18 +166,18 @@ class League(struct.PyTreeNode):
             place = learners + jnp.maximum(slot, 0)
             league = league.replace(
                 pool=pool,
-                # Somebody else has the slot now, and a learner who begins anew is not the one who had its results.
+                # The slot holds a new player now, and a learner that is reset is a new player too: clear their results.
                 payoff=league.payoff.clear(place, kept).clear(jnp.int32(i), resets),
                 generation=league.generation.at[place].add(kept).at[i].add(resets),
                 snapshot_at=league.snapshot_at.at[i].set(jnp.where(due, iteration, league.snapshot_at[i])),
             )
             taken.append(kept)
             anew.append(resets)
-        # Games under way were begun by who is gone: they count for nobody.
+        # Unfinished games were begun by a player that is gone, so their results do not count.
         begun = jnp.where(jnp.stack(anew)[:, None, None], -1, league.opponent_generation)
         return league.replace(opponent_generation=begun), jnp.stack(taken), jnp.stack(anew)
 
 
 def reset_where(anew: jax.Array, current: Any, initial: Any) -> Any:
-    """Leaves `[L, ...]` with those of `initial` where `anew`, bool `[L]`."""
+    """Return leaves `[L, ...]` of `current`, with those of `initial` where `anew`, bool `[L]`, is True."""
     return jax.vmap(tree_where)(anew, initial, current)

@@ -14,7 +14,7 @@ WEIGHTINGS = ("squared", "variance", "linear", "linear_capped")
 """Names of PFSP weights of an opponent that is beaten with probability x: (1-x)^2, x (1-x), 1-x, min(1/2, 1-x)."""
 
 DECAY = 0.99
-"""Share of a pair's record that is left after each of its games."""
+"""Factor by which a pair's record shrinks with each of its games."""
 
 
 def pfsp_probabilities(
@@ -26,16 +26,16 @@ def pfsp_probabilities(
     """Return the probability of each opponent, f32 `[..., N]`.
 
     Args:
-        win_rate: how likely it is beaten, `[..., N]` in [0, 1].
-        filled: which there are, bool `[..., N]`.
+        win_rate: probability of beating each opponent, `[..., N]` in [0, 1].
+        filled: which opponents exist, bool `[..., N]`.
         weighting: one of `WEIGHTINGS`, or a power p of (1 - x)^p.
-        min_probability: of each that there is; where there are too many for it, all are equally likely.
+        min_probability: lower bound of each opponent's probability; with too many opponents for it, all are equally likely.
 
     Returns:
-        Probabilities that add up to 1; where all weights are 0 those of a uniform choice, and zeros where nobody is there.
+        Probabilities that add up to 1: uniform if all weights are 0, and all zeros if there is no opponent.
 
     Raises:
-        ConfigError: another weighting.
+        ConfigError: the weighting is unknown.
     """
     x = jnp.clip(win_rate, 0.0, 1.0)
     if isinstance(weighting, str):
@@ -59,7 +59,7 @@ def pfsp_probabilities(
 
 
 class Record(NamedTuple):
-    """Results of pairs as the first of them had them, each f32 `[N, N]`."""
+    """Results of pairs, from the view of the first player, each f32 `[N, N]`."""
 
     games: jax.Array
     wins: jax.Array
@@ -68,30 +68,30 @@ class Record(NamedTuple):
 
 
 class Payoff(struct.PyTreeNode):
-    """Results of every player against every other, in both directions; old games count less and less.
+    """Results of every player against every other, in both directions; older games have a smaller weight.
 
     Attributes:
-        record: `[N, N]`; entry `[i, j]` is of player i against player j.
+        record: `[N, N]`; entry `[i, j]` is the record of player i against player j.
     """
 
     record: Record
 
     @classmethod
     def empty(cls, players: int) -> Payoff:
-        """No games yet."""
+        """Create a payoff without any games."""
         return cls(Record(*(jnp.zeros((players, players)) for _ in range(4))))
 
     def update(
         self, home: jax.Array, away: jax.Array, result: jax.Array, ended: jax.Array, decay: float | jax.Array = DECAY
     ) -> Payoff:
-        """Add games. A pair that had n of them keeps `decay ** n` of what was before.
+        """Add games. A pair with n new games keeps `decay ** n` of its earlier record.
 
         Args:
-            home: players i32 `[B]`.
-            away: their opponents i32 `[B]`; games of a player against itself do not count.
-            result: of home: above 0 won, below 0 lost, 0 drawn, `[B]`.
-            ended: which count, bool `[B]`.
-            decay: per game.
+            home: players, i32 `[B]`.
+            away: their opponents, i32 `[B]`; games of a player against itself do not count.
+            result: result of `home`, `[B]`: above 0 for a win, below 0 for a loss, 0 for a draw.
+            ended: which games count, bool `[B]`.
+            decay: factor per game.
         """
         players = self.record.games.shape[0]
         counted = ended & (home != away)
@@ -109,12 +109,14 @@ class Payoff(struct.PyTreeNode):
         return self.replace(record=jax.tree.map(lambda old, new: old * kept + new, self.record, both))
 
     def win_rate(self) -> jax.Array:
-        """Return the win rate of each player against each, a draw as half a win, f32 `[N, N]`; 1/2 where they never met."""
+        """Return the win rate of each player against each, f32 `[N, N]`; a draw is half a win, and 1/2 stands where two never
+        met.
+        """
         games, wins, draws, _ = self.record
         return jnp.where(games > 0, (wins + 0.5 * draws) / jnp.maximum(games, 1e-10), 0.5)
 
     def clear(self, player: jax.Array, when: jax.Array) -> Payoff:
-        """Forget a player's games, where `when`, bool []: somebody else has its place now."""
+        """Clear a player's record if `when`, bool []: its place has a new player."""
         index = jnp.arange(self.record.games.shape[0])
         gone = when & ((index[:, None] == player) | (index == player))
         return self.replace(record=jax.tree.map(lambda x: jnp.where(gone, 0.0, x), self.record))

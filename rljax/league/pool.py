@@ -1,4 +1,4 @@
-"""A pool of past players on the device: parameters stacked in slots, with who they were."""
+"""A pool of past players on the device: their parameters, stacked in slots, and a description of each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ NOBODY = -1
 
 
 class Pool(struct.PyTreeNode):
-    """C slots. One is written at a time, and never is the whole copied.
+    """A pool of C slots. Adding a player writes one slot, without a copy of the pool.
 
     Attributes:
         params: of each slot's player, leaves `[C, ...]`.
-        filled: bool `[C]`.
-        protected: never evicted, bool `[C]`.
+        filled: whether a slot has a player, bool `[C]`.
+        protected: whether it is never evicted, bool `[C]`.
         age: when it was added, in the caller's steps, i32 `[C]`.
-        parent: which player it was a snapshot of, i32 `[C]`, `NOBODY` where none.
-        role: the caller's number for what it was, i32 `[C]`.
-        offered: how many were offered that were not protected, i32 [].
+        parent: index of the learner that it is a snapshot of, i32 `[C]`; `NOBODY` without one.
+        role: the caller's number for its role, i32 `[C]`.
+        offered: number of unprotected players offered so far, i32 [].
     """
 
     params: Any
@@ -34,7 +34,7 @@ class Pool(struct.PyTreeNode):
 
     @classmethod
     def empty(cls, params: Any, capacity: int) -> Pool:
-        """No players yet, slots for parameters like `params`."""
+        """Create an empty pool with slots for parameters like `params`."""
         return cls(
             params=jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.result_type(x)), params),
             filled=jnp.zeros(capacity, bool),
@@ -50,10 +50,11 @@ class Pool(struct.PyTreeNode):
         return self.filled.shape[0]
 
     def place(self, key: jax.Array, eviction: str = "reservoir") -> jax.Array:
-        """The slot for the next player, i32 []; `NOBODY` where the pool is full and keeps those that it has.
+        """Choose the slot for the next player, i32 []; `NOBODY` if the pool is full and the player is not added.
 
-        Empty slots come first. In a full pool "reservoir" (Vitter, 1985) keeps every player ever offered with the same chance:
-        the n-th one takes the place of a random one of k with probability k / n. "fifo" evicts the oldest. Protected ones stay.
+        Empty slots come first. In a full pool, "reservoir" (Vitter, 1985) keeps every player ever offered with the same
+        probability: the n-th player replaces a random one of the k unprotected players with probability k / n. "fifo" evicts the
+        oldest. Protected players stay.
         """
         open_slots = ~self.filled
         evictable = self.filled & ~self.protected
@@ -63,7 +64,7 @@ class Pool(struct.PyTreeNode):
             evicted = jnp.where(count > 0, oldest, NOBODY)
         else:
             drawn = (jax.random.uniform(key) * (self.offered + 1)).astype(jnp.int32)
-            # The drawn-th of the evictable slots.
+            # The evictable slot with the drawn number.
             chosen = jnp.argmax((jnp.cumsum(evictable) == drawn + 1) & evictable)
             evicted = jnp.where(drawn < count, chosen, NOBODY)
         return jnp.where(jnp.any(open_slots), jnp.argmax(open_slots), evicted).astype(jnp.int32)
@@ -78,15 +79,15 @@ class Pool(struct.PyTreeNode):
         role: jax.Array | int = 0,
         protect: jax.Array | bool = False,
     ) -> Pool:
-        """Put a player into a slot that `place` chose, where `when`, bool [], and the slot is one.
+        """Put a player into the slot that `place` chose, if `when`, bool [], and if that is not `NOBODY`.
 
-        A payoff's row and column of the slot are of somebody else then: clear them (`Payoff.clear`).
+        The slot's row and column of a payoff then belong to a new player: clear them (`Payoff.clear`).
         """
         goes = when & (slot >= 0)
         at = jnp.where(goes, slot, self.capacity)
 
         def put(old: jax.Array, new: Any) -> jax.Array:
-            # Written to a slot that does not exist where nobody goes in: a choice between what is there and what is new would
+            # If no player is added, write to a slot that does not exist: a choice between the old and the new parameters would
             # read the slot, and XLA then writes to a copy of the whole pool.
             return old.at[at].set(jnp.asarray(new, old.dtype), mode="drop")
 
@@ -101,5 +102,5 @@ class Pool(struct.PyTreeNode):
         )
 
     def gather(self, slots: jax.Array) -> Any:
-        """Parameters of the players in `slots`, i32 `[...]`: leaves `[..., *leaf]`."""
+        """Return the parameters of the players in `slots`, i32 `[...]`: leaves `[..., *leaf]`."""
         return jax.tree.map(lambda x: x[slots], self.params)

@@ -1,4 +1,4 @@
-"""Strength of players by results: Elo and Plackett-Luce ratings with intervals, and the equilibrium of a payoff matrix."""
+"""Ratings from results: Elo and Plackett-Luce with confidence intervals, and the equilibrium of a payoff matrix."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 SCALE = 400.0 / math.log(10.0)
-"""Elo points per unit of log strength: 400 more are 10 times the odds."""
+"""Elo points per unit of log strength: 400 points are a factor of 10 in the odds."""
 
 ANCHOR_RATING = 1000.0
 _NEWTON_STEPS, _LONGEST_STEP, _Z95 = 50, 2.0, 1.959964
 _NOBODY = -1e30
-"""The log strength in a place that is not taken."""
+"""Log strength at an empty place of a ranking."""
 
 
 class Ratings(NamedTuple):
@@ -27,15 +27,16 @@ class Ratings(NamedTuple):
 
 
 def elo(wins: jax.Array, anchor: int = 0, prior: float = 0.5) -> Ratings:
-    """The most likely ratings of the model that i beats j with odds 10^((r_i - r_j) / 400) (Elo, 1978; Bradley and Terry, 1952).
+    """Return maximum-likelihood ratings of the model that i beats j with odds 10^((r_i - r_j) / 400) (Elo, 1978; Bradley and
+    Terry, 1952).
 
-    All games at once, so their order does not matter.
+    All games are fitted together, so their order does not matter.
 
     Args:
-        wins: how often i beat j, a draw as half a win of both, `[N, N]`.
-        anchor: the player that the others are rated against.
-        prior: games drawn with the anchor that everybody is taken to have had, without which nobody who won or lost all games
-            has a finite rating; above 0.
+        wins: number of wins of i over j, `[N, N]`; a draw counts half for both.
+        anchor: index of the player whose rating is fixed at 1000.
+        prior: number of drawn games against the anchor that every player gets in advance, above 0; without it, a player who won
+            or lost all games would have no finite rating.
     """
     players = wins.shape[0]
     others = jnp.arange(players) != anchor
@@ -45,12 +46,14 @@ def elo(wins: jax.Array, anchor: int = 0, prior: float = 0.5) -> Ratings:
 
 
 def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: float = 0.5) -> Ratings:
-    """The most likely ratings of games of any number of players: the winner is drawn in proportion to strengths, then the
-    second among the others, and so on (Plackett, 1975). With two players in a game it is `elo`.
+    """Return maximum-likelihood ratings from games of any number of players (Plackett, 1975).
+
+    The model draws the winner in proportion to strength, then the second among the others, and so on. For games of two players
+    it is `elo`.
 
     Args:
-        rankings: of each game the players from the first place to the last, i32 `[G, K]`; -1 in places that are not taken.
-        players: N.
+        rankings: the players of each game from the first place to the last, i32 `[G, K]`; -1 at empty places.
+        players: number of players N.
         anchor: as in `elo`.
         prior: as in `elo`.
     """
@@ -58,9 +61,9 @@ def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: flo
     others = jnp.arange(players) != anchor
 
     def loss(strength: jax.Array) -> jax.Array:
-        # Finite where nobody is: the gradient of the sum of two minus infinities is not a number.
+        # Finite at empty places: the gradient of the log of a sum of two zeros would be NaN.
         placed = jnp.where(there, strength[jnp.maximum(rankings, 0)], _NOBODY)
-        # Of those who were not placed before: the log of their strengths' sum.
+        # The log of the sum of strengths over the players that were not placed before.
         left = jax.lax.cumlogsumexp(placed, axis=1, reverse=True)
         likely = jnp.sum(jnp.where(there, placed - jnp.where(there, left, 0.0), 0.0))
         ahead = strength - strength[anchor]
@@ -71,7 +74,9 @@ def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: flo
 
 
 def _fitted(loss: Callable[[jax.Array], jax.Array], players: int, anchor: int) -> Ratings:
-    """By Newton's method on all strengths but the anchor's; intervals from the curvature there."""
+    """Minimise the loss by Newton's method over all strengths except the anchor's; intervals come from the curvature at the
+    minimum.
+    """
     free = jnp.array([i for i in range(players) if i != anchor], jnp.int32)
 
     def of(x: jax.Array) -> jax.Array:
@@ -89,7 +94,7 @@ def _fitted(loss: Callable[[jax.Array], jax.Array], players: int, anchor: int) -
 
 
 class Equilibrium(NamedTuple):
-    """Mixtures of rows f32 `[R]` and columns f32 `[C]`, and what the rows' player gets, f32 []."""
+    """Mixed strategies over rows, f32 `[R]`, and columns, f32 `[C]`, and the value of the game for the row player, f32 []."""
 
     row: jax.Array
     column: jax.Array
@@ -97,12 +102,13 @@ class Equilibrium(NamedTuple):
 
 
 def nash_mixture(payoff: jax.Array, iterations: int = 20_000) -> Equilibrium:
-    """An equilibrium of a zero-sum matrix game, by regret matching+ with alternating updates and linear averages (Tammelin et
-    al., 2015).
+    """Return an equilibrium of a zero-sum matrix game.
+
+    The method is regret matching+ with alternating updates and linear averages (Tammelin et al., 2015).
 
     Args:
-        payoff: what the rows' player gets `[R, C]`; of win rates `2 rate - 1`.
-        iterations: the mixtures' exploitability falls about as 1 / iterations.
+        payoff: rewards of the row player, `[R, C]`; for win rates, pass `2 rate - 1`.
+        iterations: number of iterations; exploitability falls about as 1 / iterations.
     """
     rows, columns = payoff.shape
 

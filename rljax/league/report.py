@@ -1,4 +1,4 @@
-"""Exact values of a trained league, in games that are small enough to be written out."""
+"""Exact values of a trained league, in games whose whole tree fits in memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rljax.league.training import GameParts, GameState, tree_policies
 
 
 class ExactReport(NamedTuple):
-    """Exploitability (half of NashConv) f32 [] and the first player's value f32 [], of each way to take a policy from a run.
+    """Exploitability (half of NashConv) and value for the first player, each f32 [], of three policies of a run.
 
     Attributes:
-        last: the main agent as it is.
-        average: a mixture of the snapshots of main agents in the pool, but the untrained one, and of the main agent as it is, all
-            alike.
-        meta_nash: the mixture of all of the pool and the main agent that is an equilibrium among these.
-        last_value: of the main agent against itself.
-        average_value: of the average against itself.
-        meta_nash_value: of the equilibrium's mixture against itself.
-        weights: of the equilibrium, `[C + 1]`, the main agent last.
+        last: exploitability of the main agent's current policy.
+        average: exploitability of the uniform mixture of the main agent's current policy and the main agents' snapshots in the
+            pool, except the untrained one.
+        meta_nash: exploitability of the mixture of all players in the pool and the main agent that is an equilibrium among them.
+        last_value: value of the current policy against itself.
+        average_value: value of the average against itself.
+        meta_nash_value: value of the equilibrium mixture against itself.
+        weights: weights of the equilibrium mixture, `[C + 1]`, the main agent last.
     """
 
     last: jax.Array
@@ -41,7 +41,7 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
     """Compute exact values for a run of a game whose tree is small (`exploitability_every` is set).
 
     Raises:
-        ConfigError: the game was not written out, its tree has merged states, or the run has no pool.
+        ConfigError: the run has no game tree or no pool, or its tree has merged states.
     """
     tree, league = parts.tree, state.league
     if tree is None or league is None:
@@ -61,11 +61,13 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
 
 
 def _meta_nash(tree: GameTree, policies: tuple[jax.Array, jax.Array], there: jax.Array) -> jax.Array:
-    """The equilibrium's weights `[K]` of the game between members, each seat as likely; those not `there` have 0."""
+    """Return the equilibrium's weights `[K]` of the game between members, with equal chances of each seat; 0 where not
+    `there`.
+    """
     first, second = policies
     one = jax.vmap(jax.vmap(lambda a, b: game_values(tree, (a, b))[0], (None, 0)), (0, None))(first, second)
     payoff = 0.5 * (one - one.T)
-    # To be a member that is not there costs more than any game.
+    # Choosing a member that is not there costs more than losing any game.
     worst = 1.0 + 2.0 * jnp.max(jnp.abs(payoff))
     payoff = jnp.where(there[:, None], jnp.where(there, payoff, worst), jnp.where(there, -worst, 0.0))
     row = nash_mixture(payoff).row

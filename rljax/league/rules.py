@@ -1,8 +1,9 @@
-"""Rules of opponents, snapshots and resets: those of AlphaStar (Vinyals et al., 2019, supplementary pseudocode) and simpler
-ones. Pure functions of results; nothing here trains. One thing is left out: the pseudocode drops the newest snapshots, as long as
-win rates fall monotonically, before it looks for forgotten ones.
+"""Rules for opponents, snapshots and resets: AlphaStar's (Vinyals et al., 2019, supplementary pseudocode) and simpler ones.
 
-Players are numbered: learners 0 .. L - 1, then the pool's slots L .. L + C - 1, as are the payoff's rows and columns.
+All rules are pure functions of results. One detail of AlphaStar's is left out: before it looks for forgotten snapshots, the
+pseudocode drops the newest ones for as long as win rates fall monotonically.
+
+Players are numbered like the rows and columns of the payoff: learners 0 .. L - 1, then the pool's slots L .. L + C - 1.
 """
 
 from __future__ import annotations
@@ -19,27 +20,30 @@ ROLES = ("main", "main_exploiter", "league_exploiter")
 RULES = ("alphastar", "simple", "fictitious")
 
 PFSP, VERIFICATION = 0.5, 0.15
-"""AlphaStar's shares of a main agent's games: against all that were, and against those that may have been forgotten."""
+"""AlphaStar's shares of a main agent's games: against all past players, and against those that it may have forgotten how to
+beat.
+"""
 EXPLOITED, FORGOTTEN, EVEN, HOPELESS = 0.3, 0.7, 0.3, 0.1
-"""Win rates: below which an exploiter is answered, a past main agent is played again, the current main agent is too strong for
-another, and too strong for its exploiter (0.2 in the paper's text, 0.1 in its pseudocode)."""
+"""Thresholds of win rates, below which a main agent plays an exploiter, or a past main agent again, and below which a current
+main agent is too strong for another one, or for its exploiter (0.2 in the paper's text, 0.1 in its pseudocode).
+"""
 
 
 class Rules(NamedTuple):
-    """The numbers of a league.
+    """The settings of a league's rules.
 
     Attributes:
         name: one of `RULES`.
-        roles: of each learner.
+        roles: role of each learner.
         self_play: share of a main agent's games against itself ("simple").
         power: p of the PFSP weights (1 - x)^p ("simple").
-        min_probability: of each opponent in the pool ("simple").
-        snapshot_every: iterations between two snapshots of a learner at least.
-        snapshot_timeout: and at most ("alphastar"; the others take one each time).
-        beats_all: win rate against each opponent from which on a snapshot is taken before the timeout ("alphastar").
-        league_reset: how likely a league exploiter begins anew after a snapshot.
-        eviction: which player a full pool gives up, "reservoir" or "fifo".
-        decay: what is left of a pair's record after a game.
+        min_probability: lower bound of the probability of each opponent in the pool ("simple").
+        snapshot_every: smallest number of iterations between two snapshots of a learner.
+        snapshot_timeout: largest number of iterations between them ("alphastar"; other rules take a snapshot each time).
+        beats_all: win rate against every opponent at which a snapshot is taken before the timeout ("alphastar").
+        league_reset: probability that a league exploiter is reset after a snapshot.
+        eviction: how a full pool chooses the player to evict, "reservoir" or "fifo".
+        decay: factor by which a pair's record shrinks with each game.
     """
 
     name: str
@@ -56,8 +60,9 @@ class Rules(NamedTuple):
 
 
 class Players(NamedTuple):
-    """All players, `[N]`: `role` i32; `parent` i32, of a snapshot the learner it was taken of; whether it is a `snapshot`: of a
-    slot of the pool, whether it is filled."""
+    """All players, `[N]`: `role` i32; `parent` i32, the learner that a snapshot was taken of; `snapshot` bool, False for learners
+    and empty slots of the pool.
+    """
 
     role: jax.Array
     parent: jax.Array
@@ -68,10 +73,10 @@ def match_probabilities(rules: Rules, learner: int, win_rate: jax.Array, players
     """Return the probability of each player to be a learner's next opponent, f32 `[N]`.
 
     Args:
-        rules: of the league.
-        learner: its number.
-        win_rate: of each against each, `[N, N]`.
-        players: who there is.
+        rules: rules of the league.
+        learner: index of the learner.
+        win_rate: win rate of each player against each, `[N, N]`.
+        players: description of all players.
     """
     x, role = win_rate[learner], rules.roles[learner]
     mains = [i for i, other in enumerate(rules.roles) if other == MAIN]
@@ -92,7 +97,9 @@ def match_probabilities(rules: Rules, learner: int, win_rate: jax.Array, players
 
 
 def _against(mirror: int, floor: float, x: jax.Array, of_mirror: jax.Array) -> jax.Array:
-    """A current main agent, or, where it is too strong, those of its snapshots that are neither beaten nor hopeless."""
+    """Return probabilities of a main agent as it is now or, if it is too strong, of its snapshots that are neither beaten nor
+    hopeless.
+    """
     itself = jnp.arange(len(x)) == mirror
     easier = pfsp_probabilities(x, of_mirror, "variance")
     return jnp.where((x[mirror] > floor) | ~jnp.any(of_mirror), itself, easier)
@@ -103,7 +110,7 @@ def _main(mirror: int, x: jax.Array, players: Players) -> jax.Array:
     of_mirror = past & (players.parent == mirror)
     exploiters = past & (players.role == MAIN_EXPLOITER)
     self_play = _against(mirror, EVEN, x, of_mirror)
-    # Against itself the win rate is not recorded: a half.
+    # Games against itself are not recorded; their win rate is 1/2.
     verification = jnp.where(
         _lowest(x, exploiters) < EXPLOITED,
         pfsp_probabilities(x, exploiters, "squared"),

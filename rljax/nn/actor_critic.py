@@ -1,6 +1,6 @@
 """Actor-critic networks, and the `network` table of a configuration that describes one.
 
-`type` says how steps are joined in time ("mlp": not at all), `encoder` how one observation is read.
+`type` is the kind of memory ("mlp": none), `encoder` the encoder of one observation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rljax.nn.spec import read_network
 
 
 class ActorCritic(nn.Module):
-    """A multilayer perceptron for the policy and one for the value, or one torso for both.
+    """Actor-critic of two multilayer perceptrons, one for the policy and one for the value, or of one torso for both.
 
-    Observations of any shape (or dictionaries of arrays) are raveled: `obs [B, *obs_shape] -> (outputs [B, num_outputs],
-    value [B])`, `value [B, num_values]` of several value heads. The last layers start at gain .01 (policy) and 1 (value), so
-    that the first policy is nearly uniform. `privileged`, where it is given, joins the input of the critic only.
+    It maps `obs [B, *obs_shape]` to `(outputs [B, num_outputs], value [B])`, with `value [B, num_values]` for several value
+    heads. Observations of any shape (or dictionaries of arrays) are flattened. The last layers start with gain 0.01 (policy) and
+    1 (value), so that the first policy is nearly uniform. `privileged`, if given, joins the input of the critic only.
 
     Attributes:
         num_outputs: length of the policy output, from the action space.
@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
         if self.shared and privileged is not None:
-            raise ConfigError("network.shared = True: a critic with privileged observations needs a torso of its own")
+            raise ConfigError("network.shared = true: a critic with privileged observations needs a torso of its own")
         obs, goal = split_goal(obs, self.film)
         x = ravel_observation(obs)
         inputs = {"actor": x, "critic": x if privileged is None else jnp.concatenate([x, ravel_observation(privileged)], axis=-1)}
@@ -79,8 +79,8 @@ class Features(NamedTuple):
     """Outputs of a stem for observations `[B, ...]`.
 
     Attributes:
-        x: f32 `[B, D]`; with memory the input's half of the cell's gates.
-        entities: f32 `[B, E, D]`, and which there are, bool `[B, E]`, for a pointer; None without one.
+        x: features, f32 `[B, D]`; with memory, the input's part of the cell's gates.
+        entities: for a pointer, entities f32 `[B, E, D]` and whether each is present, bool `[B, E]`; None without a pointer.
     """
 
     x: jax.Array
@@ -109,7 +109,7 @@ class Stem(nn.Module):
 
 
 class ActorCriticHeads(nn.Module):
-    """Policy and value of what a trunk has made of the observations: `(y [..., D], ...) -> (outputs, value)`."""
+    """Policy head and value head on the features of a trunk: `(y [..., D], ...) -> (outputs, value)`."""
 
     num_outputs: int
     num_values: int
@@ -139,20 +139,20 @@ class ActorCriticHeads(nn.Module):
 
 
 class TrunkActorCritic(nn.Module):
-    """One trunk for actor and critic: an encoder, dense layers, a cell that remembers, and a head each.
+    """Actor-critic with one trunk (an encoder, dense layers and a recurrent cell) and a head each for policy and value.
 
-    The methods are those that `Policy` documents. Only `advance`, the hidden half of the cell, is left for the scan over time.
+    `Policy` documents the methods. Only `advance`, the hidden part of the cell, must run inside the scan over time.
 
     Attributes:
         num_outputs: length of the policy output.
         num_values: number of value heads.
-        encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities [B, E, D])`; None ravels.
-        cell: an `LSTMCell` or one like it; None: without memory.
+        encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities [B, E, D])`; None flattens the observation.
+        cell: an `LSTMCell` or another cell with the same methods; None: no memory.
         hidden: sizes of the dense layers between encoder and cell.
         head_hidden: sizes of the dense layers of each head.
         activation: a name in `ACTIVATIONS`.
         film: the observation's `goal` modulates the first dense layer instead of joining the input.
-        pointer: the actions are the entities: a pointer network in place of the policy's last layer.
+        pointer: whether the actions are the entities; a pointer network then replaces the policy's last layer.
         policy_gain: gain of the policy's last layer.
         layer_norm: normalise before each activation (Ba et al., 2016).
     """
@@ -194,36 +194,38 @@ class TrunkActorCritic(nn.Module):
 
 
 def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[int, int], float]]:
-    """Describe the hidden layers NAME_0, NAME_1, ... for `dense_layers`, from their sizes, the input's first."""
+    """Describe the hidden layers NAME_0, NAME_1 and so on for `dense_layers`; `sizes` begins with the size of the input."""
     return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
 
 
 def dense_layers(module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]]) -> dict[str, nn.Dense]:
-    """Dense layers by name, of `((inputs, outputs), gain)`, whose kernels come from one draw (see `together`)."""
+    """Return dense layers by name, from `((inputs, outputs), gain)` for each; their kernels come from one draw (see
+    `together`).
+    """
     inits = together(module, layers) if layers else {}
     return {name: nn.Dense(shape[1], kernel_init=inits[name], name=name) for name, (shape, _) in layers.items()}
 
 
 def values(outputs: jax.Array) -> jax.Array:
-    """A critic's outputs `[..., K]` as values: `[...]` for one head."""
+    """Return a critic's outputs `[..., K]` as values: `[...]` for one head."""
     return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
 def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01) -> nn.Module:
-    """The actor-critic that a config's `network` field describes, or a flax module as it is.
+    """Return the actor-critic that a configuration's `network` field describes; return a flax module as it is.
 
-    Tables, with the defaults where there are any:
+    Tables, with their defaults:
 
     - `{ type = "mlp", hidden = [64, 64], activation = "tanh", layer_norm = false, shared = false, goal = "concat" }`
     - `{ type = "gru", size = 64, hidden = [64], head_hidden = [64], activation = "tanh", goal = "concat" }`: also "lstm", and
       "block_gru" with `blocks = 8`.
     - any type with an encoder, and `hidden` and `head_hidden` as for "gru": `encoder = "cnn"` (images; `channels = [16],
       kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
-      `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` where the actions
+      `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities).
 
-    `hidden` and `activation` are those of the layers after an encoder; encoders have their own. `goal = "film"`: the
-    observation's `goal` modulates the first dense layer.
+    `hidden` and `activation` describe the dense layers after the encoder. With `goal = "film"`, the observation's `goal`
+    modulates the first dense layer.
 
     Raises:
         ConfigError: an unknown key, activation or type, or a value that is not allowed.

@@ -1,7 +1,7 @@
-"""Attention over sets of entities. Masks are True where a query may attend to a key, and where an entity is there.
+"""Attention over sets of entities. Masks are True where a query may attend to a key, and where an entity is present.
 
-Nothing here depends on how many entities there are or on their order: E is the number of places for entities, D and C are lengths
-of vectors, Q and K numbers of queries and keys.
+Parameters depend neither on the number of entities nor on their order. E is the number of places for entities, D and C are
+lengths of vectors, Q and K are numbers of queries and keys.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rljax.nn.layers import ACTIVATIONS, together
 
 
 def dot_product_attention(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """softmax(query key' / sqrt(D)) value, head by head (Vaswani et al., 2017, eq. 1).
+    """Return softmax(query key' / sqrt(D)) value for each head (Vaswani et al., 2017, eq. 1).
 
-    Leading axes broadcast. A query that may attend to nothing gets 0, and passes no gradient.
+    Leading axes broadcast. A query that may attend to no key gives 0, with no gradient.
 
     Args:
         query: f32 `[..., Q, heads, D]`.
         key: f32 `[..., K, heads, D]`.
         value: f32 `[..., K, heads, D]`.
-        mask: bool `[..., Q, K]`, or `[..., 1, K]` for all queries; None: attend to everything.
+        mask: bool `[..., Q, K]`, or `[..., 1, K]` for all queries; None: every query attends to all keys.
 
     Returns:
         f32 `[..., Q, heads, D]`.
@@ -38,19 +38,19 @@ def dot_product_attention(query: jax.Array, key: jax.Array, value: jax.Array, ma
         weights = jax.nn.softmax(logits)
     else:
         mask = mask[..., None, :, :]
-        # Where all is masked the softmax is uniform over finite logits; the second mask makes it 0 and its gradient, too.
+        # If all keys are masked, the softmax is uniform over finite logits; the second mask sets it and its gradient to 0.
         weights = jnp.where(mask, jax.nn.softmax(mask_logits(logits, mask)), 0.0)
     return jnp.einsum("...hqk,...khd->...qhd", weights, value)
 
 
 class MultiHeadAttention(nn.Module):
-    """Each query attends to the values by their keys, in several subspaces (Vaswani et al., 2017, section 3.2.2).
+    """Multi-head attention: queries attend to keys and their values in several subspaces (Vaswani et al., 2017, section 3.2.2).
 
     `(query [..., Q, C], key [..., K, D], value [..., K, D'], mask bool [..., Q, K] or None) -> [..., Q, size]`. A query whose
     keys are all masked gives 0. Kernels are orthogonal, biases 0.
 
     Attributes:
-        num_heads: heads, which share `size`.
+        num_heads: number of heads, which share `size`.
         size: length of the output, and of all heads together; a multiple of `num_heads`.
     """
 
@@ -68,24 +68,25 @@ class MultiHeadAttention(nn.Module):
 
         attended = dot_product_attention(heads("query"), heads("key"), heads("value"), mask)
         out = nn.Dense(self.size, kernel_init=inits["out"], name="out")(attended.reshape(*attended.shape[:-2], -1))
-        # Without this the bias of the last layer would speak for the entities that are not there.
+        # Without this, the output of a query without keys would be the bias of the last layer.
         return out if mask is None else jnp.where(jnp.any(mask, axis=-1, keepdims=True), out, 0.0)
 
 
 class TransformerEncoder(nn.Module):
-    """Layers of self-attention and a perceptron of one hidden layer, each on normalised inputs and added to them ("pre-norm";
-    Xiong et al., 2020), and a last norm: `(x [..., E, size], mask bool [..., E] or None) -> [..., E, size]`.
+    """Transformer encoder with pre-norm residual layers (Xiong et al., 2020): `(x [..., E, size], mask bool [..., E] or None) ->
+    [..., E, size]`.
 
-    There is no encoding of positions, so that the outputs permute as the inputs do. An entity that is not there (mask False)
-    changes nothing for the others, and its output is 0. There is no dropout. The kernels that add to the stream start with gain
-    1 / sqrt(2 num_layers), which keeps its variance (Radford et al., 2019), biases with 0.
+    Each layer has self-attention and a perceptron with one hidden layer; a norm follows the last layer. There is no encoding of
+    positions, so permuting the inputs permutes the outputs. An absent entity (mask False) does not affect the others, and its
+    output is 0. There is no dropout. Kernels of residual outputs start with gain 1 / sqrt(2 num_layers), which keeps the variance
+    of the residual stream (Radford et al., 2019); biases start with 0.
 
     Attributes:
-        num_layers: of attention and perceptron.
-        num_heads: heads of each attention.
+        num_layers: number of layers.
+        num_heads: number of heads of each attention.
         size: length of an entity's vector; a multiple of `num_heads`.
-        mlp_size: of each perceptron's hidden layer.
-        activation: of that layer, a name in `ACTIVATIONS`.
+        mlp_size: size of each perceptron's hidden layer.
+        activation: activation of that layer, a name in `ACTIVATIONS`.
     """
 
     num_layers: int
@@ -96,7 +97,7 @@ class TransformerEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        # All kernels from one draw. Those of query, key and value are one product, but orthogonal each.
+        # All kernels come from one draw. Those of query, key and value are each orthogonal, though they make one product.
         square, out_gain = (self.size, self.size), 1.0 / math.sqrt(2.0 * self.num_layers)
         layers: dict[str, tuple[tuple[int, ...], float]] = {}
         for i in range(self.num_layers):
@@ -126,12 +127,12 @@ class TransformerEncoder(nn.Module):
 
 
 class TargetAttention(nn.Module):
-    """One query attends over the entities, as a recommender's candidate does over a history (Zhou et al., 2018).
+    """Attention of one query over the entities, like that of a recommender's candidate over a history (Zhou et al., 2018).
 
-    `(query [..., C], entities [..., E, D], mask bool [..., E] or None) -> [..., size]`; 0 where no entity is there.
+    `(query [..., C], entities [..., E, D], mask bool [..., E] or None) -> [..., size]`; 0 if no entity is present.
 
     Attributes:
-        num_heads: heads of the attention.
+        num_heads: number of heads of the attention.
         size: length of the output; a multiple of `num_heads`.
     """
 
@@ -146,13 +147,13 @@ class TargetAttention(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Entities as one vector, by a learned query (pooling with one seed; Lee et al., 2019, eq. 11).
+    """Pool entities into one vector by attention of a learned query (pooling with one seed; Lee et al., 2019, eq. 11).
 
-    `(entities [..., E, D], mask bool [..., E] or None) -> [..., size]`; 0 where no entity is there. The query starts so short
-    that all entities count nearly alike.
+    `(entities [..., E, D], mask bool [..., E] or None) -> [..., size]`; 0 if no entity is present. The query starts with a small
+    norm, so that all entities get nearly equal weights.
 
     Attributes:
-        num_heads: heads of the attention.
+        num_heads: number of heads of the attention.
         size: length of the output; a multiple of `num_heads`.
     """
 
@@ -177,15 +178,15 @@ class AttentionPooling(nn.Module):
 
 
 class PointerNetwork(nn.Module):
-    """Logits of choosing each of the entities, for a policy whose actions are entities (Vinyals et al., 2015; additive attention
-    there, a scaled product as in attention here, which is one product and no network per entity).
+    """Pointer network: a logit for each entity, for policies whose actions are the entities (Vinyals et al., 2015).
 
-    `(query [..., C], entities [..., E, D], mask bool [..., E] or None) -> logits f32 [..., E]`, as `mask_logits` where masked.
-    Kernels are orthogonal, that of the query with gain `gain`.
+    `(query [..., C], entities [..., E, D], mask bool [..., E] or None) -> logits f32 [..., E]`, masked by `mask_logits`. The
+    scores are scaled dot products instead of the paper's additive attention, so they take one product instead of a network per
+    entity. Kernels are orthogonal; the query's has gain `gain`.
 
     Attributes:
         size: length of the vectors that are compared.
-        gain: of the query's kernel; small, the first choice is nearly uniform.
+        gain: gain of the query's kernel; if it is small, the first policy is nearly uniform.
     """
 
     size: int
@@ -198,17 +199,17 @@ class PointerNetwork(nn.Module):
         query = nn.Dense(self.size, kernel_init=inits["query"], name="query")(query)
         key = nn.Dense(self.size, kernel_init=inits["key"], name="key")(entities)
         logits = jnp.einsum("...d,...ed->...e", query / math.sqrt(self.size), key)
-        # All alike, and without a gradient, where no entity is there: `mask_logits` then masks none.
+        # If no entity is present, all logits are equal and without a gradient: `mask_logits` then masks none.
         return mask_logits(logits if mask is None else jnp.where(mask, logits, 0.0), mask)
 
 
 def _split_heads(x: jax.Array, num_heads: int) -> jax.Array:
-    """`[..., size] -> [..., num_heads, size / num_heads]`."""
+    """Split vectors into heads: `[..., size] -> [..., num_heads, size / num_heads]`."""
     return x.reshape(*x.shape[:-1], num_heads, -1)
 
 
 def _side_by_side(inits: list[Initializer]) -> Initializer:
-    """The initialiser of kernels beside each other, `[fan_in, len(inits) fan_out]`, from those of each."""
+    """Return the initialiser of concatenated kernels, `[fan_in, len(inits) fan_out]`, from the initialiser of each."""
 
     def init(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
         each = (*shape[:-1], shape[-1] // len(inits))

@@ -1,4 +1,4 @@
-"""The way back from a feature to an observation: what world models are trained to predict."""
+"""Decoders from features to observations, which world models are trained to predict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.nn.layers import MLP
 
 
 class Parts(NamedTuple):
-    """An observation in parts: all of its vectors as one, f32 `[..., V]` (None without any), and its images `[..., H, W, C]`."""
+    """An observation in parts: all its vectors concatenated, f32 `[..., V]` (or None), and its images `[..., H, W, C]`."""
 
     vector: jax.Array | None
     images: tuple[jax.Array, ...]
@@ -23,7 +23,7 @@ class DictDecoder(nn.Module):
     """`feature [B, D] -> Parts`: a perceptron for all vectors together, and convolutions for each image (see `ImageDecoder`).
 
     Attributes:
-        vector_size: V; 0: no vectors.
+        vector_size: length V of the concatenated vectors; 0 for no vectors.
         image_shapes: (H, W, C) of each image.
         hidden: sizes of the perceptron's layers.
         depth: channels of the images' convolutions, times the multipliers.

@@ -1,6 +1,5 @@
-"""Encoders of observations that are more than one vector: images, dictionaries of vectors and images, and sets of entities.
-
-They see one batch axis, `[B, ...]` in every leaf.
+"""Encoders of observations other than one vector: images, dictionaries of vectors and images, and sets of entities. Every leaf
+has one batch axis, `[B, ...]`.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from rljax.nn.transforms import symlog
 
 
 class ConvolutionEncoder(nn.Module):
-    """Convolutions without padding, for small images and boards: `[B, height, width, channels] -> [B, D]`, raveled.
+    """Convolutions without padding, for small images and boards: `[B, height, width, channels] -> [B, D]`, flattened.
 
-    uint8 is scaled to [0, 1]; other images are taken as they are. Kernels are orthogonal with gain sqrt(2), biases 0.
+    uint8 images are scaled to [0, 1]; other images are used as they are. Kernels are orthogonal with gain sqrt(2), biases 0.
 
     Attributes:
-        channels: of each convolution.
-        kernels: their widths.
-        strides: their strides.
+        channels: number of channels of each convolution.
+        kernels: width of each kernel.
+        strides: stride of each convolution.
         activation: a name in `ACTIVATIONS`.
 
     Raises:
-        ConfigError: the observation is no image, or smaller than a kernel.
+        ConfigError: the observation is not an image, or is smaller than a kernel.
     """
 
     channels: tuple[int, ...] = (16,)
@@ -60,21 +59,22 @@ class ConvolutionEncoder(nn.Module):
 
 
 class DictEncoder(nn.Module):
-    """One vector of an observation with vectors and images, in a dictionary, another tree, or alone: `obs [B, ...] -> [B, D]`.
+    """Encode an observation of vectors and images (a dictionary, another tree or a single array) into one vector: `obs [B, ...]
+    -> [B, D]`.
 
-    Leaves `[B, height, width, channels]` of uint8 or floats are images, each with convolutions of its own (see `ImageEncoder`).
-    All other leaves are raveled, concatenated in tree order and go through one perceptron. The results are concatenated,
-    the vector's first.
+    Leaves `[B, height, width, channels]` of uint8 or floats are images, each with its own convolutions (see `ImageEncoder`). All
+    other leaves are flattened, concatenated in tree order and passed through one perceptron. The results are concatenated, with
+    the perceptron's first.
 
     Attributes:
-        hidden: sizes of the perceptron's layers; (): the vector as it is.
-        depth: channels of the images' convolutions, times the multipliers.
-        multipliers: one for each convolution; each halves the sides.
+        hidden: sizes of the perceptron's layers; `()` for no perceptron.
+        depth: channels of the images' convolutions, to be multiplied by the multipliers.
+        multipliers: one for each convolution; each convolution halves the sides.
         kernel: width of the convolutions.
         activation: a name in `ACTIVATIONS`.
-        norm: before each activation, one of `NORMS`.
-        symlog: squash the vector by `symlog` first, for numbers of unknown size.
-        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
+        norm: normalisation before each activation, one of `NORMS`.
+        symlog: whether to squash the vector by `symlog` first, for numbers of unknown size.
+        dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: f32.
     """
 
     hidden: tuple[int, ...] = (64,)
@@ -111,24 +111,25 @@ class DictEncoder(nn.Module):
 
 
 class EntityEncoder(nn.Module):
-    """A set of entities and what else is known: `obs -> (x [B, D], entities [B, E, size])`.
+    """Encode a set of entities and the other entries of an observation: `obs -> (x [B, D], entities [B, E, size])`.
 
-    `obs` is a dictionary with "entities" `[B, E, F]` and, unless all E places are always taken, "entity_mask" bool `[B, E]`
-    (True: an entity is there). All its other leaves are raveled to one vector, the rest. Each entity is embedded together with
-    the rest and looks at the others in a `TransformerEncoder`; the entities of the result are for a `PointerNetwork`, say, and 0
-    where none is there. x is their `AttentionPooling`, joined by the embedded rest: D is `2 size`, or `size` without a rest.
+    `obs` is a dictionary with "entities" `[B, E, F]` and, unless all E places are always filled, "entity_mask" bool `[B, E]`
+    (True where an entity is present). All other leaves are flattened into one vector, the rest. Each entity is embedded together
+    with the rest, then a `TransformerEncoder` relates the entities. Its outputs are returned as `entities`, 0 where none is
+    present, for example for a `PointerNetwork`. x is their `AttentionPooling`, concatenated with the embedded rest: D is
+    `2 size`, or `size` without a rest.
 
-    The parameters do not depend on E, so that a trained network takes any number of entities; x does not depend on their order
-    nor on what lies at places where none is.
+    The parameters do not depend on E, so a trained network takes any number of entities. x depends neither on their order nor on
+    the values at empty places.
 
     Attributes:
         size: length of an entity's vector; a multiple of `num_heads`.
-        num_layers: of the transformer.
-        num_heads: of its attention and of the pooling.
+        num_layers: number of layers of the transformer.
+        num_heads: number of heads of its attention and of the pooling.
         activation: a name in `ACTIVATIONS`.
 
     Raises:
-        ConfigError: the observation is no such dictionary.
+        ConfigError: the observation is not such a dictionary.
     """
 
     size: int = 64
@@ -141,7 +142,7 @@ class EntityEncoder(nn.Module):
         entities, mask, rest = split_entities(obs)
         layers = {"entity": ((entities.shape[-1], self.size), 1.0)}
         if rest is not None:
-            # To each entity the rest gives its own product, so that it is one for all E of them.
+            # The rest has a product of its own, which is then computed once for all E entities.
             layers |= dict.fromkeys(("context", "rest"), ((rest.shape[-1], self.size), 1.0))
         inits = together(self, layers)
         activation = ACTIVATIONS[self.activation]
@@ -159,7 +160,7 @@ class EntityEncoder(nn.Module):
 
 
 def make_encoder(spec: NetworkSpec) -> nn.Module | None:
-    """The encoder that a `network` table asks for; None where observations are raveled."""
+    """Return the encoder that a `network` table describes; None if observations are only flattened."""
     if spec.encoder == "cnn":
         return ConvolutionEncoder(**spec.given(*CONVOLUTIONS))
     if spec.encoder == "dict":
@@ -168,8 +169,8 @@ def make_encoder(spec: NetworkSpec) -> nn.Module | None:
 
 
 def split_entities(obs: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
-    """`(entities f32 [B, E, F], mask bool [B, E] or None, rest f32 [B, R] or None)` of an observation of an `EntityEncoder`.
-    Entities that are not there are 0.
+    """Return `(entities f32 [B, E, F], mask bool [B, E] or None, rest f32 [B, R] or None)` of an observation of an
+    `EntityEncoder`, with absent entities set to 0.
 
     Raises:
         ConfigError: "entities" is missing or of another rank, or the mask has another shape.

@@ -22,19 +22,19 @@ from rljax.nn.layers import ACTIVATIONS, normalized, together
 
 
 class Convolution(nn.Module):
-    """A square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
+    """Square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
     and the result of `nn.Conv`.
 
-    It is one matrix product of all patches, since that is what the CPU is quick at: a scan of gradient steps (the update of the
-    preset `breakout_pqn`) takes 2.5 times as long with XLA's convolution, and 11 times for 4 seeds under vmap, where kernels that
-    differ make it a grouped one. Forwards alone XLA's is the quicker.
+    It is computed as one matrix product of all patches, which is fast on the CPU: a scan of gradient steps (the update of the
+    preset `breakout_pqn`) takes 2.5 times as long with XLA's convolution, and 11 times as long for 4 seeds under vmap, where
+    different kernels make it a grouped convolution. The forward pass alone is faster with XLA's convolution.
 
     Attributes:
-        features: channels that come out.
+        features: number of output channels.
         kernel: width of the window.
-        stride: how far it moves.
+        stride: distance between windows.
         kernel_init: `(key, shape, dtype) -> kernel`.
-        dtype: of the products and of the output; None: that of input and parameters, which are f32.
+        dtype: dtype of the products and of the output; None: that of the input and the parameters, which are f32.
     """
 
     features: int
@@ -50,27 +50,28 @@ class Convolution(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
         rows, columns = (side - width + 1 for side in x.shape[1:3])
-        # Slices and not lax.conv_general_dilated_patches, which is a convolution itself.
+        # Slices, because lax.conv_general_dilated_patches is a convolution itself.
         offsets = itertools.product(range(width), range(width))
         patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
         return patches @ kernel.reshape(-1, self.features) + bias
 
 
 class ImageEncoder(nn.Module):
-    """Stages of a convolution that keeps the sides, 2x2 max-pooling, norm and activation: `[..., H, W, C] -> [..., D]`.
+    """Convolutional encoder: `[..., H, W, C] -> [..., D]`. Each stage is a convolution that keeps the sides, 2x2 max-pooling,
+    norm and activation.
 
-    uint8 is scaled to [-.5, .5]; other images are taken as they are. An odd last row or column is left out of a pooling. D is
-    the raveled last stage, `(H >> n) (W >> n) depth multipliers[-1]` for n stages. Kernels are orthogonal with gain sqrt(2),
-    biases 0. DreamerV3's is `ImageEncoder(depth=16)` and larger depths, with its own `kernel_init`.
+    uint8 images are scaled to [-0.5, 0.5]; other images are used as they are. Pooling drops an odd last row or column. D is the
+    size of the flattened last stage, `(H >> n) (W >> n) depth multipliers[-1]` for n stages. Kernels are orthogonal with gain
+    sqrt(2), biases 0. DreamerV3 uses `ImageEncoder(depth=16)` or larger depths, with its own `kernel_init`.
 
     Attributes:
-        depth: channels of a stage with multiplier 1.
+        depth: number of channels of a stage with multiplier 1.
         multipliers: one for each stage.
         kernel: width of the convolutions.
         norm: one of `NORMS`, over the channels.
         activation: a name in `ACTIVATIONS`.
         kernel_init: another initialiser of all kernels.
-        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
+        dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the image is too small for so many stages.
@@ -104,21 +105,22 @@ class ImageEncoder(nn.Module):
 
 
 class ImageDecoder(nn.Module):
-    """The way back: `[..., D] -> images [..., H, W, C]` in (0, 1).
+    """Convolutional decoder, the reverse of `ImageEncoder`: `[..., D] -> images [..., H, W, C]` in (0, 1).
 
-    A linear layer makes the smallest image; then each stage has norm and activation, doubles the sides (nearest neighbour) and
-    convolves; a sigmoid ends it. The channels are those of the encoder's stages from the last to the first, then the image's.
-    Targets are images over 255, without the encoder's -.5. Kernels are orthogonal with gain sqrt(2), biases 0.
+    A linear layer makes the smallest image. Each stage applies norm and activation, doubles the sides (nearest neighbour) and
+    convolves; a sigmoid follows the last one. The numbers of channels are those of the encoder's stages in reverse, then that of
+    the image. Targets are images divided by 255, without the encoder's shift by -0.5. Kernels are orthogonal with gain sqrt(2),
+    biases 0.
 
     Attributes:
-        shape: (H, W, C) of the images; H and W are multiples of 2 to the number of stages.
-        depth: channels of a stage with multiplier 1.
-        multipliers: those of the encoder.
+        shape: (H, W, C) of the images; H and W must be multiples of 2 to the number of stages.
+        depth: number of channels of a stage with multiplier 1.
+        multipliers: multipliers of the encoder.
         kernel: width of the convolutions.
         norm: one of `NORMS`, over the channels.
         activation: a name in `ACTIVATIONS`.
         kernel_init: another initialiser of all kernels.
-        dtype: of the products and of the output, such as `jnp.bfloat16`; None: f32.
+        dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the sides cannot be halved as often as there are stages.
@@ -138,12 +140,12 @@ class ImageDecoder(nn.Module):
         (height, width, channels), stages = self.shape, len(self.multipliers)
         if height % 2**stages or width % 2**stages:
             raise ConfigError(
-                f"an image of {height} x {width} cannot come out of {stages} stages: expected multiples of {2**stages}"
+                f"an image of {height} x {width} does not fit {stages} stages that halve it: expected multiples of {2**stages}"
             )
         *batch, inputs = x.shape
         depths = (*(self.depth * multiplier for multiplier in reversed(self.multipliers)), channels)
         smallest = (height >> stages, width >> stages, depths[0])
-        # Apart from the convolutions, whose small kernels would be padded to the shape of this one in the same draw.
+        # A draw of its own: in one draw with the convolutions, their small kernels would be padded to the shape of this one.
         space = together(self, {"space": ((inputs, math.prod(smallest)), math.sqrt(2.0))}, self.kernel_init)["space"]
         x = nn.Dense(math.prod(smallest), dtype=self.dtype, kernel_init=space, name="space")(x).reshape(-1, *smallest)
         inits = _convolution_inits(self, depths, math.sqrt(2.0))
@@ -154,20 +156,20 @@ class ImageDecoder(nn.Module):
 
 
 class SameConvolution(nn.Module):
-    """A square convolution with zeros around the image, `[B, H, W, C] -> [B, H, W, features]`, with the parameters and the result
-    of `nn.Conv`.
+    """Square convolution with zero padding, `[B, H, W, C] -> [B, H, W, features]`, with the parameters and the result of
+    `nn.Conv`.
 
-    It is one matrix product for blocks of b x b pixels, b = kernel - 1: what a block needs are itself and its neighbours to the
-    right and below, 2b x 2b pixels. Patches of single pixels hold kernel^2 images of the input, these four, and take 2.6 times
-    the products (kernel 5) in matrices of a size that the CPU is quick at: 4 gradient steps on 64 images of 64 x 64 through
-    DreamerV3's encoder of depth 2 take 0.45 s on a core (36 MB of temporaries) and with patches 1.3 s (154 MB); of depth 8, on 32
-    images, 1.3 and 1.4 s. XLA's own convolution took 4 times as long as patches.
+    It is computed as one matrix product over blocks of b x b pixels, b = kernel - 1: the outputs of a block depend on the block
+    and its neighbours to the right and below, 2b x 2b pixels. Patches of single pixels would hold kernel^2 copies of the input,
+    blocks hold four, but take 2.6 times the multiplications (kernel 5), in matrices of a size that is fast on the CPU. 4 gradient
+    steps on 64 images of 64 x 64 through DreamerV3's encoder of depth 2 take 0.45 s on a core (36 MB of temporaries), and 1.3 s
+    (154 MB) with patches; with depth 8 and 32 images, 1.3 s and 1.4 s. XLA's own convolution took 4 times as long as patches.
 
     Attributes:
-        features: channels that come out.
+        features: number of output channels.
         kernel: width of the window.
         kernel_init: `(key, shape, dtype) -> kernel`.
-        dtype: of the products and of the output; None: that of input and parameters, which are f32.
+        dtype: dtype of the products and of the output; None: that of the input and the parameters, which are f32.
     """
 
     features: int
@@ -195,7 +197,7 @@ class SameConvolution(nn.Module):
 
 
 def _block_kernel(kernel: jax.Array, block: int) -> jax.Array:
-    """A kernel `[K, K, C, F]` as the matrix from four blocks of pixels to the outputs of the first, `[4 b^2 C, b^2 F]`."""
+    """Return a kernel `[K, K, C, F]` as a matrix from four blocks of pixels to the first's outputs, `[4 b^2 C, b^2 F]`."""
     width, _, channels, features = kernel.shape
     rest = 2 * block - width
     places = itertools.product(range(block), range(block))
@@ -205,19 +207,19 @@ def _block_kernel(kernel: jax.Array, block: int) -> jax.Array:
 
 
 def max_pool(x: jax.Array) -> jax.Array:
-    """The largest of each 2 x 2 window, `[B, H, W, C] -> [B, H // 2, W // 2, C]`."""
-    # By reshape and not lax.reduce_window, whose gradient is a select-and-scatter: slow, and serial on the CPU.
+    """Return the maximum of each 2 x 2 window, `[B, H, W, C] -> [B, H // 2, W // 2, C]`."""
+    # By reshape, because the gradient of lax.reduce_window is a select-and-scatter, which is slow, and serial on the CPU.
     batch, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]
     return jnp.max(x.reshape(batch, height // 2, 2, width // 2, 2, channels), axis=(2, 4))
 
 
 def upsample(x: jax.Array) -> jax.Array:
-    """Each pixel as 2 x 2 of it, `[B, H, W, C] -> [B, 2 H, 2 W, C]`."""
+    """Repeat each pixel 2 x 2 times, `[B, H, W, C] -> [B, 2 H, 2 W, C]`."""
     return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
 
 
 def _convolution_inits(module: ImageEncoder | ImageDecoder, depths: tuple[int, ...], gain: float) -> dict[str, Initializer]:
-    """ "conv_0" and so on -> the initialiser of the convolution from each of the depths to the next."""
+    """Return the initialiser of each convolution ("conv_0" and so on), from each of the depths to the next."""
     shapes = [(module.kernel, module.kernel, *pair) for pair in itertools.pairwise(depths)]
     return together(module, {f"conv_{i}": (shape, gain) for i, shape in enumerate(shapes)}, module.kernel_init)

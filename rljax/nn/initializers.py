@@ -1,7 +1,7 @@
-"""Initialisation: orthogonal without LAPACK, and all parameters of a module at once from truncated normals.
+"""Initialisers: orthogonal without LAPACK, and truncated normals for all parameters of a module at once.
 
 `jax.nn.initializers.orthogonal` calls LAPACK's QR, and two of those at once (a vmap over seeds) deadlock jaxlib's thread pool on
-machines with few cores. Gram-Schmidt needs sums of products only, so it batches like everything else.
+machines with few cores. Gram-Schmidt takes only sums of products, so it can be batched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Initializer = Callable[[jax.Array, Sequence[int], Any], jax.Array]
 
 
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
-    """Gram-Schmidt with re-orthogonalisation of matrices `[..., rows, cols]`, rows >= cols; zero columns stay zero.
+    """Orthonormalise the columns of matrices `[..., rows, cols]`, rows >= cols, by Gram-Schmidt, twice; zero columns stay zero.
 
     For a matrix of standard normals the result is uniform over the orthonormal frames (it is the Q of the QR
     decomposition whose R has a positive diagonal; Mezzadri, "How to generate random matrices", 2007). The second pass
@@ -33,7 +33,7 @@ def orthonormal_columns(matrix: jax.Array) -> jax.Array:
         return column / jnp.where(norm > 0, norm, 1.0)
 
     def add_column(j: jax.Array, q: jax.Array) -> jax.Array:
-        # Columns from j on are still zero in q, so projecting on all of q is projecting on those before j.
+        # Columns from j on are still zero in q, so projecting on all of q projects on the columns before j.
         column = jax.lax.fori_loop(0, 2, lambda _, c: project_and_scale(c, q), matrix[..., j])
         return q.at[..., j].set(column)
 
@@ -41,11 +41,11 @@ def orthonormal_columns(matrix: jax.Array) -> jax.Array:
 
 
 def orthogonal_kernels(key: jax.Array, shapes: Sequence[tuple[int, int]], gains: Sequence[float]) -> list[jax.Array]:
-    """(Semi-)orthogonal kernels `[fan_in, fan_out]` f32, each times its gain (Saxe et al., 2013).
+    """Return (semi-)orthogonal kernels `[fan_in, fan_out]`, f32, each times its gain (Saxe et al., 2013).
 
-    The shorter side's vectors are orthonormal: the columns where there are at least as many inputs as outputs, else the
-    rows. All kernels come from one draw and one loop, padded to one shape: a random draw costs as much compile time as a
-    layer's gradient, so one per layer would dominate that of a small agent.
+    The columns are orthonormal if there are at least as many inputs as outputs, else the rows. All kernels come from one draw and
+    one loop, padded to one shape: a random draw costs as much compile time as a layer's gradient, so one per layer would dominate
+    that of a small agent.
     """
     tall = [(max(shape), min(shape)) for shape in shapes]
     rows, cols = max(r for r, _ in tall), max(c for _, c in tall)
@@ -59,7 +59,9 @@ def orthogonal_kernels(key: jax.Array, shapes: Sequence[tuple[int, int]], gains:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Initialiser of one (semi-)orthogonal kernel `[..., fan_in, fan_out]`; leading axes (of convolutions) count as inputs."""
+    """Return the initialiser of one (semi-)orthogonal kernel `[..., fan_in, fan_out]`; leading axes (of convolutions) count as
+    inputs.
+    """
 
     def init(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
         (kernel,) = orthogonal_kernels(key, [(math.prod(shape[:-1]), shape[-1])], [gain])
@@ -69,24 +71,25 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def truncated_normal_params(key: jax.Array, shapes: Any, gains: Mapping[str, float] | None = None) -> Any:
-    """Parameters as DreamerV3 starts them (Hafner et al., 2025): kernels by truncated normals, biases 0, scales of norms 1.
+    """Return initial parameters as in DreamerV3 (Hafner et al., 2025): truncated normal kernels, biases 0, scales of norms 1.
 
-    A kernel is gain / sqrt(fan_in) times a normal cut at +-2 and brought back to deviation 1. Its fan_in is the product of all
-    axes but the last: of a convolution `[height, width, in, out]` the inputs of one output, of a block-diagonal kernel
-    `[blocks, in, out]` the inputs of all blocks. All kernels come from one draw, as those of `orthogonal_kernels` do.
+    A kernel is gain / sqrt(fan_in) times a normal that is truncated at +-2 and rescaled to standard deviation 1. Its fan_in is
+    the product of all axes except the last: for a convolution `[height, width, in, out]` the number of inputs of one output, for
+    a block-diagonal kernel `[blocks, in, out]` the inputs of all blocks. All kernels come from one draw, as in
+    `orthogonal_kernels`.
 
     Args:
         key: a typed key.
-        shapes: what has shapes, named by the ends of its paths: "kernel", "bias" or "scale" (as in "norm/scale", "gate_kernel").
-            For a module `jax.eval_shape(module.init, key, *inputs)["params"]`, which runs none of its own initialisers.
-        gains: path, or the first names of one (such as "policy/head/kernel" or "policy/head"), -> gain of the kernels there; of
-            several the longest counts; 1 where there is none. With gain 0 a kernel is 0.
+        shapes: tree of arrays or shapes, whose paths end with "kernel", "bias" or "scale" (as in "norm/scale", "gate_kernel").
+            For a module, pass `jax.eval_shape(module.init, key, *inputs)["params"]`, which runs none of its own initialisers.
+        gains: gain of kernels by path or by the beginning of a path ("policy/head/kernel" or "policy/head"); the longest match
+            counts, and the default is 1. With gain 0 a kernel is 0.
 
     Returns:
         f32 arrays of these shapes, in the same structure.
 
     Raises:
-        ValueError: a name that is none of these, or a gain for what has no kernel.
+        ValueError: a path has another end, or a gain matches no kernel.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -100,7 +103,7 @@ def truncated_normal_params(key: jax.Array, shapes: Any, gains: Mapping[str, flo
     params, start = [], 0
     for path, (_, leaf), size in zip(paths, leaves, drawn, strict=True):
         if size:
-            # 1.1368 is one over the deviation of a normal cut at +-2.
+            # 1.1368 is one over the standard deviation of a normal truncated at +-2.
             factor = 1.1368 * kernel_gains[path] / math.sqrt(math.prod(leaf.shape[:-1]))
             params.append(factor * numbers[start : start + size].reshape(leaf.shape))
         elif path.endswith("scale"):
@@ -108,7 +111,7 @@ def truncated_normal_params(key: jax.Array, shapes: Any, gains: Mapping[str, flo
         elif path.endswith(("kernel", "bias")):
             params.append(jnp.zeros(leaf.shape, jnp.float32))
         else:
-            raise ValueError(f"{path}: parameters are started by their names, which end with kernel, bias or scale")
+            raise ValueError(f"{path}: expected a parameter whose name ends with kernel, bias or scale")
         start += size
     return jax.tree.unflatten(structure, params)
 
@@ -118,5 +121,5 @@ def _is_under(path: str, prefix: str) -> bool:
 
 
 def _gain_of(path: str, gains: Mapping[str, float]) -> float:
-    """The gain of the longest prefix of the path, 1 where there is none."""
+    """Return the gain of the longest prefix of the path, 1 without any."""
     return gains[max(found, key=len)] if (found := [p for p in gains if _is_under(path, p)]) else 1.0

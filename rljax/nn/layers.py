@@ -1,4 +1,4 @@
-"""Layers that networks are made of: activations, kernels drawn together, normalisation, perceptrons and FiLM."""
+"""Building blocks of networks: activations, kernels from one draw, normalisation, perceptrons and FiLM."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rljax.nn.initializers import Initializer, orthogonal_kernels
 
 
 def sigmoid(x: jax.Array) -> jax.Array:
-    """By the tanh: on the CPU XLA's is one polynomial, where an exponential and a division cost a fifth of a small network's
-    time."""
+    """Return the sigmoid, computed by tanh: on the CPU, XLA's tanh is one polynomial, while an exponential and a division cost a
+    fifth of a small network's time.
+    """
     return 0.5 * jnp.tanh(0.5 * x) + 0.5
 
 
 def swish(x: jax.Array) -> jax.Array:
-    """x sigmoid(x) (Elfwing et al., 2018), as `sigmoid`."""
+    """Return x sigmoid(x) (Elfwing et al., 2018), with `sigmoid` of this module."""
     half = 0.5 * x
     return half * jnp.tanh(half) + half
 
@@ -37,21 +38,21 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-# How a hidden layer's outputs are normalised before the activation.
+# Normalisation of a hidden layer's outputs, before the activation.
 NORMS = ("none", "rms", "layer")
 
 
 def together(
     module: nn.Module, layers: Mapping[str, tuple[tuple[int, ...], float]], init: Initializer | None = None
 ) -> dict[str, Initializer]:
-    """An initialiser for each kernel of a module, all of them orthogonal and from one draw (see `orthogonal_kernels`).
+    """Return an initialiser for each kernel of a module; all are orthogonal and come from one draw (see `orthogonal_kernels`).
 
-    Call it where the module makes its parameters; unless the module is initialising, nothing is drawn.
+    Call it where the module makes its parameters; nothing is drawn unless the module is initialising.
 
     Args:
-        module: whose random stream "params" the draw takes a key from.
+        module: module whose random stream "params" gives the key of the draw.
         layers: name -> (shape `[..., fan_in, fan_out]` of its kernel, gain); leading axes (of convolutions) count as inputs.
-        init: instead of the orthogonal ones, for every kernel; gains are then not used.
+        init: initialiser of every kernel instead of the orthogonal ones; gains are then not used.
 
     Returns:
         name -> `(key, shape, dtype) -> kernel`, for `nn.Dense(kernel_init=...)` or `module.param`.
@@ -59,7 +60,7 @@ def together(
     if init is not None:
         return dict.fromkeys(layers, init)
     if not module.is_initializing():
-        # flax then only compares shapes with those of the parameters it was given.
+        # flax then only compares shapes with those of the given parameters.
         return dict.fromkeys(layers, nn.initializers.zeros)
     shapes, gains = zip(*layers.values(), strict=True)
     flat = orthogonal_kernels(module.make_rng("params"), [(math.prod(s[:-1]), s[-1]) for s in shapes], gains)
@@ -71,7 +72,7 @@ class RMSNorm(nn.Module):
     """`x [..., D] -> x / sqrt(mean(x^2) + eps) * scale`, computed in f32 (Zhang and Sennrich, 2019).
 
     Attributes:
-        eps: added to the mean square. DreamerV3's value (Hafner et al., 2025).
+        eps: number added to the mean square; the default is DreamerV3's (Hafner et al., 2025).
     """
 
     eps: float = 1e-4
@@ -83,14 +84,16 @@ class RMSNorm(nn.Module):
 
 
 def rms_normalize(x: jax.Array, scale: jax.Array, eps: float = 1e-4) -> jax.Array:
-    """`RMSNorm` with a scale `[D]` that is given."""
+    """Apply `RMSNorm` with a given scale `[D]`."""
     x32 = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
     return (x32 * jax.lax.rsqrt(mean_square + eps) * scale).astype(x.dtype)
 
 
 def normalized(x: jax.Array, norm: str, name: str | None = None) -> jax.Array:
-    """x through a new layer of one of the `NORMS`, computed in f32, in the dtype of x; for use inside a compact method."""
+    """Normalise x by a new layer of one of the `NORMS`, computed in f32 and returned in the dtype of x; for use inside a compact
+    method.
+    """
     if norm == "rms":
         return RMSNorm(name=name)(x)
     return nn.LayerNorm(dtype=x.dtype, name=name)(x) if norm == "layer" else x
@@ -110,7 +113,7 @@ def perceptron(
         layers: dense layers, or convolutions.
         activation: a name in `ACTIVATIONS`.
         norm: `(x, layer) -> x` before each activation.
-        film: modulates the first layer's activations.
+        film: function that modulates the first layer's activations.
     """
     for i, layer in enumerate(layers):
         x = layer(x)
@@ -127,19 +130,20 @@ def layer_norm(x: jax.Array, layer: int) -> jax.Array:
 
 
 class MLP(nn.Module):
-    """Dense layers, each normalised and activated: `x [..., D] -> [..., hidden[-1]]`, or `[..., num_outputs]` where a last linear
-    layer is asked for.
+    """Multilayer perceptron: `x [..., D] -> [..., hidden[-1]]`, or `[..., num_outputs]` with a last linear layer. Each hidden
+    layer has a norm and an activation.
 
     Kernels are orthogonal with gain sqrt(2), biases 0.
 
     Attributes:
         hidden: sizes of the hidden layers.
-        num_outputs: length of the output of a last layer without norm and activation; None: there is none.
+        num_outputs: length of the output of a last layer without norm and activation; None: no such layer.
         activation: a name in `ACTIVATIONS`.
-        norm: before each activation, "none", "rms" (`RMSNorm`) or "layer" (Ba et al., 2016).
-        head_gain: gain of the last layer's kernel; 0 starts with outputs of 0.
-        kernel_init: another initialiser of all kernels but that of a last layer with gain 0.
-        dtype: of the products and of the output, such as `jnp.bfloat16`; None: that of input and parameters, which are f32.
+        norm: norm before each activation: "none", "rms" (`RMSNorm`) or "layer" (Ba et al., 2016).
+        head_gain: gain of the last layer's kernel; with 0 the first outputs are 0.
+        kernel_init: another initialiser of all kernels except that of a last layer with gain 0.
+        dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: that of the input and the parameters, which
+            are f32.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -170,11 +174,11 @@ class FiLM(nn.Module):
     """Feature-wise linear modulation, `(x [..., D], context [..., C]) -> (1 + gamma(context)) x + beta(context)` (Perez et al.,
     2018, eq. 2; the 1 is their advice in section 7.2).
 
-    gamma and beta are linear and start at 0, so that a new layer is the identity. For features with axes that the context has
-    not (images, entities) give the context axes of length 1.
+    gamma and beta are linear and start at 0, so that a new layer is the identity. If the features have axes that the context
+    lacks (images, entities), give the context axes of length 1.
 
     Attributes:
-        size: D.
+        size: length D of the features.
     """
 
     size: int

@@ -20,24 +20,25 @@ from rljax.nn.spec import CONVOLUTIONS, read_network
 
 
 class FeedForward(nn.Module):
-    """Convolutions where there are any, then a multilayer perceptron: `obs [B, *obs_shape] -> outputs [B, num_outputs]`.
+    """Feed-forward network of optional convolutions and a multilayer perceptron: `obs [B, *obs_shape] -> outputs [B,
+    num_outputs]`.
 
-    A critic of continuous actions is given them too, `(obs, action [B, A])`: they join the input of the first dense layer.
-    Without convolutions observations of any shape (or dictionaries of arrays) are raveled; with them they are one image
-    `[height, width, channels]`, and uint8 is scaled to [0, 1]. Kernels are orthogonal with gain sqrt(2), biases 0.
+    A critic of continuous actions is called with `(obs, action [B, A])`: actions join the input of the first dense layer. Without
+    convolutions, observations of any shape (or dictionaries of arrays) are flattened. With convolutions, an observation is one
+    image `[height, width, channels]`, and uint8 is scaled to [0, 1]. Kernels are orthogonal with gain sqrt(2), biases 0.
 
     Attributes:
         num_outputs: length of the output.
         hidden: sizes of the dense hidden layers.
         activation: a name in `ACTIVATIONS`.
         layer_norm: normalise before each activation (Ba et al., 2016).
-        channels: of each convolution, without padding.
-        kernels: their widths.
-        strides: their strides.
-        dueling: outputs are the value of the observation plus each action's advantage, less the mean advantage (Wang et al.,
-            2016, eq. 9); both are linear in the last hidden layer.
+        channels: number of channels of each convolution, without padding.
+        kernels: width of each kernel.
+        strides: stride of each convolution.
+        dueling: whether outputs are the value of the observation plus each action's advantage, minus the mean advantage (Wang et
+            al., 2016, eq. 9); both are linear in the last hidden layer.
         head_gain: gain of the last layer's kernel.
-        encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities)`, in place of raveling and of convolutions.
+        encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities)`, instead of flattening and of convolutions.
         film: the observation's `goal` modulates the first dense layer (see `FiLM`) instead of joining the input.
     """
 
@@ -100,12 +101,12 @@ class FeedForward(nn.Module):
 
 
 def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Module:
-    """The network of action values, or of a policy alone, that a `network` field describes: a table, or a flax module as it is.
+    """Return the network of action values, or of a policy alone, that a `network` field describes; return a flax module as it is.
 
-    Tables have the keys of `rljax.nn.actor_critic.make_network` but those of memory and of heads: `{ hidden = [64, 64],
-    activation = "relu", layer_norm = false, goal = "concat" }`, and for images `{ encoder = "cnn", channels = [16],
-    kernels = [3], strides = [1] }`, for dictionaries `encoder = "dict"`, for sets `encoder = "entities"`. `attributes` are other
-    than their defaults where the table does not say.
+    Tables have the keys of `rljax.nn.actor_critic.make_network` except those for memory and heads: `{ hidden = [64, 64],
+    activation = "relu", layer_norm = false, goal = "concat" }`, for images `{ encoder = "cnn", channels = [16], kernels = [3],
+    strides = [1] }`, for dictionaries `encoder = "dict"`, for sets `encoder = "entities"`. `attributes` are attributes of
+    `FeedForward`, used where the table says nothing.
 
     Raises:
         ConfigError: an unknown key, activation or type, or a value that is not allowed.
@@ -116,7 +117,7 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
     attributes |= table.given("hidden", "activation", "layer_norm") | {"film": table.goal == "film"}
     if table.encoder == "cnn":
         attributes |= table.given(*CONVOLUTIONS)
-    # Convolutions are the network's own, since checkpoints have them there.
+    # The convolutions are part of the network, not an encoder, because checkpoints have their parameters there.
     encoder = None if table.encoder == "cnn" else make_encoder(table)
     return FeedForward(num_outputs=num_outputs, encoder=encoder, **attributes)
 

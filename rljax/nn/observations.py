@@ -1,4 +1,4 @@
-"""Observations as networks take them: one batch axis, one vector, and the goal apart."""
+"""Prepare observations for networks: one batch axis, one flat vector, and a separate goal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from rljax.core.errors import ConfigError
 from rljax.core.wrappers import flatten_observation
 
 GOAL = "goal"
-"""Key of an observation dictionary that holds what the agent is asked to do: z."""
+"""Key of an observation dictionary whose entry is the goal, what the agent is told to do."""
 
 
 def one_batch_axis(obs: Any, obs_ndims: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """`(obs [B, *obs_shape], batch)` of `obs [*batch, *obs_shape]`: networks see one batch axis, whatever axes come first.
-
-    `obs_ndims` is the number of axes of one observation, per leaf in tree order.
+    """Flatten the batch axes of `obs [*batch, *obs_shape]` into one; return `(obs [B, *obs_shape], batch)`. `obs_ndims` is the
+    number of axes of one observation, for each leaf in tree order.
     """
     leaves, structure = jax.tree.flatten(obs)
     batch = leaves[0].shape[: leaves[0].ndim - obs_ndims[0]]
@@ -26,12 +25,13 @@ def one_batch_axis(obs: Any, obs_ndims: tuple[int, ...]) -> tuple[Any, tuple[int
 
 
 def ravel_observation(obs: Any) -> jax.Array:
-    """One f32 vector per observation: leaves `[B, ...]` raveled and concatenated in order, `[B, D]`."""
+    """Return observations as f32 vectors `[B, D]`: leaves `[B, ...]` flattened and concatenated in order."""
     return jax.vmap(flatten_observation)(obs)
 
 
 def split_goal(obs: Any, film: bool) -> tuple[Any, jax.Array | None]:
-    """`(obs without the goal, goal [B, D])` for a network that is modulated by it; else the observation as it is, and None.
+    """Return `(obs without the goal, goal [B, D])` if `film`, for networks that the goal modulates; else the observation and
+    None.
 
     Raises:
         ConfigError: the observations have no goal.

@@ -1,4 +1,4 @@
-"""The policy module: any actor-critic network, with or without memory, and what the action head adds to it."""
+"""The policy module: an actor-critic network, with or without memory, and the parameters of the action head."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from rljax.nn.networks import one_batch_axis
 
 
 class Embedded(NamedTuple):
-    """Observations as the network's time-independent part has made them, and what only the critic sees, None where nothing is."""
+    """Embedded observations (the output of the network's part that does not depend on time), and the privileged ones, None
+    without.
+    """
 
     x: Any
     privileged: Any
 
 
 class Policy(nn.Module):
-    """Any actor-critic `network`, plus the free parameters of the action head.
+    """Actor-critic `network` with the free parameters of the action head.
 
-    `(obs [..., *obs_shape], carry) -> (outputs [..., head outputs], value f32 [...], carry)`: outputs as
-    `ActionHead.distribution` takes them.
+    `(obs [..., *obs_shape], carry) -> (outputs [..., head outputs], value f32 [...], carry)`; the outputs are those that
+    `ActionHead.distribution` takes.
 
     A network without memory is a module `obs [B, *obs_shape] -> (outputs [B, num_outputs], value [B])`. One with memory has
     methods instead:
 
-    - `initial_carry(batch) -> carry`: a tree of zeros `[*batch, ...]`. Zeros begin an episode. None: without memory after all.
-    - `embed(obs [B, *obs_shape]) -> x`: all that does not depend on time, for many steps at once.
+    - `initial_carry(batch) -> carry`: the carry at the start of an episode, a tree of zeros `[*batch, ...]`; None without memory.
+    - `embed(obs [B, *obs_shape]) -> x`: the part that does not depend on time, for many steps at once.
     - `advance(carry, x) -> carry`: one step.
     - `heads(carry, x, privileged) -> (outputs [..., num_outputs], value [...])`: for many steps at once, any leading axes.
 
-    With observations that are dictionaries with a key `privileged`, the network gets that part as a further argument,
-    `network(obs, privileged)`, and the rest as its `obs`: only the value may depend on it. With several value heads `value` is
-    `[..., num_values]`.
+    If observations are dictionaries with a key `privileged`, the network is called as `network(obs, privileged)`, where `obs` is
+    the rest; only the value may depend on `privileged`. With several value heads, `value` is `[..., num_values]`.
 
     Attributes:
-        network: as above.
-        obs_ndims: number of axes of one observation, per leaf in tree order.
+        network: the network, as above.
+        obs_ndims: number of axes of one observation, for each leaf in tree order.
         num_log_std: number of free log standard deviations, which follow the means.
-        head: makes what the action distribution is made of from the network's outputs, with parameters of its own; None: nothing.
+        head: module with parameters of its own, from the network's outputs to those of the action distribution; None: no module.
     """
 
     network: nn.Module
@@ -59,17 +60,17 @@ class Policy(nn.Module):
         return hasattr(self.network, "initial_carry")
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
-        """Return the memory that begins an episode: zeros `[*batch, ...]`, or None without memory. Needs no parameters."""
+        """Return the carry at the start of an episode: zeros `[*batch, ...]`, or None without memory. Needs no parameters."""
         network: Any = self.network
         return network.initial_carry(batch) if self.in_parts else None
 
     def __call__(self, obs: Any, carry: Any = None) -> tuple[Any, jax.Array, Any]:
-        """One step; `carry` None begins an episode."""
+        """Take one step; pass None as `carry` at the start of an episode."""
         carry, embedded = self._look(obs, carry)
         return (*self.policy_and_value(carry, embedded), carry)
 
     def _look(self, obs: Any, carry: Any) -> tuple[Any, Embedded]:
-        """The carry after one more step, and what it saw."""
+        """Return the carry after one more step, and the embedded observation."""
         embedded = self.embed(obs)
         if carry is None:
             leaf = jax.tree.leaves(obs)[0]
@@ -77,7 +78,7 @@ class Policy(nn.Module):
         return (carry if carry is None else self.advance(carry, embedded.x)), embedded
 
     def embed(self, obs: Any) -> Embedded:
-        """The part of the network that does not depend on time, `[..., *obs_shape] -> Embedded` with leaves `[..., *]`."""
+        """Apply the part of the network that does not depend on time, `[..., *obs_shape] -> Embedded` with leaves `[..., *]`."""
         if not self.in_parts:
             return Embedded(*split_privileged(obs))
         obs, batch = one_batch_axis(obs, self.obs_ndims)
@@ -87,23 +88,25 @@ class Policy(nn.Module):
         return jax.tree.map(lambda x: x.reshape((*batch, *x.shape[1:])), embedded)
 
     def advance(self, carry: Any, x: Any) -> Any:
-        """The carry `[..., *]` after one more step; `x` is that of `embed`."""
+        """Return the carry `[..., *]` after one more step; `x` is the result of `embed`."""
         network: Any = self.network
         return network.advance(carry, x)
 
     def policy_and_value(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
-        """`(outputs, value)` of embedded observations, and of the carry after them where there is memory."""
+        """Return `(outputs, value)` from embedded observations and, with memory, the carry after them."""
         outputs, value = self.raw(carry, embedded)
         if self.num_log_std:
             outputs = jnp.concatenate([outputs, jnp.broadcast_to(self.log_std, (*outputs.shape[:-1], self.num_log_std))], axis=-1)
         return (outputs if self.head is None else self.head(outputs)), value
 
     def bare(self, obs: Any) -> tuple[jax.Array, jax.Array]:
-        """`(outputs, value)` of the network alone, at the beginning of an episode: what is checked of a user's."""
+        """Return `(outputs, value)` of the network alone at the start of an episode, to check a user's network."""
         return self.raw(*self._look(obs, None))
 
     def raw(self, carry: Any, embedded: Embedded) -> tuple[jax.Array, jax.Array]:
-        """`(outputs, value)` as the network has them. One without memory always sees one batch axis, whatever axes come first."""
+        """Return `(outputs, value)` of the network. A network without memory is called with one batch axis, whatever the leading
+        axes.
+        """
         network: Any = self.network
         if self.in_parts:
             outputs, value = network.heads(carry, *embedded)

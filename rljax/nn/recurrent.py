@@ -1,18 +1,19 @@
-"""Recurrent cells whose work is split: the input's half of all steps at once, only the hidden half inside the scan over time.
+"""Recurrent cells in two parts: the input's part of the gates for all steps at once, and the hidden part inside the scan over
+time.
 
 Every cell has the same methods. `D` is the length of an input, `S` that of an output (`size`), `G` that of all gates together:
 
-- `initial_carry(batch) -> carry`: zeros, which start an episode. Needs no parameters.
-- `project(x [..., D]) -> gates f32 [..., G]`: the input's half of the gates, with the biases.
-- `advance(carry, gates [..., G]) -> carry`: the hidden half, and the step.
-- `output(carry) -> y f32 [..., S]`. Needs no parameters.
+- `initial_carry(batch) -> carry`: the carry at the start of an episode, zeros. Needs no parameters.
+- `project(x [..., D]) -> gates f32 [..., G]`: the input's part of the gates, with the biases.
+- `advance(carry, gates [..., G]) -> carry`: the hidden part, and the step.
+- `output(carry) -> y f32 [..., S]`: the output. Needs no parameters.
 - `__call__(carry, x [..., D]) -> (carry, y [..., S])`: one whole step.
 
-A scan over time projects `[T, N, D]` first, in one product, then scans `advance`, and takes `output` of all carries at the end.
-`project` makes all the parameters of a cell, from one random draw (see `orthogonal_kernels`): initialise with it or with the
-whole step. `advance` only reads them, so that it may be called inside any JAX transformation.
+Over a sequence `[T, N, D]`, call `project` once, scan `advance` over time, then call `output` once for all carries. `project`
+makes all parameters of a cell, from one random draw (see `orthogonal_kernels`): initialise with it or with a whole step.
+`advance` only reads them, so it may be called inside any JAX transformation.
 
-Kernels are orthogonal, gate by gate, biases 0 (those of the LSTM's forget gate 1; Jozefowicz et al., 2015).
+Kernels are orthogonal for each gate, and biases 0 (1 for the LSTM's forget gate; Jozefowicz et al., 2015).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rljax.nn.layers import sigmoid
 
 
 class LSTMCarry(NamedTuple):
-    """The memory of an LSTM: its output and its cell, f32 `[..., S]` each."""
+    """The carry of an LSTM: its output and its cell state, f32 `[..., S]` each."""
 
     hidden: jax.Array
     cell: jax.Array
@@ -51,7 +52,7 @@ class LSTMCell(nn.Module):
     @nn.nowrap
     def initial_carry(self, batch: tuple[int, ...]) -> LSTMCarry:
         """Zeros `[*batch, S]`."""
-        # Two arrays and not one twice: a donated carry must not hold a buffer two times.
+        # Two separate arrays: a donated carry must not hold the same buffer twice.
         return LSTMCarry(jnp.zeros((*batch, self.size)), jnp.zeros((*batch, self.size)))
 
     @nn.compact
@@ -64,7 +65,7 @@ class LSTMCell(nn.Module):
     def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
         """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
         gates = gates + carry.hidden @ self.get_variable("params", "hidden_kernel")
-        # One tanh for all gates, sigmoids by `sigmoid`'s formula: one kernel, and one array to keep for the gradient.
+        # One tanh for all gates, with sigmoids by the formula of `sigmoid`: one kernel, and one array to keep for the gradient.
         scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), self.size)
         i, f, g, o = jnp.split(scale * jnp.tanh(scale * gates) + (1.0 - scale), 4, axis=-1)
         cell = f * carry.cell + i * g
@@ -84,13 +85,13 @@ class LSTMCell(nn.Module):
 class GRUCell(nn.Module):
     """Gated recurrent unit with PyTorch's (and cuDNN's) reset.
 
-    r, z = sigmoid(W x + b + U h) each, n = tanh(W x + b + r (U h + b_hn)); h' = (1 - z) n + z h. Cho et al. (2014, eq. 8) reset
-    the hidden state before its product, U (r h); here its product and bias are reset, so that all gates are one product. The
-    columns of the kernels are those of r, z, n in this order, as in PyTorch, whose hidden biases of r and z only add to those
-    of the input.
+    r, z = sigmoid(W x + b + U h) each, n = tanh(W x + b + r (U h + b_hn)); h' = (1 - z) n + z h. Cho et al. (2014, eq. 8) apply
+    the reset to the hidden state before the product, U (r h); here it applies to the product and its bias, so that all gates take
+    one product. The columns of the kernels are those of r, z, n in this order, as in PyTorch. PyTorch's hidden biases of r and z
+    are left out, since they only add to those of the input.
 
     Attributes:
-        size: S. The carry is the output, f32 `[..., S]`.
+        size: length S of the output. The carry is the output, f32 `[..., S]`.
     """
 
     size: int
@@ -124,15 +125,15 @@ class GRUCell(nn.Module):
 
 
 class BlockGRUCell(nn.Module):
-    """A `GRUCell` whose hidden kernel is block-diagonal: each block of the state sees itself and the whole input.
+    """GRU with a block-diagonal hidden kernel: each block of the state depends on itself and on the whole input.
 
-    A state of one size costs `blocks` times less in the scan and in parameters (as in DreamerV3, Hafner et al., 2025). With one
-    block it is `GRUCell`. The hidden kernel is `[blocks, S / blocks, 3 S / blocks]`; the columns of a block are those of its r,
-    z, n.
+    For the same size, the hidden kernel has `blocks` times fewer parameters and multiplications in the scan (as in DreamerV3,
+    Hafner et al., 2025). With one block it is `GRUCell`. The hidden kernel is `[blocks, S / blocks, 3 S / blocks]`; the columns
+    of a block are those of its r, z, n.
 
     Attributes:
-        size: S. The carry is the output, f32 `[..., S]`.
-        blocks: into how many the state is cut.
+        size: length S of the output. The carry is the output, f32 `[..., S]`.
+        blocks: number of blocks of the state.
 
     Raises:
         ConfigError: `blocks` does not divide `size`.
@@ -177,10 +178,10 @@ class BlockGRUCell(nn.Module):
 
 
 def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks: int | None = None) -> jax.Array:
-    """Makes "hidden_kernel" and "input_kernel" `[inputs, gates size]` of a cell in one draw, and returns the latter."""
+    """Make "hidden_kernel" and "input_kernel" `[inputs, gates size]` of a cell in one draw; return the latter."""
     side = size // (blocks or 1)
     if not module.is_initializing():
-        # flax then only compares shapes with those of the parameters it was given.
+        # flax then only compares shapes with those of the given parameters.
         hidden_shape = (side, gates * side) if blocks is None else (blocks, side, gates * side)
         module.param("hidden_kernel", nn.initializers.zeros, hidden_shape)
         return module.param("input_kernel", nn.initializers.zeros, (inputs, gates * size))
@@ -192,7 +193,9 @@ def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks:
 
 
 def _gru_step(carry: jax.Array, gates: jax.Array, hidden: list[jax.Array], hidden_bias: jax.Array) -> jax.Array:
-    """The next carry from the input's half of the gates `[..., 3 S]` and the hidden half, a list of r, z, n, `[..., S]` each."""
+    """Return the next carry from the input's part of the gates `[..., 3 S]` and the hidden part, a list of r, z, n, `[..., S]`
+    each.
+    """
     r, z, n = jnp.split(gates, 3, axis=-1)
     hidden_r, hidden_z, hidden_n = hidden
     reset, keep = sigmoid(r + hidden_r), sigmoid(z + hidden_z)

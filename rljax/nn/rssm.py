@@ -1,10 +1,10 @@
-"""The recurrent state-space model of DreamerV3 (Hafner et al., 2025): what the world is like now, and what it will be like.
+"""The recurrent state-space model of DreamerV3 (Hafner et al., 2025), which infers latent states and predicts future ones.
 
-A latent state has a deterministic part, the memory of a block-diagonal GRU, and a stochastic one, samples of categoricals. With
-the observation in view these are drawn from the posterior (`RSSM.observe`), ahead of it from the prior (`RSSM.imagine`).
+A latent state has a deterministic part, the state of a block-diagonal GRU, and a stochastic part, samples of categoricals. If the
+observation is known, these are drawn from the posterior (`RSSM.observe`), else from the prior (`RSSM.imagine`).
 
-Shapes: `T` steps, `B` sequences, `D` = deter, `G` groups of `C` classes, `A` numbers of an action, `E` of a token (an encoded
-observation), `H` = hidden.
+Shapes: `T` steps, `B` sequences, `D` = deter, `G` groups of `C` classes, `A` numbers in an action, `E` numbers in a token (an
+encoded observation), `H` = hidden.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rljax.nn.layers import rms_normalize, sigmoid, swish
 
 
 class Latent(NamedTuple):
-    """A latent state; zeros begin an episode.
+    """A latent state; at the start of an episode it is zero.
 
     Attributes:
         deter: `[..., D]`.
@@ -41,19 +41,19 @@ class Latent(NamedTuple):
 class RSSM(nn.Module):
     """Recurrent state-space model. Linear layers, RMSNorm and SiLU; categoricals mixed with 1 % of the uniform distribution.
 
-    Everything that does not need the state of the step before is computed for all steps at once, outside the scans over time.
+    Everything that does not depend on the previous state is computed for all steps at once, outside the scans over time.
 
     Attributes:
-        actions: A.
-        tokens: E.
-        deter: D, a multiple of `blocks`.
-        hidden: H.
-        classes: C.
-        groups: G.
-        blocks: into how many the deterministic state is cut: each sees itself, and all of the sample and the action.
+        actions: length A of an action.
+        tokens: length E of a token.
+        deter: length D of the deterministic state, a multiple of `blocks`.
+        hidden: size H of hidden layers.
+        classes: number C of classes in a group.
+        groups: number G of categoricals.
+        blocks: number of blocks of the deterministic state; each depends on itself and on the whole sample and action.
         unimix: share of the uniform distribution in every categorical.
-        dtype: of products and of the deterministic state; None: f32. Parameters, norms and distributions are f32.
-        unroll: steps of the scans over time that are compiled as one turn of a loop.
+        dtype: dtype of products and of the deterministic state; None: f32. Parameters, norms and distributions are f32.
+        unroll: number of steps of the scans over time that are compiled as one iteration of a loop.
     """
 
     actions: int
@@ -83,24 +83,24 @@ class RSSM(nn.Module):
 
     @nn.nowrap
     def initial(self, batch: tuple[int, ...]) -> Latent:
-        """Zeros, which begin an episode, f32 `[*batch, ...]`."""
+        """Return the latent state at the start of an episode: zeros, f32 `[*batch, ...]`."""
         return Latent(jnp.zeros((*batch, self.deter)), jnp.zeros((*batch, self.groups, self.classes)))
 
     def observe(
         self, latent: Latent, tokens: jax.Array, actions: jax.Array, is_first: jax.Array, uniform: jax.Array
     ) -> tuple[Latent, jax.Array]:
-        """The states of T steps whose observations are known.
+        """Infer the latent states of T steps whose observations are known.
 
         Args:
-            latent: before the first of them, `[B, ...]`, of any dtype.
+            latent: latent state before the first step, `[B, ...]`, of any dtype.
             tokens: encoded observations, `[T, B, E]`.
-            actions: those taken before each, f32 `[T, B, A]`.
-            is_first: where an episode begins, bool `[T, B]`: state, sample and action before are zeros there.
-            uniform: f32 in [0, 1) `[T, B, G]`, to draw with.
+            actions: action taken before each observation, f32 `[T, B, A]`.
+            is_first: where an episode begins, bool `[T, B]`; the latent state and the action before are zeroed there.
+            uniform: random numbers in [0, 1) for the samples, f32 `[T, B, G]`.
 
         Returns:
-            `(latents [T, B, ...], logits f32 [T, B, G, C])`, drawn from the posterior, and its log probabilities. The samples
-            pass gradients straight through to the probabilities (Bengio et al., 2013).
+            `(latents [T, B, ...], logits f32 [T, B, G, C])`: latent states drawn from the posterior, and its log probabilities.
+            Gradients pass straight through the samples to the probabilities (Bengio et al., 2013).
         """
         step = self._step()
         going_on = 1.0 - is_first.astype(jnp.float32)[..., None]
@@ -125,16 +125,16 @@ class RSSM(nn.Module):
     def imagine(
         self, latent: Latent, policy: Callable[[jax.Array, Any], jax.Array], noise: Any, uniform: jax.Array
     ) -> tuple[Latent, jax.Array]:
-        """T steps ahead without observations.
+        """Imagine T steps without observations.
 
         Args:
-            latent: where it begins, `[B, ...]`.
+            latent: latent state to start from, `[B, ...]`.
             policy: `(feature [B, D + G C], one step's noise) -> action f32 [B, A]`.
-            noise: tree of arrays `[T, ...]` for the policy (actions known beforehand, say).
-            uniform: f32 in [0, 1) `[T, B, G]`, to draw with.
+            noise: tree of arrays `[T, ...]` for the policy: random numbers, or actions that are known beforehand.
+            uniform: random numbers in [0, 1) for the samples, f32 `[T, B, G]`.
 
         Returns:
-            `(latents [T, B, ...], actions [T, B, A])`: each action, and the state drawn from the prior that follows it.
+            `(latents [T, B, ...], actions [T, B, A])`: each action, and the latent state after it, drawn from the prior.
         """
         step = self._step()
 
@@ -150,31 +150,31 @@ class RSSM(nn.Module):
         return latents, actions
 
     def prior(self, deter: jax.Array) -> jax.Array:
-        """Log probabilities f32 `[..., G, C]` of the sample, from the deterministic state `[..., D]` alone."""
+        """Return the prior's log probabilities f32 `[..., G, C]` of the sample, from the deterministic state `[..., D]` alone."""
         x = normed_activation(self.prior_in, deter)
         return self._logits(self.prior_out, normed_activation(self.prior_hidden, x))
 
     def _action(self, action: jax.Array) -> jax.Array:
-        """The action's branch of the transition, `[..., A] -> [..., H]`."""
-        # Scaled down to the unit box: continuous actions have no bounds.
+        """Apply the action's branch of the transition, `[..., A] -> [..., H]`."""
+        # Scale actions into the unit box, since continuous actions have no bounds.
         action = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
         return normed_activation(self.action_in, self._cast(action))
 
     def _step(self) -> Callable[[Latent, jax.Array], jax.Array]:
-        """`(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with its weights made ready outside the scan."""
+        """Return `(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with weights prepared outside the scan."""
         block = self.deter // self.blocks
         kernel = self._cast(self.core_in["kernel"])
-        # Every block sees all of the branches: one dense product for those, and a block-diagonal one for the state itself.
+        # Every block depends on all branches: one dense product for those, and a block-diagonal product for the state itself.
         of_block, of_input = kernel[:, :block], kernel[:, block:].transpose(1, 0, 2).reshape(-1, self.deter)
         gates_kernel = self._cast(self.core_gates["kernel"])
         gates_bias = self._cast(self.core_gates["bias"]).reshape(self.blocks, -1)
         bias, scale = self._cast(self.core_in["bias"]), self.core_in["scale"]
 
         def recur(x: jax.Array, hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-            # The gates of a block lie together: reset, candidate, update.
+            # The gates of a block are adjacent: reset, candidate, update.
             return gru_gates(hidden, *jnp.split(x @ kernel + bias, 3, axis=-1))
 
-        # Each block's weights apart before any scan: a slice inside would have its gradient padded in every step.
+        # Split the weights by block before any scan: the gradient of a slice inside would be padded in every step.
         into_block, into_gates = by_block(jnp.matmul, (of_block,)), by_block(recur, (gates_kernel, gates_bias))
 
         def step(latent: Latent, action: jax.Array) -> jax.Array:
@@ -194,25 +194,26 @@ class RSSM(nn.Module):
 
 
 def gru_gates(hidden: jax.Array, reset: jax.Array, candidate: jax.Array, update: jax.Array) -> jax.Array:
-    """`u c + (1 - u) h` with c = tanh(sigmoid(reset) candidate) and u = sigmoid(update - 1), which begins with a long memory."""
+    """Return `u c + (1 - u) h`, c = tanh(sigmoid(reset) candidate), u = sigmoid(update - 1); the -1 gives a long memory at
+    first.
+    """
     reset, update = sigmoid(reset), sigmoid(update - 1.0)
     return update * jnp.tanh(reset * candidate) + (1.0 - update) * hidden
 
 
 def unimix_logits(logits: jax.Array, unimix: float = 0.01) -> jax.Array:
-    """Log probabilities `[..., C]` of a categorical mixed with a share `unimix` of the uniform one.
-
-    No class is then ever impossible: KL divergences stay finite and policies keep exploring.
+    """Return log probabilities `[..., C]` of a categorical mixed with a share `unimix` of the uniform one. Every class then has a
+    positive probability, so KL divergences stay finite and policies keep exploring.
     """
     return jnp.log((1.0 - unimix) * jax.nn.softmax(logits) + unimix / logits.shape[-1])
 
 
 def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
-    """i32 `[...]`, drawn from log probabilities `[..., C]` by one number in [0, 1) `[...]` each."""
-    # By the inverse distribution function: one random number for a draw, where Gumbel's trick needs C and their logarithms.
+    """Draw classes i32 `[...]` from log probabilities `[..., C]`, with one random number in [0, 1) for each, `[...]`."""
+    # The inverse distribution function takes one random number per draw, where the Gumbel trick takes C and their logarithms.
     probs = jnp.exp(log_probs)
     totals = list(itertools.accumulate(probs[..., i] for i in range(probs.shape[-1])))
-    # Of their own sum: where rounding leaves it below 1, a last class that is impossible would have the rest.
+    # Scale by the sum of the probabilities: if rounding leaves it below 1, an impossible last class would get the rest.
     uniform, index = uniform * totals[-1], jnp.zeros(uniform.shape, jnp.int32)
     for total in totals[:-1]:
         index = index + (uniform >= total)
@@ -220,16 +221,16 @@ def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def draw_one_hot(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
-    """One-hot samples `[..., C]` (see `draw_index`), whose gradient is that of the probabilities (straight through)."""
+    """Draw one-hot samples `[..., C]` (see `draw_index`), whose gradient is that of the probabilities (straight through)."""
     index = draw_index(jax.lax.stop_gradient(log_probs), uniform)
     sample = (index[..., None] == jnp.arange(log_probs.shape[-1])).astype(log_probs.dtype)
     probs = jnp.exp(log_probs)
-    # The difference first: it is exactly 0, so that the sample stays one-hot to the bit.
+    # Compute the difference first: it is exactly 0, so the sample stays exactly one-hot.
     return sample + (probs - jax.lax.stop_gradient(probs))
 
 
 class KL(NamedTuple):
-    """Divergences of posterior and prior, f32 `[...]`: the losses `dyn` and `rep`, and `value`, without the free nats."""
+    """KL divergences of posterior and prior, f32 `[...]`: the losses `dyn` and `rep`, and the `value` without free nats."""
 
     dyn: jax.Array
     rep: jax.Array
@@ -237,10 +238,10 @@ class KL(NamedTuple):
 
 
 def kl_loss(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> KL:
-    """The two losses on KL(posterior || prior) of log probabilities `[..., G, C]` (Hafner et al., 2025, eq. 3).
+    """Return the two losses on KL(posterior || prior), from log probabilities `[..., G, C]` (Hafner et al., 2025, eq. 3).
 
-    `dyn` moves the prior to the posterior, `rep` the posterior to the prior. Of each step the divergences of all groups are
-    added up, and below `free_nats` there is no gradient.
+    `dyn` moves the prior towards the posterior, `rep` the posterior towards the prior. The divergences of all groups of a step
+    are added up; below `free_nats` there is no gradient.
     """
 
     def divergence(p: jax.Array, q: jax.Array) -> jax.Array:
@@ -251,36 +252,36 @@ def kl_loss(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> K
     return KL(jnp.maximum(dyn, free_nats), jnp.maximum(rep, free_nats), jax.lax.stop_gradient(dyn))
 
 
-# Layers as dictionaries of arrays, which may be used inside any JAX transformation.
+# Layers are dictionaries of arrays, which may be used inside any JAX transformation.
 
 
 def layer(key: jax.Array, shape: tuple[int, ...]) -> dict[str, jax.Array]:
-    """A linear layer `[..., inputs, outputs]`; a leading axis is that of diagonal blocks."""
+    """Make a linear layer `[..., inputs, outputs]`; a leading axis is that of diagonal blocks."""
     outputs = shape[-1] if len(shape) == 2 else shape[0] * shape[-1]
     shapes = {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32), "bias": jax.ShapeDtypeStruct((outputs,), jnp.float32)}
     return truncated_normal_params(key, shapes)
 
 
 def normed_layer(key: jax.Array, shape: tuple[int, ...]) -> dict[str, jax.Array]:
-    """The same with the scale of an RMSNorm."""
+    """Make a linear layer with the scale of an RMSNorm."""
     weights = layer(key, shape)
     return {**weights, "scale": jnp.ones_like(weights["bias"])}
 
 
 def linear(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
-    """`x [..., inputs] -> [..., outputs]` in the dtype of x."""
+    """Apply a linear layer, `x [..., inputs] -> [..., outputs]`, in the dtype of x."""
     return x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
 
 
 def normed_activation(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Linear, RMSNorm, SiLU."""
+    """Apply a linear layer, RMSNorm and SiLU."""
     return swish(rms_normalize(linear(weights, x), weights["scale"]))
 
 
 def by_block(function: Callable[..., jax.Array], weights: tuple[jax.Array, ...]) -> Callable[..., jax.Array]:
-    """`(state [..., blocks * i], ...) -> [..., blocks * o]`: a function of each block of states and weights, joined again.
+    """Return `(state [..., blocks * i], ...) -> [..., blocks * o]`, which applies a function to each block and joins the results.
 
-    `function` takes blocks `[..., i]`, then what `weights` (`[blocks, ...]`) have for one block.
+    `function` takes a block of each state, `[..., i]`, then the entries of `weights` (`[blocks, ...]`) for that block.
     """
     blocks = weights[0].shape[0]
 
@@ -294,5 +295,5 @@ def by_block(function: Callable[..., jax.Array], weights: tuple[jax.Array, ...])
         return jnp.concatenate([function(*part, *own) for part, own in zip(parts, split, strict=True)], axis=-1)
 
     split = [tuple(w[i] for w in weights) for i in range(blocks)]
-    # XLA transposes batched products on the CPU: they are slower there, and so is what reads them.
+    # XLA transposes batched products on the CPU, which makes them, and whatever reads their results, slower.
     return one_by_one if jax.default_backend() == "cpu" else batched

@@ -1,4 +1,4 @@
-"""The shapes that a network gives, found without computing anything, and one line where it does not fit."""
+"""Find the shapes of a network's outputs without computing them; a network that does not fit raises an error of one line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def network_shapes(network: nn.Module, init: Callable[..., tuple[Any, Any]], *ar
     """Return the shapes of a network's outputs and variables.
 
     Args:
-        network: a user's, perhaps; names the error.
+        network: the network, which an error names.
         init: `(key, *arguments) -> (outputs, variables)`, such as `network.init_with_output`.
         arguments: trees of arrays or of their shapes.
 
     Raises:
-        ConfigError: the network cannot be applied, or has variables beside its parameters.
+        ConfigError: the network cannot be applied, or has variables other than parameters.
     """
     name = type(network).__name__
     try:

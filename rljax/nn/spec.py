@@ -1,6 +1,6 @@
 """The `network` table of a configuration: one dataclass describes any network, and one function reads it.
 
-`type` says how steps are joined in time ("mlp": not at all), `encoder` how one observation is read.
+`type` is the kind of memory ("mlp": none), `encoder` the encoder of one observation.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.nn.layers import ACTIVATIONS
 
 MAX_LAYERS = 256
-"""Layers of a network: a program with thousands is never traced to its end."""
+"""Largest number of layers: tracing a program with thousands of layers would never end."""
 
 MAX_SIZE = 2**20
-"""Units of a layer."""
+"""Largest number of units in a layer."""
 
 SIZES_ALLOWED = f"whole numbers > 0, such as [64, 64] (at most {MAX_LAYERS}, each at most {MAX_SIZE})"
 
@@ -36,32 +36,32 @@ OWNERS = {
     "width": "entities",
     "pointer": "entities",
 }
-"""Keys of one encoder alone."""
+"""The encoder that each of these keys belongs to."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSpec:
-    """A network, as a table describes it. What a table leaves out is None, where networks have defaults of their own.
+    """A network as described by a table. Keys that the table leaves out are None where each kind of network has its own default.
 
     Attributes:
-        type: "mlp", or a cell that remembers: "lstm", "gru", "block_gru".
-        encoder: "mlp" (the raveled observation), "cnn" (images), "dict" (vectors and images), "entities" (sets).
+        type: kind of memory: "mlp" (none), "lstm", "gru", "block_gru".
+        encoder: "mlp" (flattens the observation), "cnn" (images), "dict" (vectors and images), "entities" (sets).
         hidden: sizes of the dense layers after the encoder.
-        head_hidden: sizes of the dense layers of each head, of networks with memory or an encoder.
-        activation: a name in `ACTIVATIONS`, of the dense layers.
-        layer_norm: normalise before each activation (Ba et al., 2016).
-        shared: one torso for policy and value, of networks without memory and encoder.
+        head_hidden: sizes of the dense layers of each head, for networks with memory or an encoder.
+        activation: activation of the dense layers, a name in `ACTIVATIONS`.
+        layer_norm: whether to normalise before each activation (Ba et al., 2016).
+        shared: whether policy and value share one torso, for networks without memory and encoder.
         goal: "concat", or "film": the observation's `goal` modulates the first dense layer.
-        size: units of the cell.
-        blocks: of a block-diagonal GRU.
-        channels: of each convolution ("cnn").
-        kernels: their widths.
-        strides: their strides.
-        depth: channels of the first convolution ("dict").
-        layers: of the transformer ("entities").
-        heads: of its attention.
-        width: of its vectors.
-        pointer: the actions are the entities.
+        size: number of units of the cell.
+        blocks: number of blocks of a block-diagonal GRU.
+        channels: number of channels of each convolution ("cnn").
+        kernels: width of each kernel ("cnn").
+        strides: stride of each convolution ("cnn").
+        depth: number of channels of the first convolution ("dict").
+        layers: number of layers of the transformer ("entities").
+        heads: number of heads of its attention ("entities").
+        width: length of an entity's vector ("entities").
+        pointer: whether the actions are the entities ("entities").
     """
 
     type: str = "mlp"
@@ -84,7 +84,7 @@ class NetworkSpec:
     pointer: bool = False
 
     def given(self, *names: str) -> dict[str, Any]:
-        """The fields of some names that the table gave, for a module with defaults of its own."""
+        """Return those of the named fields that the table gave, for a module with its own defaults."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -93,10 +93,10 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
 
     Args:
         table: the field of a configuration.
-        heads: whether the network has policy and value heads; without (networks of action values, SAC's) there is no memory.
+        heads: whether the network has policy and value heads; networks without them (of action values, SAC's) have no memory.
 
     Raises:
-        ConfigError: no table, an unknown key or name, a value that is not allowed, or keys that do not go together.
+        ConfigError: `table` is not a table, a key or name is unknown, a value is not allowed, or keys contradict each other.
     """
     if isinstance(table, str) and table.startswith(OBJECT_PREFIX):
         name = class_name(table)
@@ -105,13 +105,15 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
     if not isinstance(table, Mapping):
         raise ConfigError(f"network = {shown(table)}: expected a table such as {{ hidden = [64, 64] }}, or a flax.linen Module")
     given = dict(table)
-    if given.get("type") == "cnn":  # said so before there were encoders
+    if given.get("type") == "cnn":  # the older form of encoder = "cnn"
         given |= {"type": "mlp", "encoder": "cnn"}
     kind = given.get("type", "mlp")
     types = ("mlp", *MEMORIES) if heads else ("mlp",)
     if kind not in types:
         if kind in MEMORIES:
-            raise ConfigError(f"network.type = '{kind}': expected 'mlp', networks of action values and of SAC have no memory")
+            raise ConfigError(
+                f"network.type = '{kind}': expected 'mlp', since networks of action values and of SAC have no memory"
+            )
         raise ConfigError(f"network.type = {shown(kind)}: {did_you_mean(str(kind), types)}")
     keys = _keys(kind, heads)
     for key in given:
@@ -137,7 +139,7 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
 
 
 def _keys(kind: str, heads: bool) -> tuple[str, ...]:
-    """The keys that a table of this type may have."""
+    """Return the keys that a table of this type may have."""
     keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *CONVOLUTIONS, "depth", "layers", "heads", "width")
     if not heads:
         return keys
@@ -146,7 +148,7 @@ def _keys(kind: str, heads: bool) -> tuple[str, ...]:
 
 
 def _check_values(given: dict[str, Any]) -> None:
-    """Check each value by itself; lists become tuples."""
+    """Check each value by itself, and convert lists to tuples."""
     for key in ("hidden", "head_hidden", *CONVOLUTIONS):
         if key not in given:
             continue
@@ -170,20 +172,20 @@ def _check_values(given: dict[str, Any]) -> None:
 
 
 def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
-    """Refuse keys that this type and this encoder would ignore."""
+    """Refuse keys that this type and encoder would ignore."""
     for key in given:
         if key in OWNERS and encoder != OWNERS[key]:
-            raise ConfigError(f"network.{key}: belongs to encoder = '{OWNERS[key]}', and the encoder is '{encoder}'")
+            raise ConfigError(f"network.{key}: belongs to encoder = '{OWNERS[key]}', but the encoder is '{encoder}'")
         if key == "head_hidden" and kind == "mlp" and encoder == "mlp":
             raise ConfigError(
-                "network.head_hidden: belongs to networks with memory or an encoder; give all layers as network.hidden"
+                "network.head_hidden: belongs to networks with memory or an encoder; list all layers in network.hidden"
             )
         if key == "shared" and encoder != "mlp":
-            raise ConfigError(f"network.shared: with encoder = '{encoder}' actor and critic always share it")
+            raise ConfigError(f"network.shared: with encoder = '{encoder}', actor and critic always share the encoder")
 
 
 def are_sizes(sizes: Any) -> bool:
-    """Return whether this is a list of layers' sizes, as `SIZES_ALLOWED` says."""
+    """Return whether this is a list of layer sizes, as `SIZES_ALLOWED` describes."""
     return isinstance(sizes, (list, tuple)) and len(sizes) <= MAX_LAYERS and all(is_size(n) and n <= MAX_SIZE for n in sizes)
 
 

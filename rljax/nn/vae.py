@@ -1,4 +1,6 @@
-"""A variational autoencoder whose latent factors are made to separate, as embedding of an opponent's behaviour, say."""
+"""Beta-VAE: a variational autoencoder that encourages independent latent factors, for example to embed an opponent's
+behaviour.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ class VAEOutputs(NamedTuple):
 
     Attributes:
         reconstruction: f32 `[B, D]`.
-        mean: of the posterior, f32 `[B, latent]`.
-        log_var: logarithm of its variances, f32 `[B, latent]`.
+        mean: mean of the posterior, f32 `[B, latent]`.
+        log_var: logarithm of the posterior's variances, f32 `[B, latent]`.
     """
 
     reconstruction: jax.Array
@@ -26,16 +28,16 @@ class VAEOutputs(NamedTuple):
 
 
 class BetaVAE(nn.Module):
-    """Encoder to a diagonal Gaussian, a sample of it, and a decoder: `(x [B, D], noise [B, latent]) -> VAEOutputs` (Kingma and
-    Welling, 2014; Higgins et al., 2017).
+    """Beta-VAE: `(x [B, D], noise [B, latent]) -> VAEOutputs` (Kingma and Welling, 2014; Higgins et al., 2017).
 
-    The sample is `mean + exp(log_var / 2) noise`: draw `noise` from the standard normal. The last layer of the encoder starts at
-    gain .01, so that the first posterior is nearly the prior.
+    An encoder gives a diagonal Gaussian, and a decoder reconstructs x from the sample `mean + exp(log_var / 2) noise`; draw
+    `noise` from the standard normal. The last layer of the encoder starts with gain 0.01, so that the first posterior is nearly
+    the prior.
 
     Attributes:
-        size: D.
+        size: length D of an input.
         latent: number of latent factors.
-        hidden: sizes of the encoder's hidden layers, and in reverse the decoder's.
+        hidden: sizes of the encoder's hidden layers; the decoder has them in reverse.
         beta: weight of the divergence in `beta_vae_loss`; 1 is the plain VAE.
         activation: a name in `ACTIVATIONS`.
     """
@@ -55,12 +57,12 @@ class BetaVAE(nn.Module):
         return VAEOutputs(self.decode(mean + jnp.exp(0.5 * log_var) * noise), mean, log_var)
 
     def encode(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`(mean, log_var)` of the posterior, `[..., latent]` each, of `x [..., D]`."""
+        """Return `(mean, log_var)` of the posterior, `[..., latent]` each, for `x [..., D]`."""
         mean, log_var = jnp.split(self.encoder(x), 2, axis=-1)
         return mean, log_var
 
     def decode(self, z: jax.Array) -> jax.Array:
-        """`[..., latent] -> [..., D]`."""
+        """Reconstruct inputs from latent factors, `[..., latent] -> [..., D]`."""
         return self.decoder(z)
 
     def embedding(self, x: jax.Array) -> jax.Array:
@@ -69,19 +71,21 @@ class BetaVAE(nn.Module):
 
 
 def gaussian_kl(mean: jax.Array, log_var: jax.Array) -> jax.Array:
-    """KL(N(mean, exp(log_var)) || N(0, 1)) in nats, summed over the last axis: `[..., latent] -> [...]` (Kingma and Welling,
-    2014, appendix B)."""
+    """Return KL(N(mean, exp(log_var)) || N(0, 1)) in nats, summed over the last axis: `[..., latent] -> [...]` (Kingma and
+    Welling, 2014, appendix B).
+    """
     return 0.5 * jnp.sum(jnp.square(mean) + jnp.exp(log_var) - 1.0 - log_var, axis=-1)
 
 
 def beta_vae_loss(outputs: VAEOutputs, x: jax.Array, beta: float | jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Squared error summed over dimensions plus `beta` times the divergence from the prior, each averaged over the batch.
+    """Return the squared error summed over dimensions plus `beta` times the KL divergence from the prior, averaged over the
+    batch.
 
-    Higgins et al. (2017, eq. 4), with a Gaussian decoder of variance 1/2.
+    This is eq. 4 of Higgins et al. (2017), with a Gaussian decoder of variance 1/2.
 
     Args:
-        outputs: of the network for `x`.
-        x: f32 `[B, D]`.
+        outputs: outputs of the network for `x`.
+        x: inputs, f32 `[B, D]`.
         beta: weight of the divergence, such as the network's `beta`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Search in games whose states are seen: Monte Carlo tree search, and training with it."""
+"""Search in games with full information: Monte Carlo tree search, and training with it (AlphaZero)."""
 
 from rljax.planning.mcts import Evaluation, Search, SearchResult, make_mcts, random_evaluation, search_player
 

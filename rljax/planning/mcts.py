@@ -1,7 +1,7 @@
 """Monte Carlo tree search over any `Game` in which players take turns, with mctx (Babuschkin et al., 2020).
 
-The state itself is searched, so games with hidden cards are refused: they would be played with open ones. An action leads to
-one state of the tree, so games whose steps draw are refused, too: their chance would be drawn once and taken for certain.
+The search starts from the true state, so games with hidden information are refused: the search would see the hidden part. Each
+action leads to one state of the tree, so games with random steps are refused, too: one random result would count as certain.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ ILLEGAL = -1e9
 """Logit of an illegal action."""
 
 MAX_ROLLOUT = 1_000
-"""Steps after which random play is given up; what it brought up to there counts."""
+"""Largest number of steps of random play; its return up to there counts."""
 
 MAX_SIMULATIONS = 100_000
-"""Positions in the tree of one search: each search keeps all of their states."""
+"""Largest number of simulations of one search: a search keeps the state of every position in its tree."""
 
 Evaluation = Callable[[jax.Array, Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
-"""`(key, state, obs [...], mask bool [A]) -> (logits f32 [A], value f32 [])` of one state that is not over: what the player to
-move sees, its legal actions; which of them look good, and what it may expect of the rest of the game."""
+"""Evaluation of one state in which the game is not over: `(key, state, obs [...], mask bool [A]) -> (logits f32 [A], value f32
+[])`. `obs` and `mask` are those of the player to move; the logits are its prior policy, and the value its expected return from
+here on.
+"""
 
 
 class Node(NamedTuple):
@@ -61,7 +63,9 @@ class Search(Protocol):
 
 
 def random_evaluation(game: Game, params: Any) -> Evaluation:
-    """The result of playing on at random, as in UCT (Kocsis and Szepesvari, 2006); all actions look alike."""
+    """Return an evaluation by random play to the end of the game, as in UCT (Kocsis and Szepesvari, 2006), with a uniform prior
+    policy.
+    """
 
     def evaluate(key: jax.Array, state: Any, _obs: Any, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         def going(loop: tuple[Any, ...]) -> jax.Array:
@@ -83,7 +87,7 @@ def random_evaluation(game: Game, params: Any) -> Evaluation:
 
 
 def evaluation_from(policy_and_value: Callable[[Any], tuple[jax.Array, jax.Array]]) -> Evaluation:
-    """The evaluation of a network, `obs -> (logits, value)`."""
+    """Return the evaluation by a network, `obs -> (logits, value)`."""
 
     def evaluate(_key: jax.Array, _state: Any, obs: Any, _mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         return policy_and_value(obs)
@@ -96,8 +100,8 @@ def search_functions(
 ) -> tuple[Callable[[jax.Array, Any], mctx.RootFnOutput], Callable[..., Any]]:
     """Return the functions that mctx searches with: `root(key, state [B, ...])`, and its recurrent function.
 
-    A value is that of the player to move. It counts against the player before, unless that one (or its team) moves again: the
-    sign follows who is to move, since not all games alternate. Nothing follows the end of a game.
+    A value is that of the player to move. Its sign flips from one state to the next unless the same player (or its team) moves
+    again, since turns do not alternate in all games. The value after the end of a game is 0.
     """
     teams = jnp.asarray(game.teams)
 
@@ -120,7 +124,7 @@ def search_functions(
         joint = jnp.full(game.num_players, action)
         _, state, reward, ends, _ = game.step_env(step_key, node.state, joint, params)
         over = node.over | ends | game.is_truncated(state, params)
-        # At an end the state before stands in, since an evaluation needs a player to move; its value counts for nothing.
+        # At the end of a game, evaluate the state before it, since an evaluation needs a player to move; the value is not used.
         state = tree_where(over, node.state, state)
         logits, value, player = evaluate_state(evaluate_key, state)
         same = teams[player] == teams[node.player]
@@ -146,16 +150,16 @@ def make_mcts(
     num_simulations: int = 100,
     exploration: float = 1.4,
 ) -> Search:
-    """A search that takes the action it visited most.
+    """Return a Monte Carlo tree search, which takes the most visited action.
 
-    In the tree the action with the largest q + c p sqrt(N) / (1 + n) is followed (Silver et al., 2017), illegal ones never; one
-    that was not visited yet counts as much as its state.
+    Each simulation follows the legal action with the largest q + c p sqrt(N) / (1 + n) (Silver et al., 2017); an action that was
+    not visited yet has the value of its state as q.
 
     Args:
-        game: two sides must take turns, and what one wins the other must lose.
-        params: of the game; its default ones.
-        evaluate: of new states; `random_evaluation` by default, which with equal priors makes this a UCT.
-        num_simulations: states that are added to the tree.
+        game: a zero-sum game of two sides that take turns.
+        params: parameters of the game; by default `game.default_params`.
+        evaluate: evaluation of new states; by default `random_evaluation`, whose uniform prior makes this a UCT.
+        num_simulations: number of states added to the tree.
         exploration: c, in units of returns.
 
     Raises:
@@ -172,7 +176,7 @@ def make_mcts(
         q = jnp.where(visits > 0, tree.qvalues(node), tree.node_values[node])
         logits = tree.children_prior_logits[node]
         bonus = exploration * jax.nn.softmax(logits) * jnp.sqrt(jnp.sum(visits)) / (1.0 + visits)
-        # Before the first visit of all the prior alone tells actions apart.
+        # At the first visit, only the prior distinguishes actions.
         score = q + jnp.where(jnp.sum(visits) > 0, bonus, jax.nn.softmax(logits))
         return jnp.argmax(jnp.where(logits > 0.5 * ILLEGAL, score, -jnp.inf)).astype(jnp.int32)
 
@@ -196,7 +200,7 @@ def make_mcts(
 
 
 def searching(search: Search, game: Game) -> Player:
-    """A search as a player of matches."""
+    """Return a search as a player for matches."""
 
     def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
         return jnp.repeat(search(key, jax.tree.map(lambda x: x[None], state)).action, game.num_players)
@@ -205,18 +209,18 @@ def searching(search: Search, game: Game) -> Player:
 
 
 def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
-    """A trained agent that searches before each move, guided by its policy and its value.
+    """Return a player that searches before each move, guided by the policy and the value of a trained agent.
 
     Args:
-        agent: of self-play, a league or AlphaZero.
-        state: a trained one.
-        num_simulations: positions that it looks at before a move.
+        agent: an agent of self-play, a league or AlphaZero.
+        state: its trained state.
+        num_simulations: number of positions that a search adds to its tree.
 
     Raises:
         ConfigError: the agent plays no game, or one that cannot be searched.
     """
     if agent.policy_and_value is None:
-        raise ConfigError(f"{agent.config.algorithm} on {env_name(agent.config)}: is no agent of a game, so it cannot search")
+        raise ConfigError(f"{agent.config.algorithm} on {env_name(agent.config)}: only agents of games can search")
     game, params = make_game(agent.config)
     evaluate = evaluation_from(partial(agent.policy_and_value, state))
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
@@ -225,24 +229,24 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
 def check_searchable(game: Game, params: Any = None) -> None:
     """Refuse games that a search would play wrongly.
 
-    Those are games in which players move at once, with more than two sides (one's loss is then not the other's gain), in which
-    a search would see what a player does not, and whose steps draw.
+    These are games with simultaneous moves, with more than two sides (one side's loss is then not the other's gain), with hidden
+    information, or with random steps.
 
     Args:
         game: the game.
-        params: of it; its default ones.
+        params: its parameters; by default `game.default_params`.
 
     Raises:
-        ConfigError: says what is wrong with the game.
+        ConfigError: the game is one of these; the message says which.
     """
     params = game.default_params if params is None else params
     if len(set(game.teams)) != 2:
-        raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a game of two, what one wins the other loses")
+        raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a zero-sum game of two")
     if game.turn_gap == 0:
         raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")
     if game.hides_state:
-        raise ConfigError(f"{game.name}: hides a part of its state, which a search would look at; all must be seen")
+        raise ConfigError(f"{game.name}: hides a part of its state, which a search would see; expected full information")
     if holds_key(game, params):
-        raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee what is drawn")
+        raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee random results")
     if draws_in_step(game, params):
-        raise ConfigError(f"{game.name}: its steps draw, and a search would take what it drew once for certain")
+        raise ConfigError(f"{game.name}: its steps are random, and a search would take one random result for certain")

@@ -268,7 +268,7 @@ class Driver:
             step = f"at step {since:,}" if fault.age is not None else f"by step {since:,}"
             why = f"{fault.what}{f' of {env_name(self.config)}' if fault.collected else ''} was {fault.value} {step}"
             if self.alive.sum() == 1:
-                raise TrainingError(f"training stopped: {why}; nothing of it was saved{self._saved_note()}")
+                raise TrainingError(f"training stopped: {why}; that state was not saved{self._saved_note()}")
             self._leave_out(fault.seed, since, why)
         meta = {**self.scores.meta(self.done), "keys": key_impls(state)}
         if self.start.info.seeds is not None:
@@ -377,7 +377,7 @@ class Driver:
         step = self._step(self.done + int(row) + 1)
         raise TrainingError(
             f"training stopped: action_mask of {env_name(self.config)} allowed no action (of some head) in "
-            f"{steps[row, seed]:.0f} steps of the iteration that ended at step {step:,}; an episode that goes on needs one"
+            f"{steps[row, seed]:.0f} steps of the iteration that ended at step {step:,}; an unfinished episode needs one"
             f"{self._saved_note()}"
         )
 

@@ -232,7 +232,7 @@ class Loggers:
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             warnings.warn(
-                f"logger {type(logger).__name__} failed and is switched off, training goes on: {reason}",
+                f"logger {type(logger).__name__} failed and is switched off; training continues: {reason}",
                 RljaxWarning,
                 stacklevel=2,
             )

@@ -178,11 +178,13 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     state, anew, left_out = _take_over(fresh, saved, saved_config, config, source, info.seeds)
     if anew:
         warnings.warn(
-            f"fork of {source}: made anew, since the configuration changed: {', '.join(anew)}", RljaxWarning, stacklevel=2
+            f"fork of {source}: initialised anew, because the configuration changed: {', '.join(anew)}",
+            RljaxWarning,
+            stacklevel=2,
         )
     if left_out:
         warnings.warn(
-            f"fork of {source}: left out, since this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
+            f"fork of {source}: left out, because this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
         )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}

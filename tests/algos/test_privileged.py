@@ -102,7 +102,7 @@ def test_an_exported_policy_takes_only_what_the_actor_sees(tmp_path: Path) -> No
     ("changes", "message"),
     [
         ({"flatten_observations": True}, "flatten_observations = true: .* a part that only the critic sees"),
-        ({"network": {"shared": True}}, "network.shared = True: a critic with privileged observations needs a torso of its own"),
+        ({"network": {"shared": True}}, "network.shared = true: a critic with privileged observations needs a torso of its own"),
     ],
 )
 def test_what_would_show_it_to_the_actor_is_refused(changes: dict[str, Any], message: str) -> None:

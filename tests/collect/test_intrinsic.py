@@ -241,7 +241,7 @@ def test_the_first_step_of_an_episode_earns_exactly_nothing(entropy: float) -> N
 
 def test_entropy_reduction_without_entropies_is_refused_in_one_line() -> None:
     bonus = entropy_reduction_bonus()
-    with pytest.raises(ConfigError, match="needs the entropy of a belief") as error:
+    with pytest.raises(ConfigError, match="belief_entropy") as error:
         bonus.update(bonus.init(KEY, jnp.zeros(2), N), KEY, positions(0), NEVER)
     assert "\n" not in str(error.value)
 

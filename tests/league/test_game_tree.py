@@ -201,7 +201,7 @@ def test_a_mixture_has_the_mean_of_its_members_values() -> None:
         seats = [[m[player] if p == player else rival[p] for p in range(2)] for m in (*members, mixed)]
         values = [float(game_values(tree, s)[player]) for s in seats]
         assert values[3] == pytest.approx(float(np.dot(weights, values[:3])), abs=1e-5)
-    with pytest.raises(rljax.ConfigError, match="reached in several ways"):
+    with pytest.raises(rljax.ConfigError, match="several paths lead to"):
         mixed_policies(tree_of("tic_tac_toe"), [jnp.stack([p]) for p in uniform_policies(tree_of("tic_tac_toe"))], jnp.ones(1))
 
 

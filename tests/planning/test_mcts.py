@@ -213,7 +213,7 @@ class Gamble(Game):
 def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() -> None:
     """A search would draw a gamble once and take the result for certain: here it would gamble, at a loss of .2, most often."""
     game = Gamble()
-    refused = pytest.raises(rljax.ConfigError, match="steps draw")
+    refused = pytest.raises(rljax.ConfigError, match="steps are random")
     with refused:
         make_mcts(game)
     with refused:

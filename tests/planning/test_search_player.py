@@ -52,7 +52,7 @@ def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (rljax.PPOConfig(), "ppo on CartPole-v1: is no agent of a game"),
+        (rljax.PPOConfig(), "ppo on CartPole-v1: only agents of games can search"),
         (rljax.SelfPlayConfig(**{**TINY, "env": "NumberDuel-v0"}), "players move at the same time"),
     ],
 )

@@ -230,7 +230,7 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     other = text.replace("hidden = [\n    16,\n]", "hidden = [32]")
     (tmp_path / "a" / "config.toml").write_text(other)
     with pytest.raises(
-        rljax.ConfigError, match=r"config\.toml: is not as it was written .*; to use it as it is, remove its first line"
+        rljax.ConfigError, match=r"config\.toml: differs from what was written .*; to use it anyway, remove its first line"
     ):
         rljax.load_run(tmp_path / "a")
     (tmp_path / "a" / "config.toml").write_text(other.partition("\n")[2])

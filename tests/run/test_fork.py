@@ -54,7 +54,9 @@ def test_another_learning_rate_from_the_same_weights_and_optimiser(parent: Path,
 @pytest.mark.slow
 def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(num_envs=6, num_steps=20)
-    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: env_state, obs, reward_statistics"):
+    with pytest.warns(
+        rljax.RljaxWarning, match="initialised anew, because the configuration changed: env_state, obs, reward_statistics"
+    ):
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a", checkpoint_every=120, keep=None)
     start, old = rljax.load_run(tmp_path / "a", checkpoint=1536).state, rljax.load_run(parent).state
     for field in ("params", "opt_state", "obs_statistics", "key", "eval_key"):
@@ -90,7 +92,7 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
 
 @pytest.mark.slow
 def test_a_normaliser_that_is_left_out_is_named(parent: Path, tmp_path: Path) -> None:
-    with pytest.warns(rljax.RljaxWarning, match="left out, since this configuration has none: obs_statistics"):
+    with pytest.warns(rljax.RljaxWarning, match="left out, because this configuration has none: obs_statistics"):
         rljax.fit(LONGER.replace(normalize_observations=False), fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
 
 
@@ -173,7 +175,9 @@ def test_what_a_policy_remembers_goes_on_with_the_episodes_under_way(remembers: 
         warnings.simplefilter("error")
         rljax.fit(config.replace(learning_rate=5e-4), fork=remembers, run_dir=tmp_path / "a", callback=lambda *_: True)
     assert_same_state(rljax.load_run(tmp_path / "a", checkpoint=48 * 25).state.carry, parent.carry)
-    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: carry, env_state, intrinsic, obs"):
+    with pytest.warns(
+        rljax.RljaxWarning, match="initialised anew, because the configuration changed: carry, env_state, intrinsic, obs"
+    ):
         rljax.fit(
             config.replace(env_params={"bit_reward": 1.0}), fork=remembers, run_dir=tmp_path / "b", callback=lambda *_: True
         )
@@ -185,7 +189,7 @@ def test_what_a_policy_remembers_goes_on_with_the_episodes_under_way(remembers: 
 def test_another_bonus_starts_anew_and_says_so(remembers: Path, tmp_path: Path) -> None:
     config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, intrinsic={"type": "rnd", "hidden": [8], "features": 4,
                                                                                      "learning_rate": 1e-4})  # fmt: skip
-    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: intrinsic$"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, because the configuration changed: intrinsic$"):
         rljax.fit(config, fork=remembers, run_dir=tmp_path / "a", callback=lambda *_: True)
     start, old = rljax.load_run(tmp_path / "a", checkpoint=48 * 25).state, rljax.load_run(remembers).state
     assert float(start.intrinsic.obs_statistics.count) == 0.0

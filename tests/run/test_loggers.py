@@ -100,7 +100,7 @@ def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
 def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(where: str, tmp_path: Path) -> None:
     failing, other = Failing(where), Recorder()
     with pytest.warns(
-        rljax.RljaxWarning, match="logger Failing failed and is switched off, training goes on: the server is gone"
+        rljax.RljaxWarning, match="logger Failing failed and is switched off; training continues: the server is gone"
     ) as caught:
         rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[failing, other])
     assert len([w for w in caught if w.category is rljax.RljaxWarning]) == 1

@@ -53,7 +53,7 @@ def test_a_fork_keeps_the_buffer_and_its_priorities(parent: Path, tmp_path: Path
 def test_a_buffer_that_does_not_fit_starts_empty_and_says_so(
     changes: dict[str, Any], anew: str, parent: Path, tmp_path: Path
 ) -> None:
-    with pytest.warns(rljax.RljaxWarning, match=f"made anew, since the configuration changed: {anew}"):
+    with pytest.warns(rljax.RljaxWarning, match=f"initialised anew, because the configuration changed: {anew}"):
         result = rljax.fit(LONGER.replace(**changes), fork=parent, run_dir=tmp_path / "a")
     start = rljax.load_run(tmp_path / "a", checkpoint=1536).state
     assert int(start.replay.size) == 0
@@ -80,7 +80,7 @@ def test_the_target_network_of_a_fork_moves_whatever_number_of_updates_it_brings
 
 
 def test_priorities_of_another_exponent_start_anew(parent: Path, tmp_path: Path) -> None:
-    with pytest.warns(rljax.RljaxWarning, match="made anew, since the configuration changed: priorities, replay"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, because the configuration changed: priorities, replay"):
         rljax.fit(LONGER.replace(priority_alpha=0.0), fork=parent, run_dir=tmp_path / "a")
 
 

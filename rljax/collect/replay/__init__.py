@@ -1,4 +1,4 @@
-"""Replay: ring buffers on the device, what is sampled from them, and priorities."""
+"""Replay: ring buffers on the device, samples from them, and priorities."""
 
 from rljax.collect.replay.buffer import (
     NStep,

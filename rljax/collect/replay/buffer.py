@@ -1,11 +1,11 @@
-"""Replay: ring buffers on the device, trees of arrays `[capacity, num_envs, ...]`, and what is sampled from them.
+"""Replay: ring buffers on the device, which are trees of arrays `[capacity, num_envs, ...]`, and samples from them.
 
 A row is one step of all N environments, so that a row is written at one place and each environment's steps follow each other.
 The buffer is part of an agent's state: it is saved, resumed and vmapped like everything else.
 
-Memory: `capacity * num_envs` times the bytes of one environment's step. Every array is kept in the dtype it is given in, so
-images should be uint8 (networks convert them), and masks are bool. A transition keeps its next observation too, which makes
-observations count twice: it is what a bootstrap at a truncation needs, where the row after belongs to another episode.
+Memory: `capacity * num_envs` times the bytes of one environment's step. Every array keeps its dtype, so images
+should be uint8 (networks convert them), and masks are bool. A transition also holds its next observation, so observations count
+twice: a bootstrap at a truncation needs it, where the next row belongs to another episode.
 
 Nothing here passes a buffer through `cond` or `where`: both would copy it.
 """
@@ -29,8 +29,8 @@ class Replay(struct.PyTreeNode):
 
     Attributes:
         data: tree of arrays `[capacity, num_envs, ...]`.
-        position: i32 [], the row that is written next.
-        size: i32 [], how many rows hold data.
+        position: index of the row that is written next, i32 [].
+        size: number of rows that hold data, i32 [].
     """
 
     data: Any
@@ -39,7 +39,7 @@ class Replay(struct.PyTreeNode):
 
     @property
     def capacity(self) -> int:
-        """Rows that fit."""
+        """Number of rows that the buffer can hold."""
         return int(jax.tree.leaves(self.data)[0].shape[0])
 
     @property
@@ -55,9 +55,10 @@ class Places(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """One step as learners from replay want it: of a row `[N, ...]`, of a buffer `[capacity, N, ...]`, of a sample `[B, ...]`.
+    """Transition for learning from replay, with leading axes `[N]` in a row, `[capacity, N]` in a buffer and `[B]` in a sample.
 
-    `next_obs` is before any reset; `next_mask` are the legal actions there, None where the environment has no masks.
+    `next_obs` is the observation before any reset; `next_mask` has the legal actions there, or None if the environment has no
+    mask.
     """
 
     obs: Any
@@ -70,7 +71,7 @@ class Transition(NamedTuple):
 
 
 class NStep(NamedTuple):
-    """n steps as one: arrays `[B, ...]`. The target of `obs, action` is `reward + discount * value(next_obs)`."""
+    """n-step transitions, arrays `[B, ...]`. The target of `obs, action` is `reward + discount * value(next_obs)`."""
 
     obs: Any
     action: Any
@@ -81,12 +82,12 @@ class NStep(NamedTuple):
 
 
 def init_replay(example: Any, capacity: int, num_envs: int) -> Replay:
-    """An empty buffer of `capacity` rows of `num_envs` environments.
+    """Return an empty buffer of `capacity` rows of `num_envs` environments.
 
     Args:
         example: one environment's step, a tree of arrays or `jax.ShapeDtypeStruct`s without leading axes.
-        capacity: rows.
-        num_envs: N.
+        capacity: number of rows.
+        num_envs: number of environments N.
     """
     data = jax.tree.map(lambda x: jnp.zeros((capacity, num_envs, *x.shape), x.dtype), example)
     return Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
@@ -106,10 +107,10 @@ def add_rows(replay: Replay, rows: Any) -> Replay:
 
 
 def _write(ring: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
-    """`new [K, ...]` into `ring [C, ...]` from `position` on, going on at 0 after the end.
+    """Write `new [K, ...]` into `ring [C, ...]` from `position` on, continuing at 0 after the end.
 
-    As slices and not as a scatter, which is a loop over rows on the CPU: one slice that ends at the end of the ring at the
-    latest, and where K > 1 may wrap, one at its beginning. What they cover too much is written back as it was.
+    It writes slices, because a scatter is a loop over rows on the CPU: one slice that ends at the end of the ring at the latest,
+    and for K > 1, which may wrap, one at its beginning. Rows of a slice that are not new are written back unchanged.
     """
     count, capacity = new.shape[0], ring.shape[0]
     new = new.astype(ring.dtype)
@@ -133,14 +134,15 @@ def num_windows(replay: Replay, length: int = 1) -> jax.Array:
 
 
 def sample_windows(replay: Replay, bits: jax.Array, length: int = 1) -> Places:
-    """Uniformly drawn windows of `length` rows, with replacement; none spans the place that is written next.
+    """Draw windows of `length` rows uniformly, with replacement; no window spans the row that is written next.
 
-    A buffer with no such window gives places whose rows hold no data: check `num_windows` (learners wait for `learning_starts`).
+    If the buffer has no such window, the result points to rows without data: check `num_windows` (algorithms wait for
+    `learning_starts`).
 
     Args:
         replay: the buffer.
-        bits: random bits u32 `[B]`, so that those of many samples are drawn at once.
-        length: rows in a window.
+        bits: random bits u32 `[B]`, which the caller can draw for many samples at once.
+        length: number of rows in a window.
     """
     # Modulo of 32 bits: the bias is below size / 2^32.
     index = (bits % jnp.maximum(num_windows(replay, length), 1).astype(jnp.uint32)).astype(jnp.int32)
@@ -150,14 +152,14 @@ def sample_windows(replay: Replay, bits: jax.Array, length: int = 1) -> Places:
 
 
 class OnlineQueue(struct.PyTreeNode):
-    """Which sequences of each stream were sampled for a first time already (the online queue of DreamerV3's replay: Hafner et
-    al., 2025, Methods).
+    """Online queue of DreamerV3's replay: counters that tell which sequences were not sampled yet (Hafner et al., 2025, Methods).
 
-    Counters only, none of which depends on what is drawn: where those of `Replay` stay scalars under vmap over seeds, these do.
+    The counters do not depend on random numbers, so under vmap over seeds they stay scalars where those of `Replay` do.
 
     Attributes:
-        written: i32 [], rows added since the start; whoever adds rows counts them: `queue.replace(written=queue.written + K)`.
-        taken: i32 [], sequences handed out, or lost because the ring overwrote them first.
+        written: number of rows added since the start, i32 []; after adding K rows, call `queue.replace(written=queue.written +
+            K)`.
+        taken: number of sequences that were sampled, or overwritten before they could be, i32 [].
     """
 
     written: jax.Array
@@ -165,23 +167,23 @@ class OnlineQueue(struct.PyTreeNode):
 
 
 def init_online_queue() -> OnlineQueue:
-    """The queue of an empty buffer."""
+    """Return the queue of an empty buffer."""
     return OnlineQueue(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def sample_online(replay: Replay, queue: OnlineQueue, bits: jax.Array, length: int) -> tuple[Places, OnlineQueue]:
-    """Windows of `length + 1` rows, the first of them context: new sequences first, each once, and uniform ones for the rest.
+    """Sample windows of `length + 1` rows, of which the first is context: new sequences once each, then uniformly drawn ones.
 
-    The trained rows of new sequences tile each stream: counted from the start, number c of an environment has the context row
-    `c * length` and trains on the `length` rows after it. They come in the order in which they were written, environment by
-    environment; those whose context row is overwritten are passed over. What is not new is drawn by `sample_windows`, and as
-    there the buffer has to hold a window: check `num_windows(replay, length + 1)`.
+    The trained rows of new sequences tile each environment's stream: sequence c has the context row `c * length`, counted from
+    the start, and trains on the `length` rows after it. New sequences come in the order in which they were written, environment
+    by environment; sequences whose context row was overwritten are skipped. The remaining windows are drawn by `sample_windows`,
+    for which the buffer must hold at least one: check `num_windows(replay, length + 1)`.
 
     Args:
         replay: the buffer.
-        queue: of this buffer; its `written` counts the rows added to it. Exact below 2^31 rows and as many sequences.
+        queue: the queue of this buffer; its `written` counts the rows added. Exact below 2^31 rows and sequences.
         bits: random bits u32 `[B]`.
-        length: L, trained rows in a sequence.
+        length: number of trained rows in a sequence.
 
     Returns:
         `(places [B], queue)`; take them with `take_windows(replay, places, length + 1)`.
@@ -201,11 +203,11 @@ def sample_online(replay: Replay, queue: OnlineQueue, bits: jax.Array, length: i
 
 
 def read_apart(read: Callable[[jax.Array], T], bits: jax.Array, wanted: jax.Array) -> T:
-    """`read(bits)` where `wanted`, else zeros; for reads of a buffer that the same program has just written to.
+    """Return `read(bits)` if `wanted`, else zeros, without a copy of a buffer that the same program has just written to.
 
-    XLA fuses a write into the gather that follows it. The gather then reads the ring as it was before the write, so it must be
-    kept: the whole buffer is copied in every turn. A loop that is entered once or not at all is a boundary to fusion, and its
-    counter added to the bits keeps the read inside.
+    XLA fuses a write into the gather that follows it. The gather then reads the ring as it was before the write, so XLA keeps
+    that ring and copies the whole buffer each time. A loop with at most one iteration prevents the fusion, and adding its counter
+    to the bits keeps the read inside the loop.
 
     Args:
         read: `bits -> tree of arrays`.
@@ -217,12 +219,12 @@ def read_apart(read: Callable[[jax.Array], T], bits: jax.Array, wanted: jax.Arra
 
 
 def take(replay: Replay, places: Places) -> Any:
-    """The steps at `places`, a tree of arrays `[B, ...]`."""
+    """Return the steps at `places`, a tree of arrays `[B, ...]`."""
     return jax.tree.map(lambda x: x[places.row, places.env], replay.data)
 
 
 def take_windows(replay: Replay, places: Places, length: int) -> Any:
-    """The `length` steps from each of `places` on, a tree of arrays `[B, length, ...]`."""
+    """Return the `length` steps from each of `places` on, a tree of arrays `[B, length, ...]`."""
     rows = _window(replay, places, length)
     return jax.tree.map(lambda x: x[rows, places.env[:, None]], replay.data)
 
@@ -232,7 +234,7 @@ def _window(replay: Replay, places: Places, length: int) -> jax.Array:
 
 
 def put_windows(replay: Replay, places: Places, values: Any) -> Replay:
-    """Write `values [B, length, ...]` back over the windows from `places` on: a learner's own notes on what it sampled.
+    """Overwrite the windows from `places` on with `values [B, length, ...]`, such as latent states that a learner recomputed.
 
     `values` has the structure of `replay.data`, with None for the parts that stay as they are.
     """
@@ -254,21 +256,21 @@ def take_n_step(
     gamma: float | jax.Array,
     scale: Callable[[jax.Array], jax.Array] | None = None,
 ) -> NStep:
-    """n-step transitions (Sutton, 1988; Mnih et al., 2016) from each of `places` on, in a buffer of `Transition`.
+    """Return n-step transitions (Sutton, 1988; Mnih et al., 2016) from each of `places` on, in a buffer of `Transition`.
 
-    With m <= n the steps to the end of the episode, or n:
+    With m the number of steps to the end of the episode, at most n:
 
         reward   = r_0 + gamma r_1 + ... + gamma^(m-1) r_(m-1)
         discount = gamma^m, or 0 where step m-1 terminated
 
-    and `next_obs` is where step m-1 led: of a truncated episode its final observation.
+    and `next_obs` is the observation that step m-1 led to; in a truncated episode, its final observation.
 
     Args:
-        replay: its data are a `Transition`.
+        replay: a buffer whose data are a `Transition`.
         places: starts of windows of n rows, from `sample_windows(replay, bits, n)`.
-        n: steps.
+        n: number of steps.
         gamma: discount per step.
-        scale: what each reward counts as, elementwise (a normaliser's clip, say); None: as it is.
+        scale: elementwise function of rewards, such as a normaliser's; None: the rewards are used as they are.
     """
     data: Transition = replay.data
     gamma = jnp.asarray(gamma, jnp.float32)

@@ -1,4 +1,4 @@
-"""Samples of a replay buffer that are more than single steps: sequences, trajectories, and steps grouped by their episode."""
+"""Sample sequences and trajectories from a replay buffer, and group its steps by episode."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Sequences(NamedTuple):
 
 
 def sample_sequences(replay: Replay, bits: jax.Array, length: int) -> Sequences:
-    """`length` steps that follow each other, for models with a memory; episodes may end and begin inside.
+    """Sample sequences of `length` consecutive steps, for models with memory; episodes may end and begin within a sequence.
 
     Args:
         replay: its data are a `Transition`, or any structure with fields `terminated` and `truncated`.
         bits: random bits u32 `[B]`.
-        length: L.
+        length: number of steps L.
     """
     data = take_windows(replay, sample_windows(replay, bits, length), length)
     ended = data.terminated | data.truncated
@@ -31,22 +31,24 @@ def sample_sequences(replay: Replay, bits: jax.Array, length: int) -> Sequences:
 
 
 class Trajectories(NamedTuple):
-    """Pieces of single episodes: `data` a tree of arrays `[B, L, ...]`; `valid` bool `[B, L]`, False after the piece's end."""
+    """Parts of single episodes: `data` is a tree of arrays `[B, L, ...]`; `valid`, bool `[B, L]`, is False after the end of the
+    part.
+    """
 
     data: Any
     valid: jax.Array
 
 
 def sample_trajectories(replay: Replay, bits: jax.Array, max_length: int) -> Trajectories:
-    """The episodes that uniformly drawn steps belong to, from their first step on.
+    """Sample the episodes of uniformly drawn steps, from their first step in the buffer on.
 
-    An episode is as long as the buffer holds it, and at most `max_length` steps: of a longer one its first steps, or where the
-    drawn step is not among these the piece that ends with it.
+    At most `max_length` steps of an episode are returned: its first steps or, if the drawn step is not among them, the steps that
+    end with the drawn one.
 
     Args:
         replay: its data are a `Transition`, or any structure with fields `terminated` and `truncated`.
         bits: random bits u32 `[B]`.
-        max_length: L.
+        max_length: largest number of steps L.
     """
     drawn, capacity = sample_windows(replay, bits), replay.capacity
     age = (drawn.row - (replay.position - replay.size)) % capacity
@@ -63,9 +65,8 @@ def sample_trajectories(replay: Replay, bits: jax.Array, max_length: int) -> Tra
 
 
 def episode_ids(replay: Replay) -> jax.Array:
-    """A number for the episode of each step, i32 `[capacity, num_envs]`, -1 where a row holds no data.
-
-    Steps of one episode share a number, no two episodes do, of any environment; for `group_by`.
+    """Number the episode of each step, i32 `[capacity, num_envs]`, for `group_by`; -1 where a row holds no data. Each episode of
+    each environment has its own number.
     """
     order = (replay.position - replay.size + jnp.arange(replay.capacity)) % replay.capacity
     ended = (replay.data.terminated | replay.data.truncated)[order]
@@ -76,19 +77,19 @@ def episode_ids(replay: Replay) -> jax.Array:
 
 
 class Groups(NamedTuple):
-    """For each group the places of its members among the keys, i32 `[G, M]`, and which of these are members, bool `[G, M]`."""
+    """Indices of each group's members among the keys, i32 `[G, M]`, and which of these entries are members, bool `[G, M]`."""
 
     place: jax.Array
     valid: jax.Array
 
 
 def group_by(keys: jax.Array, groups: jax.Array, max_size: int) -> Groups:
-    """The members of each group, in their order: those i with `keys[i] == groups[g]`, the first `max_size` of them.
+    """Return the first `max_size` members of each group: indices i with `keys[i] == groups[g]`, in ascending order.
 
     Args:
-        keys: i32 `[B]`, the group of each member (an episode, an opponent, a task).
-        groups: i32 `[G]`, which groups.
-        max_size: M.
+        keys: group of each index (an episode, an opponent, a task), i32 `[B]`.
+        groups: groups to look up, i32 `[G]`.
+        max_size: largest number of members M.
     """
     order = jnp.argsort(keys, stable=True)
     sorted_keys = keys[order]

@@ -10,16 +10,17 @@ from rljax.collect.replay.buffer import Places, Replay
 
 
 class Priorities(struct.PyTreeNode):
-    """Sampling weights of the steps of a buffer (Schaul et al., 2016), to the power alpha already.
+    """Sampling weights of the steps in a buffer: priorities to the power alpha (Schaul et al., 2016).
 
-    Two levels of sums instead of a binary tree, for n steps in blocks of about sqrt(n): a draw is two cumulative sums and not a
-    chain of log2(n) gathers that wait for each other, which is what costs under vmap and on a GPU. The sum of a block is made
-    anew from its leaves where one of these changes, so rounding never builds up as it does in trees that add differences.
+    Instead of a binary tree there are two levels of sums, over blocks of about sqrt(n) of the n steps. A draw then takes two
+    cumulative sums instead of a chain of log2(n) dependent gathers, which are slow under vmap and on a GPU. The sum of a block is
+    recomputed from its leaves when one of them changes, so rounding errors do not accumulate, as they do in trees that add
+    differences.
 
     Attributes:
         leaves: f32 `[blocks, rows per block, num_envs]`; 0 for steps that may not be drawn.
         sums: f32 `[blocks]`.
-        largest: f32 [], the largest weight so far: that of steps which no learner has looked at yet.
+        largest: largest weight so far, f32 []; new steps get this weight.
     """
 
     leaves: jax.Array
@@ -28,36 +29,38 @@ class Priorities(struct.PyTreeNode):
 
 
 def init_priorities(capacity: int, num_envs: int) -> Priorities:
-    """Weights of an empty buffer."""
+    """Return the weights of an empty buffer."""
     rows = max(1, min(capacity, round((capacity / num_envs) ** 0.5)))
     blocks = -(-capacity // rows)
     return Priorities(jnp.zeros((blocks, rows, num_envs)), jnp.zeros(blocks), jnp.ones(()))
 
 
 def add_priorities(priorities: Priorities, replay: Replay, count: int, n: int = 1) -> Priorities:
-    """Make what `add_rows` wrote drawable, with the largest weight; call it after that, with its result.
+    """Give new rows the largest weight, so that they can be drawn; call it after `add_rows`, with its result.
 
-    Of windows of n rows the last n - 1 are not whole yet: their turn comes with the rows that complete them.
+    With windows of n rows, the windows that start in the last n - 1 rows are incomplete; they get a weight with the rows that
+    complete them.
 
     Args:
-        priorities: of `replay`.
+        priorities: weights of `replay`.
         replay: the buffer after `count` rows were added.
-        count: K.
-        n: rows in a window.
+        count: number of added rows.
+        n: number of rows in a window.
     """
     per_block = priorities.leaves.shape[1]
 
     def set_row(age: jax.Array, priorities: Priorities) -> Priorities:
         row = (replay.position - 1 - age) % replay.capacity
         weight = jnp.where((age >= n - 1) & (age < replay.size), priorities.largest, 0.0)
-        # Read, changed and written as a block: a sum read from the leaves after the write would have them copied (`read_apart`).
+        # Read, change and write whole blocks: reading the leaves after the write, for their sum, would copy them (see
+        # `read_apart`).
         block = priorities.leaves[row // per_block].at[row % per_block].set(weight)
         return priorities.replace(
             leaves=jax.lax.dynamic_update_index_in_dim(priorities.leaves, block, row // per_block, 0),
             sums=priorities.sums.at[row // per_block].set(jnp.sum(block)),
         )
 
-    # From the newest row (age 0) to the oldest that is now whole; those that were whole before keep their weights.
+    # From the newest row (age 0) to the oldest window that is now complete; windows that were complete keep their weights.
     return jax.lax.fori_loop(0, min(count + n - 1, replay.capacity), set_row, priorities)
 
 
@@ -65,7 +68,7 @@ def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Place
     """Draw B steps in proportion to their weights, one from each of B equal parts of the total (Schaul et al., 2016, app. B.2.1).
 
     Args:
-        priorities: with at least one weight above 0.
+        priorities: weights, of which at least one is above 0.
         uniform: f32 `[B]` in [0, 1).
 
     Returns:
@@ -86,12 +89,12 @@ def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Place
 
 
 def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
-    """`x` within [0, limit): rounding must not point past the last weight, nor at one that is 0."""
+    """Clip `x` to [0, limit), so that rounding neither points past the last weight nor at a weight of 0."""
     return jnp.clip(x, 0.0, limit * (1.0 - 2.0**-22))
 
 
 def update_priorities(priorities: Priorities, places: Places, weight: jax.Array) -> Priorities:
-    """Set the weights of sampled steps: `weight` f32 `[B]`, to the power alpha already."""
+    """Set the weights of sampled steps: `weight` f32 `[B]` is the priority to the power alpha."""
     per_block = priorities.leaves.shape[1]
     block = places.row // per_block
     leaves = priorities.leaves.at[block, places.row % per_block, places.env].set(weight)
@@ -100,12 +103,13 @@ def update_priorities(priorities: Priorities, places: Places, weight: jax.Array)
 
 
 def importance_weights(probability: jax.Array, num_steps: jax.Array, beta: float | jax.Array) -> jax.Array:
-    """Return weights that undo the bias of a prioritised sample: `(num_steps * probability)^-beta` over their maximum (eq. 3.4).
+    """Return the weights that correct the bias of prioritised sampling: `(num_steps * probability)^-beta`, divided by their
+    maximum (eq. 3.4).
 
     Args:
         probability: f32 `[B]`, from `sample_priorities`.
-        num_steps: how many steps could have been drawn, from `num_windows`.
-        beta: 1 undoes all of it.
+        num_steps: number of steps that could have been drawn, from `num_windows`.
+        beta: exponent; 1 corrects the bias fully.
     """
     weight = (jnp.maximum(probability, jnp.finfo(jnp.float32).tiny) * num_steps) ** -jnp.asarray(beta, jnp.float32)
     return weight / jnp.max(weight)

@@ -194,7 +194,7 @@ def _check_files(path: Path, sums: Mapping[str, tuple[int, int]]) -> None:
         except OSError as error:
             raise CheckpointError(f"checkpoint {path}: {name} cannot be read: {error.strerror}") from None
         if not same:
-            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not as it was written")
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} differs from what was written")
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def read_config(folder: Path, /, **overrides: Any) -> Any:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     if first.startswith(CHECKSUM_LINE.encode()) and first != _checksum_line(text).encode():
         raise ConfigError(
-            f"{file}: is not as it was written (its checksum does not match); to use it as it is, remove its first line"
+            f"{file}: differs from what was written (its checksum does not match); to use it anyway, remove its first line"
         )
     try:
         return load_config(file, **overrides)

@@ -179,7 +179,7 @@ def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
         raise OtherFormatError(table)
     problem = _problem(table, fields, known_only=not sealed)
     if problem is None and sealed and not whole_table:
-        problem = "is not as it was written (its checksum does not match)"
+        problem = "differs from what was written (its checksum does not match)"
     if problem is not None:
         raise DamagedError(problem)
     return {name: table.get(name) for name in fields} | table

@@ -152,7 +152,7 @@ def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Pl
         how = {"seeds": table["seeds"], "search": table["search"], "samples": samples}
         space, episodes = parse_space(table["space"]), table["episodes"]
     except (KeyError, AttributeError) as error:
-        raise ConfigError(f"{folder / SWEEP_FILE}: is not as it was written ({first_line(error)})") from None
+        raise ConfigError(f"{folder / SWEEP_FILE}: differs from what was written ({first_line(error)})") from None
     try:
         check_counts(episodes=episodes)
         return plan_sweep(config, space, **how, max_runs=MAX_STORED_RUNS, make_agent=make_agent), episodes

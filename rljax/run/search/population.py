@@ -204,7 +204,7 @@ class Population:
                     self.scores[name] = np.where(np.isfinite(new), new, self.scores[name])
             if NO_ACTION in names and (rows[:, :, names.index(NO_ACTION)] > 0).any():
                 name = env_name(self.programs.config)
-                raise TrainingError(f"stopped: action_mask of {name} allowed no action (of some head) in an episode that goes on")
+                raise TrainingError(f"stopped: action_mask of {name} allowed no action (of some head) in an unfinished episode")
             self.failed |= bad_losses(rows, names)[0].any((0, 2))
             self.done += length
 

@@ -83,7 +83,9 @@ def check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mappi
     """Refuse a study with other settings: its trials would be ranked with ours."""
     what = dump_config(config) + repr({name: str(x) for name, x in space.items()}) + repr(dict(same))
     if study.user_attrs.get("rljax", what) != what:
-        raise ConfigError("this storage has a study of another configuration, space, seeds, episodes or pruner: give another one")
+        raise ConfigError(
+            "this storage has a study of another configuration, space, seeds, episodes or pruner: choose another storage"
+        )
     study.set_user_attr("rljax", what)
 
 

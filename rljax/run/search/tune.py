@@ -324,5 +324,5 @@ def read_tune(folder: Path) -> tuple[Config, dict[str, Any], str | None, dict[st
         if not isinstance(storage, str | None):
             raise TypeError(f"storage = {storage!r}")
     except (KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{folder / TUNE_FILE}: is not as it was written ({first_line(error)})") from None
+        raise ConfigError(f"{folder / TUNE_FILE}: differs from what was written ({first_line(error)})") from None
     return load_config(folder / CONFIG_FILE), space, storage, same

@@ -81,14 +81,14 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         ("sweep.toml", b"a = [" + b"[" * 5000, "sweep.toml: "),
         ("sweep.toml", b"seeds = " + b"9" * 5000, "sweep.toml: "),
         ("sweep.toml", b"\xff", "sweep.toml: "),
-        ("sweep.toml", b"seeds = 1000000000000", "is not as it was written"),
+        ("sweep.toml", b"seeds = 1000000000000", "differs from what was written"),
         (
             "sweep.toml",
             b"seeds = 100000000\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {}",
             "more than max_runs",
         ),
         ("sweep.toml", b"seeds = 1\nsearch = 'grid'\nsamples = 'none'\nepisodes = 'x'\nspace = {}", "episodes = 'x': expected"),
-        ("sweep.toml", b"seeds = 1\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = 3", "is not as it was written"),
+        ("sweep.toml", b"seeds = 1\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = 3", "differs from what was written"),
     ],
 )
 def test_damaged_files_of_a_sweep_are_one_line(file: str, text: bytes, message: str, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
             rljax.resume_tune(tmp_path / "a", trials=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
     (tmp_path / "a" / "tune.toml").write_text(tomli_w.dumps({**table, "storage": 3}))
-    with pytest.raises(rljax.ConfigError, match=r"tune.toml: is not as it was written \(TypeError: storage = 3\)"):
+    with pytest.raises(rljax.ConfigError, match=r"tune.toml: differs from what was written \(TypeError: storage = 3\)"):
         rljax.resume_tune(tmp_path / "a", trials=1)
 
 
