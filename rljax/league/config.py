@@ -28,6 +28,9 @@ class GameConfig(PPOConfig):
     )
     num_envs: int = static(default=256, doc="games played at once, of all learners together", gt=0)
     num_steps: int = static(default=32, doc="steps per game in one rollout", gt=0)
+    upgo_coef: float | None = leaf(  # not none, so that the recorded configurations of games stay those of their presets
+        default=0.0, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
+    )
     final_ent_coef: float | None = leaf(
         default=None, doc="move the weight of the entropy bonus linearly to this, at the end; none: it stays", ge=0
     )

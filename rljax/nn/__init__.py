@@ -9,6 +9,6 @@
 - `layers`: perceptron, RMSNorm, FiLM, activations
 - `transforms`: symlog, symexp, two-hot
 - `vae`: beta-VAE
-- `actions`, `composite`: actions from the outputs of a network, one record for all policies; heads that see the actions of earlier heads
+- `actions`, `composite`: from outputs to actions, one record for all policies; heads that see the actions of earlier heads
 - `initializers`: orthogonal, without LAPACK
 """
