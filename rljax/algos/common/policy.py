@@ -222,7 +222,6 @@ def policy_act(parts: PolicyParts) -> Act:
         obs = join_privileged(public, zeros)
         outputs, _, carry = policy_and_value(parts, state.params, normalize_obs(state, obs), carry)
         distribution = parts.head.distribution(outputs, mask)
-        action = distribution.mode() if deterministic else parts.head.sample(distribution, parts.head.noise(key, batch))
-        return parts.head.to_env(action), carry
+        return parts.head.to_env(parts.head.choose(distribution, key, batch, deterministic)), carry
 
     return act
