@@ -80,14 +80,18 @@ class DQNConfig(OffPolicyConfig, EpsilonConfig):
     network: Any = static(
         default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module"
     )
-    epsilon_steps: float = leaf(default=10_000.0, doc="environment steps over which that share falls linearly", gt=0)
-    double: bool = static(default=False, doc="choose the next action by the online network, value it by the target's")
-    dueling: bool = static(default=False, doc="split the last layer into value and advantages")
-    n_step: int = static(default=1, doc="rewards summed up in a target before it bootstraps", gt=0)
-    huber_delta: float | None = leaf(default=1.0, doc="errors beyond this count linearly; none: squared loss", gt=0)
-    prioritized: bool = static(default=False, doc="sample in proportion to the last error of a transition")
-    priority_alpha: float = leaf(default=0.6, doc="exponent of the errors; 0 is uniform", ge=0)
-    priority_beta: float = leaf(default=0.4, doc="exponent of the importance weights at the start; rises to 1", ge=0, le=1)
+    epsilon_steps: float = leaf(default=10_000.0, doc="number of environment steps over which epsilon decreases linearly", gt=0)
+    double: bool = static(
+        default=False, doc="double Q-learning: choose the next action by the online network and evaluate it by the target network"
+    )
+    dueling: bool = static(default=False, doc="duelling network: the last layer gives the value and the advantages")
+    n_step: int = static(default=1, doc="number of rewards in a target before it bootstraps", gt=0)
+    huber_delta: float | None = leaf(
+        default=1.0, doc="the loss is linear for errors beyond this (Huber); none: squared loss", gt=0
+    )
+    prioritized: bool = static(default=False, doc="prioritised replay: sample transitions in proportion to their last error")
+    priority_alpha: float = leaf(default=0.6, doc="exponent of the errors in the priorities; 0 samples uniformly", ge=0)
+    priority_beta: float = leaf(default=0.4, doc="initial exponent of the importance weights; it rises to 1", ge=0, le=1)
 
     @property
     def window(self) -> int:
@@ -120,7 +124,7 @@ class DQNState(NormalizedState, kw_only=True):
 
 
 class DQNNoise(NamedTuple):
-    """All that is random in one turn; with a leading axis those of many.
+    """Random numbers of one turn, or of several turns with a leading axis.
 
     Attributes:
         action: bits u32 `[train_every, N, 2]`, for `epsilon_greedy`.
@@ -146,7 +150,7 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
     example = transition_example(env, env_params, jax.ShapeDtypeStruct((), jnp.int32))
     check_replay_memory(config, example)
     if config.dueling and isinstance(config.network, nn.Module):
-        raise ConfigError("dueling = True: only for a network given as a table; a Module is used as it is")
+        raise ConfigError("dueling = true: needs a network given as a table; a Module is used as it is")
     network = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
     return DQNParts(config, env, env_params, network)
 
@@ -220,7 +224,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     def uniform(bits: jax.Array) -> NStep:
         return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
 
-    # One gather for all gradient steps; with priorities each sample waits for the errors of the step before.
+    # One gather for all gradient steps; with priorities, each sample depends on the errors of the previous step.
     samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
 
     def update(i: jax.Array, state: DQNState) -> tuple[DQNState, Metrics]:

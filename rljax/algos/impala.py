@@ -1,9 +1,9 @@
 """IMPALA's actor-critic with V-trace (Espeholt et al., 2018), and the upgoing policy gradient of AlphaStar
 (Vinyals et al., 2019).
 
-In one compiled program the actor is never behind the learner of itself: `policy_lag` says by how many iterations it shall be, and
-further passes over a rollout (`num_epochs`) are off-policy too. V-trace is worked out anew, with the present policy and values,
-in every gradient step.
+In one compiled program the actor does not lag behind the learner by itself, so `policy_lag` sets a lag in iterations. Further
+passes over a rollout (`num_epochs`) are off-policy, too. Every gradient step recomputes V-trace with the current policy and
+values.
 
 One iteration is `impala_collect` then `impala_update`; both are public, so a user can own the loop:
 
@@ -49,17 +49,21 @@ from rljax.nn.policy import Policy
 
 @algorithm("impala")
 class ImpalaConfig(PolicyConfig):
-    """V-trace actor-critic. Weights of the losses are those of the paper; the optimiser is Adam."""
+    """V-trace actor-critic. The weights of the losses are the paper's; the optimiser is Adam."""
 
     num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
     num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
     learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
-    rho_bar: float = leaf(default=1.0, doc="bound of the importance weights of errors and of the policy gradient", gt=0)
-    c_bar: float = leaf(default=1.0, doc="bound of the importance weights of the traces", ge=0)
+    rho_bar: float = leaf(
+        default=1.0, doc="upper bound of the importance weights of value errors and of the policy gradient", gt=0
+    )
+    c_bar: float = leaf(default=1.0, doc="upper bound of the importance weights of the traces", ge=0)
     vtrace_lambda: float = leaf(default=1.0, doc="trace decay of the V-trace targets", ge=0, le=1)
-    policy_lag: int = static(default=0, doc="the policy that collects is the one of this many iterations ago", ge=0)
-    off_policy_correction: bool = static(default=True, doc="false: as if every action were the present policy's own")
+    policy_lag: int = static(default=0, doc="age in iterations of the policy that collects experience", ge=0)
+    off_policy_correction: bool = static(
+        default=True, doc="whether to correct for an older policy; false treats every action as taken by the current policy"
+    )
 
     def check_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
@@ -119,7 +123,7 @@ def impala_parts(config: ImpalaConfig) -> ImpalaParts:
 
 
 def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
-    """The state before the first iteration; before it, too, the policy was the first one."""
+    """Return the state before the first iteration; policies from before it, for `policy_lag`, are the initial one."""
     config = parts.config
     params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
     params = parts.policy.init(params_key, fields["obs"])
@@ -141,7 +145,7 @@ def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState,
     """Step the environments `num_steps` times with the policy of `policy_lag` iterations ago."""
     params, before = behaviour_params(state), state.carry
     collected, steps = policy_rollout(parts, state, params)
-    # Observations are standardised by the statistics of today, for both policies: what the actor saw is what it acted upon.
+    # Both policies get observations standardised by the current statistics, which are those that the actor acted on.
     outputs, _ = rollout_outputs(parts, params, normalize_obs(state, steps.obs), steps.carry)
     log_prob = parts.head.distribution(outputs, steps.mask).log_prob(steps.action)
     return collected, ImpalaRollout(steps, log_prob, before)

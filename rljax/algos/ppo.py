@@ -49,12 +49,18 @@ from rljax.nn.policy import Policy
 class PPOConfig(HeadConfig):
     """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
 
-    clip_eps: float = leaf(default=0.2, doc="how far the probability ratio may move", gt=0)
-    vf_clip_eps: float | None = leaf(default=0.2, doc="how far a value may move in one update; none: as far as it likes", gt=0)
-    dual_clip: float | None = leaf(default=None, doc="lower bound c > 1 on the objective of bad actions, in advantages", gt=1)
+    clip_eps: float = leaf(default=0.2, doc="clip range of the probability ratio around 1", gt=0)
+    vf_clip_eps: float | None = leaf(default=0.2, doc="clip range of a value's change in the value loss; none: no clipping", gt=0)
+    dual_clip: float | None = leaf(
+        default=None,
+        doc="dual clip: lower bound of the objective for negative advantages, c > 1 times the advantage; none: no bound",
+        gt=1,
+    )
     normalize_advantages: bool = static(default=True, doc="standardise the advantages of each minibatch")
     target_kl: float | None = leaf(
-        default=None, doc="skip the rest of an iteration's updates once the policy has moved this far", gt=0
+        default=None,
+        doc="skip the remaining gradient steps of an iteration once the approximate KL divergence exceeds this; none: never",
+        gt=0,
     )
 
 
@@ -86,7 +92,7 @@ class PPOState(NormalizedState, kw_only=True):
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments, with what the policy that took them thought. Arrays are `[T, N, ...]`.
+    """T steps of N environments, with the values and log-probabilities of the policy that took them. Arrays are `[T, N, ...]`.
 
     With several value heads the values are `[T, N, K]`. `carry` is what the policy remembered before the first step, `[N, ...]`.
     """
@@ -169,7 +175,7 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     state, steps = policy_rollout(parts, state, state.params, parts.keep)
     obs, next_obs = normalize_obs(state, steps.obs), normalize_obs(state, steps.next_obs)
     outputs, value = rollout_outputs(parts, state.params, obs, steps.carry)
-    # Seen with the memory of its own episode, also where that ended.
+    # Evaluated with the memory of its own episode, even if that ended.
     _, next_value, _ = policy_and_value(parts, state.params, next_obs, steps.carry)
     if parts.intrinsic is not None:
         # The bonus's stream goes on with the next episode (see `reward_streams`).

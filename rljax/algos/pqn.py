@@ -45,7 +45,7 @@ from rljax.core.keys import draw
 
 @algorithm("pqn")
 class PQNConfig(OnPolicyConfig, EpsilonConfig):
-    """Parallelised Q-learning for discrete actions. Defaults are near the authors' for small problems."""
+    """Parallelised Q-learning for discrete actions. The defaults are close to the authors' for small problems."""
 
     num_envs: int = static(default=32, doc="environments stepped in parallel", gt=0)
     num_steps: int = static(default=32, doc="steps per environment in one rollout", gt=0)
@@ -58,7 +58,9 @@ class PQNConfig(OnPolicyConfig, EpsilonConfig):
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=10.0, doc="clip the global gradient norm", gt=0)
     huber_delta: float | None = leaf(
-        default=None, doc="errors beyond this count linearly, so that rare falls upset little; none: squared loss", gt=0
+        default=None,
+        doc="the loss is linear for errors beyond this (Huber), which limits the effect of rare failures; none: squared loss",
+        gt=0,
     )
     q_lambda: float = leaf(default=0.65, doc="trace decay of the returns; 0 is one-step Q-learning", ge=0, le=1)
 

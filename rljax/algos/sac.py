@@ -60,31 +60,35 @@ from rljax.core.state import buffer, copy_of_params
 
 @algorithm("sac")
 class SACConfig(OffPolicyConfig):
-    """Soft actor-critic for continuous or discrete actions. `max_grad_norm` is that of all parameters, temperature included."""
+    """Soft actor-critic for continuous or discrete actions. `max_grad_norm` bounds the gradient of all parameters together,
+    including the temperature.
+    """
 
     num_envs: int = static(default=1, doc="environments stepped in parallel", gt=0)
     buffer_size: int = static(default=100_000, doc="transitions in the replay buffer, floored to whole rows of num_envs", gt=0)
     batch_size: int = static(default=256, doc="transitions in a gradient step", gt=0)
     learning_starts: int = static(
-        default=5_000, doc="transitions in the buffer before the first gradient step; until then actions are uniform", ge=0
+        default=5_000,
+        doc="number of transitions in the buffer before the first gradient step; until then actions are uniform",
+        ge=0,
     )
     learning_rate: float = leaf(default=3e-4, doc="Adam step size", ge=0)
-    critic_learning_rate: float | None = leaf(default=None, doc="that of the critics; none: learning_rate", ge=0)
-    temperature_learning_rate: float | None = leaf(default=None, doc="that of the temperature; none: learning_rate", ge=0)
+    critic_learning_rate: float | None = leaf(default=None, doc="step size of the critics; none: learning_rate", ge=0)
+    temperature_learning_rate: float | None = leaf(default=None, doc="step size of the temperature; none: learning_rate", ge=0)
     network: Any = static(
         default=FrozenDict({"hidden": (256, 256)}),
-        doc="of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or for "
-        "discrete actions a Module",
+        doc="networks of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or "
+        "a Module (discrete actions)",
     )
-    n_step: int = static(default=1, doc="rewards summed up in a target before it bootstraps", gt=0)
+    n_step: int = static(default=1, doc="number of rewards in a target before it bootstraps", gt=0)
     temperature: float | None = leaf(default=None, doc="fixed weight of the entropy; none: learned", gt=0)
-    init_temperature: float = leaf(default=1.0, doc="weight of the entropy at the start, where it is learned", gt=0)
+    init_temperature: float = leaf(default=1.0, doc="initial weight of the entropy, if it is learned", gt=0)
     target_entropy: float | None = leaf(
         default=None,
-        doc="entropy that the temperature is learned for; none: -dimensions of a Box; of a Discrete see target_entropy_ratio",
+        doc="target of the policy's entropy; none: minus the dimension of a Box; for a Discrete, see target_entropy_ratio",
     )
     target_entropy_ratio: float = leaf(
-        default=0.89, doc="target_entropy of a Discrete as a share of that of uniform legal actions", ge=0, le=1
+        default=0.89, doc="target of the entropy for a Discrete, as a share of the entropy of uniform legal actions", ge=0, le=1
     )
 
     @property

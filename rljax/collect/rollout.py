@@ -50,7 +50,7 @@ def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: in
 
 
 class EnvironmentNoise(NamedTuple):
-    """All that N environments draw in T steps.
+    """Random numbers of N environments for T steps.
 
     Attributes:
         step_key: random keys `[T, N]`, for `step_env`.
@@ -64,8 +64,9 @@ class EnvironmentNoise(NamedTuple):
 
 
 MAX_FRESH_BYTES = 2**20
-"""Size of the episodes of one rollout that are begun before it. Larger ones are begun as the rollout goes: thousands of rollouts
-may be vmapped."""
+"""Largest size of the initial states that a rollout computes before its scan; larger ones are computed at each step, because
+thousands of rollouts may be vmapped.
+"""
 
 
 def environment_noise(env: Any, env_params: Any, key: jax.Array, num_steps: int, num_envs: int) -> EnvironmentNoise:
@@ -168,7 +169,7 @@ def metrics_of(info: Mapping[str, Any]) -> FrozenDict[str, jax.Array]:
 
 
 NO_ACTION = "train/no_legal_action"
-"""In how many steps of an iteration a mask left a policy nothing to do; 0 unless the environment is wrong."""
+"""Number of steps of an iteration in which a mask left no legal action; it is 0 unless the environment is wrong."""
 
 
 class EpisodeSums(struct.PyTreeNode):
@@ -183,7 +184,7 @@ class EpisodeSums(struct.PyTreeNode):
 def steps_without_action(
     mask: jax.Array, action: Any = None, nvec: tuple[int, ...] = (), relevant: jax.Array | None = None
 ) -> jax.Array:
-    """In how many steps some head had no legal action, f32 [].
+    """Return the number of steps in which some head had no legal action, f32 [].
 
     Args:
         mask: bool `[..., A]`, or `[..., A, A]` for pairs of heads.

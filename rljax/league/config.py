@@ -1,4 +1,4 @@
-"""Configurations of self-play and of leagues: PPO's, and who plays whom."""
+"""Configurations of self-play and leagues: PPO's fields, and those of matchmaking."""
 
 from __future__ import annotations
 
@@ -12,45 +12,53 @@ from rljax.core.errors import ConfigError
 from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RULES, Rules
 
 MAX_LEARNERS = 64
-"""Rules of a league are traced for each learner on its own; AlphaStar had twelve."""
+"""Largest number of learners: the rules are traced for each learner separately. AlphaStar had twelve."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GameConfig(PPOConfig):
-    """Fields of self-play and leagues. `num_envs` are games played at once, of all learners together; `gamma` and `gae_lambda`
-    are per move of a player, and steps those of the game."""
+    """Fields of self-play and leagues. `num_envs` is the number of games played in parallel, for all learners together. `gamma`
+    and `gae_lambda` apply per move of a player, and all numbers of steps count steps of the game.
+    """
 
     of_games: ClassVar[bool] = True
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
     total_timesteps: int = static(
-        default=1_000_000, doc="budget of steps of games, of all learners together, floored to whole iterations", gt=0, steps=True
+        default=1_000_000,
+        doc="budget of game steps for all learners together, rounded down to whole iterations",
+        gt=0,
+        steps=True,
     )
-    num_envs: int = static(default=256, doc="games played at once, of all learners together", gt=0)
-    num_steps: int = static(default=32, doc="steps per game in one rollout", gt=0)
+    num_envs: int = static(default=256, doc="number of games played in parallel, for all learners together", gt=0)
+    num_steps: int = static(default=32, doc="number of steps per game in a rollout", gt=0)
     upgo_coef: float | None = leaf(  # not none, so that the recorded configurations of games stay those of their presets
         default=0.0, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
     )
     final_ent_coef: float | None = leaf(
-        default=None, doc="move the weight of the entropy bonus linearly to this, at the end; none: it stays", ge=0
+        default=None, doc="final weight of the entropy bonus, which changes linearly from ent_coef; none: constant", ge=0
     )
-    num_slots: int = static(default=8, doc="opponents from the pool that each learner plays at once", gt=0)
-    pool_size: int = static(default=64, doc="past players kept", gt=0)
+    num_slots: int = static(default=8, doc="number of opponents from the pool that each learner plays at the same time", gt=0)
+    pool_size: int = static(default=64, doc="number of past players in the pool", gt=0)
     eviction: str = static(
         default="reservoir",
-        doc="whose place a new one takes in a full pool: 'reservoir' (all that ever were stay with the same chance) or 'fifo'",
+        doc="player that a snapshot replaces in a full pool: 'reservoir' (all past players are kept alike) or 'fifo' (the oldest)",
         choices=("reservoir", "fifo"),
     )
     snapshot_every: int = static(
-        default=50_000, doc="steps of games between two snapshots of a learner at least", gt=0, steps=True
+        default=50_000, doc="smallest number of game steps between two snapshots of a learner", gt=0, steps=True
     )
-    self_play: float = leaf(default=0.35, doc="share of a main agent's games against itself as it is now", ge=0, le=1)
-    pfsp_power: float = leaf(default=2.0, doc="p of PFSP's weights (1 - x)^p of an opponent beaten with probability x", ge=0)
-    min_probability: float = leaf(default=0.0, doc="of each opponent in the pool, whatever its weight", ge=0, le=1)
-    payoff_decay: float = leaf(default=0.99, doc="what is left of a pair's record after each of its games", gt=0, le=1)
+    self_play: float = leaf(default=0.35, doc="share of a main agent's games against its current self", ge=0, le=1)
+    pfsp_power: float = leaf(
+        default=2.0, doc="exponent p of the PFSP weight (1 - x)^p of an opponent that is beaten with probability x", ge=0
+    )
+    min_probability: float = leaf(default=0.0, doc="lower bound of the probability of each opponent in the pool", ge=0, le=1)
+    payoff_decay: float = leaf(
+        default=0.99, doc="factor by which the record of a pair of players shrinks with each of its games", gt=0, le=1
+    )
     exploitability_every: int | None = static(
         default=None,
-        doc="of small games: compute the exact exploitability each time this many steps have been taken",
+        doc="number of game steps between exact computations of exploitability, for small games",
         gt=0,
         steps=True,
     )
@@ -89,7 +97,7 @@ class GameConfig(PPOConfig):
         raise NotImplementedError
 
     def _iterations(self, steps: int) -> int:
-        """Return steps as iterations, at least one, and no more than compiled programs can count."""
+        """Convert steps to iterations: at least one, and at most as many as compiled programs can count."""
         return min(-(-steps // self.steps_per_iteration), MAX_COUNT)
 
     def _rules(self, name: str, **changes: Any) -> Rules:
@@ -116,7 +124,7 @@ class SelfPlayConfig(GameConfig):
 
     opponents: str = static(
         default="self",
-        doc="'self': as it is now, on all seats; 'uniform' and 'pfsp': past ones too, all alike or the stronger more often",
+        doc="'self': the current agent on all seats; 'uniform', 'pfsp': also past selves, drawn uniformly or the stronger more often",
         choices=("self", "uniform", "pfsp"),
     )
 
@@ -130,26 +138,33 @@ class SelfPlayConfig(GameConfig):
 
 @algorithm("league")
 class LeagueConfig(GameConfig):
-    """Main agents, exploiters that look for their weaknesses, and a pool of all that were, with PPO (Vinyals et al., 2019)."""
+    """A league of main agents, exploiters that look for weaknesses, and a pool of past players, trained by PPO (Vinyals et al.,
+    2019).
+    """
 
     league_rules: str = static(
         default="alphastar",
-        doc="'alphastar'; 'simple': mains 35 % themselves and 65 % PFSP over the pool; 'fictitious': all of the pool alike",
+        doc="'alphastar'; 'simple': main agents play 35 % themselves, 65 % PFSP over the pool; 'fictitious': uniformly over the pool",
         choices=RULES,
     )
-    main_agents: int = static(default=1, doc="learners that must beat everybody", gt=0)
-    main_exploiters: int = static(default=1, doc="learners that must beat the main agents", ge=0)
-    league_exploiters: int = static(default=2, doc="learners that must beat the pool", ge=0)
+    main_agents: int = static(default=1, doc="number of main agents, which learn to beat all players", gt=0)
+    main_exploiters: int = static(default=1, doc="number of main exploiters, which learn to beat the main agents", ge=0)
+    league_exploiters: int = static(default=2, doc="number of league exploiters, which learn to beat the pool", ge=0)
     snapshot_timeout: int = static(
         default=200_000,
-        doc="steps of games between two snapshots at most ('alphastar'; the others take one each time)",
+        doc="largest number of game steps between two snapshots ('alphastar'; other rules take a snapshot each time)",
         gt=0,
         steps=True,
     )
     snapshot_win_rate: float = leaf(
-        default=0.7, doc="against each opponent, from which on a snapshot is taken before ('alphastar')", ge=0, le=1
+        default=0.7,
+        doc="win rate against every opponent at which a snapshot is taken before the timeout ('alphastar')",
+        ge=0,
+        le=1,
     )
-    league_reset: float = leaf(default=0.25, doc="how likely a league exploiter begins anew after a snapshot", ge=0, le=1)
+    league_reset: float = leaf(
+        default=0.25, doc="probability that a league exploiter restarts from its initial parameters after a snapshot", ge=0, le=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

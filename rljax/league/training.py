@@ -1,7 +1,7 @@
 """Self-play and leagues: games, PPO and matchmaking inside one compiled step.
 
-One iteration is `game_collect`, `game_update`, and with a pool `League.record` and `League.review`. Games lie in memory as
-`[L, S, B]`, flat: learner, slot, game.
+One iteration is `game_collect`, `game_update` and, with a pool, `League.record` and `League.review`. Arrays of games have the
+axes `[L, S, B]` (learner, slot, game), flattened.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def game_parts(config: GameConfig) -> GameParts:
     game, env_params, one, policy, head = build_game_policy(config, config.log_std)
     if not _batch_size(config, game):
         raise ConfigError(
-            f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; take more games or steps"
+            f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
         )
     tree = None
     if config.exploitability_every is not None:
@@ -95,7 +95,7 @@ def _batch_size(config: GameConfig, game: Game) -> int:
 
 
 def game_init(parts: GameParts, key: jax.Array) -> GameState:
-    """The state before the first iteration: untrained learners with weights of their own, fresh games."""
+    """Return the state before the first iteration: untrained learners with different weights, and new games."""
     config, learners = parts.config, len(parts.rules.roles)
     params_key, env_key, eval_key, team_key, key = jax.random.split(as_key(key), 5)
     game, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
@@ -196,7 +196,9 @@ def _own_return(parts: GameParts, steps: GameSteps) -> jax.Array:
 
 
 def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[GameState, Metrics]:
-    """PPO on the moves of each learner; the state's keys and iteration go on. Metrics are those of learner 0, the main agent."""
+    """Update each learner by PPO on its moves, and advance the state's keys and iteration. Metrics are those of learner 0, the
+    main agent.
+    """
     config, game, learners = parts.config, parts.game, len(parts.rules.roles)
     key, *shuffle_keys = jax.random.split(state.key, learners + 1)
     last_obs, _, _, last_moves = acting_view(game, state.env_state.game, state.obs, parts.game_params)
@@ -243,7 +245,7 @@ def _improved(
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:
-    """Snapshots and resets after an update."""
+    """Take snapshots and reset learners after an update."""
     league = state.league
     if league is None:
         return state, {}
@@ -297,7 +299,7 @@ def tree_policies(parts: GameParts, params: Any) -> tuple[jax.Array, jax.Array]:
     """The policy of one player's parameters in every information set of the game's tree, f32 `[I_p, A]` of each player."""
     tree = parts.tree
     if tree is None:
-        raise ConfigError("exploitability_every = none: the game was not written out")
+        raise ConfigError("exploitability_every = none: the run has no game tree")
 
     def of(player: int) -> jax.Array:
         obs, mask = jnp.asarray(tree.observations[player]), jnp.asarray(tree.masks[player])

@@ -62,7 +62,7 @@ class ActionHead(NamedTuple):
 
 
 def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
-    """The head for an action space: categorical, one categorical per head, or a diagonal Gaussian.
+    """Return the head for an action space: a categorical, one categorical per head, or a diagonal Gaussian.
 
     Actions of a Gaussian are clipped to the bounds and not scaled to them: the first policy has mean 0 and standard deviation 1,
     so bounds far from [-1, 1] want an environment that scales.
@@ -105,7 +105,7 @@ def _named(names: tuple[str, ...]) -> Callable[[jax.Array], dict[str, jax.Array]
 
 
 def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | bool = True) -> jax.Array:
-    """Logits whose masked entries (False) get probability exactly 0 and no gradient; where all are masked none counts as that.
+    """Return logits whose masked entries (False) have probability exactly 0 and no gradient; if all are masked, none is.
 
     Args:
         logits: f32 `[..., A]`.
@@ -116,7 +116,7 @@ def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | 
         return logits
     mask = mask & exists
     legal = mask | (~jnp.any(mask, axis=-1, keepdims=True) & exists)
-    # The least finite number and not -inf: 0 log 0 is then 0 in the entropy, and so is its gradient.
+    # The least finite number instead of -inf: in the entropy, 0 log 0 and its gradient are then 0.
     return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
 
 
@@ -186,10 +186,10 @@ def _gaussian_head(space: Box, log_std: str) -> ActionHead:
 
 @jax.custom_vjp
 def bounded_log_std(x: jax.Array) -> jax.Array:
-    """`x` clipped to `[LOG_STD_MIN, LOG_STD_MAX]`, f32 of any shape, whose gradient of a loss leads back from outside.
+    """Clip `x`, f32 of any shape, to `[LOG_STD_MIN, LOG_STD_MAX]`, with a gradient that leads back inside.
 
-    The gradient of a plain clip is 0 outside, so what an optimiser pushes there stays for ever. Here it is that of the clipped
-    value wherever descent leads inwards, and 0 where it would lead further out.
+    The gradient of a plain clip is 0 outside, so a value that an optimiser pushes outside stays there. Here the gradient is
+    passed on wherever descent leads inwards, and is 0 where it would lead further out.
     """
     return jnp.clip(x, LOG_STD_MIN, LOG_STD_MAX)
 
@@ -384,7 +384,9 @@ def is_bounded(space: Box) -> bool:
 
 
 def scaled_to_box(space: Box, action: jax.Array) -> jax.Array:
-    """An action f32 `[..., A]` in [-1, 1] as an element `[..., *shape]` of a bounded Box: -1 is its low, 1 its high."""
+    """Scale an action f32 `[..., A]` in [-1, 1] to an element `[..., *shape]` of a bounded Box: -1 becomes its low, 1 its
+    high.
+    """
     action = action.reshape(*action.shape[:-1], *space.shape)
     low, high = jnp.asarray(space.low, jnp.float32), jnp.asarray(space.high, jnp.float32)
     # Clipped, because the sum may be rounded to beyond a bound.

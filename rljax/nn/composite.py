@@ -1,5 +1,5 @@
-"""Auto-regressive composite actions (Vinyals et al., 2019, methods): several heads, each of which sees the actions of the heads
-before it, so that heads that must agree can, where independent heads can only each do what is best on average.
+"""Auto-regressive composite actions (Vinyals et al., 2019, methods): several heads, each of which sees the actions of earlier
+heads. Such heads can agree on a joint action, where independent heads can only each choose what is best on average.
 
     hidden_k = tanh(context + sum of embedding_j[a_j] over j < k)
     logits_k = kernel_k^T hidden_k + bias_k
@@ -28,7 +28,7 @@ from rljax.nn.initializers import orthogonal_kernels
 
 
 class CompositeOutputs(NamedTuple):
-    """Outputs that define a composite distribution: a context for each place of the batch, and parameters that all places share.
+    """Parameters of a composite distribution: a context for each entry of the batch, and parameters shared by all entries.
 
     Attributes:
         context: f32 `[..., C]`, before the activation.
@@ -77,7 +77,7 @@ class CompositeHead(nn.Module):
 class CompositeDistribution(struct.PyTreeNode):
     """A distribution over actions i32 `[..., K]`, head k's conditioned on those of the heads before it.
 
-    Every head must be left a legal action, whatever the heads before it chose; of one that is not all actions count as legal.
+    Every head must have a legal action, whatever earlier heads chose; for a head without one, all its actions count as legal.
 
     Attributes:
         outputs: context `[..., C]` and parameters.
@@ -115,7 +115,7 @@ class CompositeDistribution(struct.PyTreeNode):
     def mode(self) -> jax.Array:
         """Each head's likeliest action given those of the heads before it, i32 `[..., K]`.
 
-        It need not be the likeliest joint action: a head may do best by what leaves the next one undecided.
+        It need not be the most likely joint action, since the most likely action of a head may leave the next head undecided.
         """
         return self._head_by_head(None)
 

@@ -1,8 +1,8 @@
 """AlphaZero (Silver et al., 2018) inside one compiled step, with the search of Gumbel AlphaZero (Danihelka et al., 2022), which
 improves the policy with few simulations.
 
-One iteration plays `num_steps` moves in every game, each chosen by a search that the network guides, then fits the network to
-what the searches thought of the moves and to what came of the games.
+One iteration plays `num_steps` moves in every game, each chosen by a search that the network guides, then fits the network to the
+policies of the searches and to the results of the games.
 """
 
 from __future__ import annotations
@@ -46,26 +46,33 @@ from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, eval
 
 @algorithm("alphazero")
 class AlphaZeroConfig(OnPolicyConfig):
-    """AlphaZero for games in which players take turns, everything is seen and steps do not draw."""
+    """AlphaZero, for games with turns, full information and deterministic steps."""
 
     of_games: ClassVar[bool] = True
 
     env: Any = static(default="TicTacToe-v0", doc="id of a game, or a Game object")
-    total_timesteps: int = static(default=200_000, doc="budget of moves, floored to whole iterations", gt=0, steps=True)
-    gamma: float = leaf(default=1.0, doc="discount per move of the targets; a search does not discount", ge=0, le=1)
-    num_envs: int = static(default=128, doc="games played at once", gt=0)
-    num_steps: int = static(default=16, doc="moves per game in one iteration", gt=0)
-    num_simulations: int = static(default=32, doc="positions that the search of each move looks at", gt=0, le=MAX_SIMULATIONS)
-    root_exploration: float = leaf(default=0.25, doc="share of the search's prior spread over all legal moves", ge=0, le=1)
+    total_timesteps: int = static(default=200_000, doc="budget of moves, rounded down to whole iterations", gt=0, steps=True)
+    gamma: float = leaf(default=1.0, doc="discount per move in the value targets; the search does not discount", ge=0, le=1)
+    num_envs: int = static(default=128, doc="number of games played in parallel", gt=0)
+    num_steps: int = static(default=16, doc="number of moves per game in an iteration", gt=0)
+    num_simulations: int = static(
+        default=32, doc="number of positions that the search before each move adds to its tree", gt=0, le=MAX_SIMULATIONS
+    )
+    root_exploration: float = leaf(
+        default=0.25, doc="share of the search's prior that is uniform over all legal moves", ge=0, le=1
+    )
     random_moves: float = leaf(
-        default=0.2, doc="share of moves drawn at random, so that positions off the beaten track are learned too", ge=0, le=1
+        default=0.2, doc="share of uniformly random moves, so that the agent also learns rare positions", ge=0, le=1
     )
     num_epochs: int = static(default=1, doc="passes over the moves of an iteration", gt=0)
     learning_rate: float = leaf(default=1e-3, doc="Adam step size", ge=0)
     max_grad_norm: float | None = leaf(default=1.0, doc="clip the global gradient norm", gt=0)
     vf_coef: float = leaf(default=1.0, doc="weight of the value loss", ge=0)
     td_lambda: float = leaf(
-        default=0.8, doc="trace decay of the value targets: 1 is the result of the game, random moves included", ge=0, le=1
+        default=0.8,
+        doc="trace decay of the value targets; 1 uses the result of the game, including the effect of random moves",
+        ge=0,
+        le=1,
     )
 
     def __post_init__(self) -> None:
@@ -96,8 +103,9 @@ class AlphaZeroState(State, kw_only=True):
 
 
 class SearchedMoves(NamedTuple):
-    """T moves of E games, `[T, E, ...]`: what the player to move saw, its legal actions, what the search thought of them
-    (`weights`, they add up to 1), and what came of it."""
+    """T moves of E games, `[T, E, ...]`: the observation of the player to move, its legal actions, the policy of the search
+    (`weights`, which add up to 1), and the results.
+    """
 
     obs: Any
     mask: jax.Array
@@ -190,8 +198,8 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
 
 
 def _with_root_exploration(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
-    """The root with a share of its prior spread over all legal moves: else a prior that is sure too early is never corrected,
-    since nobody sees what the other moves are worth.
+    """Return the root with a share of its prior spread uniformly over all legal moves. Otherwise a prior that is confident too
+    early is never corrected, because the other moves are never searched.
 
     The share enters the target too, as root noise does in AlphaZero, but hardly: a search of 16 multiplies the odds of the best
     move against the worst by about exp(5.5). Of a share of .25 over 7 moves the worst keeps 2e-4, one half way between 3e-3. Only
@@ -220,7 +228,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
         config.td_lambda,
         game.turn_gap,
     )
-    # Moves whose results are not known have an advantage of 0: their target is the value as it is.
+    # Moves whose result is not known have an advantage of 0: their target is the predicted value.
     target = advantages.gae[..., 0] + value
     batch = _Batch(moves.obs, moves.mask, moves.weights, target)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)

@@ -1,4 +1,4 @@
-"""Bases of the algorithms' configurations: the fields that several of them share, with the checks that belong to these."""
+"""Base classes of configurations: fields that several algorithms share, with their checks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rljax.core.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnerConfig(Config):
-    """Fields of every algorithm: an iteration is `num_steps` steps of each environment, and gradient steps."""
+    """Fields of every algorithm. An iteration is `num_steps` steps of each environment, then gradient steps."""
 
-    num_steps: int = static(default=128, doc="steps per environment in one rollout", gt=0)
-    learning_rate: float = leaf(default=2.5e-4, doc="Adam step size", ge=0)
-    anneal_lr: bool = static(default=True, doc="lower the learning rate linearly, to 0 after the last iteration")
+    num_steps: int = static(default=128, doc="number of steps per environment in a rollout", gt=0)
+    learning_rate: float = leaf(default=2.5e-4, doc="step size of Adam", ge=0)
+    anneal_lr: bool = static(default=True, doc="anneal the learning rate linearly, to 0 after the last iteration")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,10 +38,12 @@ class LearnerConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamConfig(LearnerConfig):
-    """Fields of the algorithms that are optimised by Adam."""
+    """Fields of the algorithms that use Adam."""
 
-    adam_eps: float = leaf(default=1e-5, doc="Adam epsilon", gt=0)
-    max_grad_norm: float | None = leaf(default=0.5, doc="clip the global gradient norm", gt=0)
+    adam_eps: float = leaf(default=1e-5, doc="epsilon of Adam", gt=0)
+    max_grad_norm: float | None = leaf(
+        default=0.5, doc="largest global gradient norm; larger gradients are scaled down to it", gt=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,10 +97,10 @@ class ReplayConfig(LearnerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(AdamConfig):
-    """Fields of the algorithms that learn from each rollout, in minibatches, and then drop it."""
+    """Fields of the on-policy algorithms, which learn from each rollout in minibatches and then discard it."""
 
-    num_epochs: int = static(default=4, doc="passes over each rollout", gt=0)
-    num_minibatches: int = static(default=4, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
+    num_epochs: int = static(default=4, doc="number of passes over each rollout", gt=0)
+    num_minibatches: int = static(default=4, doc="number of minibatches per pass; must divide num_envs * num_steps", gt=0)
     network: Any = static(
         default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"
     )
@@ -129,11 +131,13 @@ class PolicyConfig(OnPolicyConfig):
 
     action_heads: str = static(
         default="independent",
-        doc="of several: 'autoregressive' lets each see the actions of those before it",
+        doc="how several action heads are related: 'autoregressive' lets each head see the actions of earlier heads",
         choices=("independent", "autoregressive"),
     )
     log_std: str = static(
-        default="parameter", doc="where a Gaussian policy's log_std comes from", choices=("parameter", "network")
+        default="parameter",
+        doc="source of a Gaussian policy's log_std: a free parameter, or an output of the network",
+        choices=("parameter", "network"),
     )
     vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
     ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
@@ -146,6 +150,6 @@ class PolicyConfig(OnPolicyConfig):
 class EpsilonConfig(LearnerConfig):
     """Fields of the algorithms that explore by random actions."""
 
-    epsilon_start: float = leaf(default=1.0, doc="share of random actions at the first step", ge=0, le=1)
-    epsilon_end: float = leaf(default=0.05, doc="share of random actions after epsilon_steps", ge=0, le=1)
-    epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which that share falls linearly", gt=0)
+    epsilon_start: float = leaf(default=1.0, doc="probability of a random action at the first step", ge=0, le=1)
+    epsilon_end: float = leaf(default=0.05, doc="probability of a random action after epsilon_steps", ge=0, le=1)
+    epsilon_steps: float = leaf(default=50_000.0, doc="number of environment steps over which epsilon decreases linearly", gt=0)

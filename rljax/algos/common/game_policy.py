@@ -1,4 +1,4 @@
-"""Parts of the algorithms that learn games: checks of the configuration, the game with a policy for one player, `Agent.act`."""
+"""Parts of the algorithms for games: checks of the configuration, the game with the policy of its players, `Agent.act`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NOT_IN_GAMES = (
     ("normalize_rewards", False),
     ("action_heads", "independent"),
 )
-"""Fields of configurations that learning to play games does not have, and what they must be."""
+"""Fields that are not supported in games, and the values that they must have."""
 
 
 class GamePolicy(NamedTuple):
-    """A game, its parameters, what one player of it sees, and the policy that all its players share."""
+    """A game, its parameters, an example of one player's observation, and the policy that all players share."""
 
     game: Game
     game_params: Any
@@ -42,14 +42,14 @@ class GamePolicy(NamedTuple):
 
 
 def check_game_fields(config: Any) -> None:
-    """Refuse what learning to play games does not have.
+    """Refuse fields that are not supported in games.
 
     Raises:
         ConfigError: names the field, its value and what is expected.
     """
     for name, needed in _NOT_IN_GAMES:
         if getattr(config, name, needed) != needed:
-            raise ConfigError(f"{name} = {getattr(config, name)!r}: is not for games, expected {needed!r}")
+            raise ConfigError(f"{name} = {getattr(config, name)!r}: is not supported in games, expected {needed!r}")
 
 
 def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> GamePolicy:
@@ -62,7 +62,7 @@ def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> Gam
     one = OnePlayer(game)
     policy, head = build_policy(config.network, one, params, log_std=log_std)
     if policy.initial_carry((1,)) is not None:
-        raise ConfigError("network: policies with memory do not play games yet, expected one without")
+        raise ConfigError("network: policies with memory are not supported in games yet, expected a network without memory")
     if config.num_steps <= game.turn_gap:
         raise ConfigError(f"num_steps = {config.num_steps}: expected more than {game.turn_gap} in {game.name}")
     return GamePolicy(game, params, one, policy, head)

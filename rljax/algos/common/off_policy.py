@@ -1,8 +1,8 @@
 """Parts of the off-policy algorithms: the schedule of steps and updates, and the replay buffer.
 
 An iteration is `num_steps` steps of every environment, in turns: `train_every` steps, then `updates_per_step` gradient steps,
-each followed by the target network's move. The schedule is static, and no buffer passes through a `cond`, which would copy it:
-before `learning_starts` steps are in the buffer the loop over gradient steps, which only reads the buffer, has no turns.
+each followed by an update of the target network. The schedule is static, and no buffer passes through a `cond`, which would copy
+it: until the buffer holds `learning_starts` steps, the loop over gradient steps, which only reads the buffer, has no iterations.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ FLAT = ("params", "target_params")
 class OffPolicyConfig(ReplayConfig, AdamConfig):
     """Fields of the algorithms that learn from single transitions of a replay buffer."""
 
-    num_steps: int = static(default=32, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
-    train_every: int = static(default=1, doc="steps per environment between updates; must divide num_steps", gt=0)
-    updates_per_step: int = static(default=1, doc="gradient steps each time train_every steps have been taken", gt=0)
-    batch_size: int = static(default=32, doc="transitions in a gradient step", gt=0)
+    num_steps: int = static(
+        default=32, doc="number of steps per environment in an iteration; each metric has one value per iteration", gt=0
+    )
+    train_every: int = static(default=1, doc="number of steps per environment between updates; must divide num_steps", gt=0)
+    updates_per_step: int = static(default=1, doc="number of gradient steps after every train_every steps", gt=0)
+    batch_size: int = static(default=32, doc="number of transitions in a gradient step", gt=0)
     learning_rate: float = leaf(default=1e-4, doc="Adam step size", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
     max_grad_norm: float | None = leaf(default=None, doc="clip the global gradient norm", gt=0)
     tau: float = leaf(
-        default=0.005, doc="share of the way to the parameters that the target network moves; 1: a copy", gt=0, le=1
+        default=0.005, doc="step of the target network towards the parameters (Polyak averaging); 1 copies them", gt=0, le=1
     )
-    target_update_every: int = static(default=1, doc="gradient steps between the target network's moves", gt=0)
+    target_update_every: int = static(default=1, doc="number of gradient steps between updates of the target network", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +82,7 @@ def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
 
 
 def transition_example(env: Any, env_params: Any, action: Any) -> Transition:
-    """The shapes of one `Transition` of an environment, for `init_replay`; `action` is that of one stored action."""
+    """Return the shapes of one `Transition` of an environment, for `init_replay`; `action` is the shape of a stored action."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     obs, state = jax.eval_shape(env.reset_env, key, env_params)
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
@@ -119,7 +121,7 @@ def collect_to_replay(
 
 
 def normalized_n_step(config: OffPolicyConfig, state: Any, places: Places, n: int) -> NStep:
-    """n-step transitions with observations and rewards as the networks see them: the buffer holds them as they came."""
+    """Return n-step transitions with normalised observations and rewards; the buffer holds them unnormalised."""
     statistics = state.reward_statistics
     scale = None if statistics is None else lambda reward: scale_rewards(statistics, reward)
     batch = take_n_step(state.replay, places, n, config.gamma, scale)
@@ -132,14 +134,15 @@ def can_learn(config: ReplayConfig, replay: Replay) -> jax.Array:
 
 
 def polyak_update(target: T, params: T, tau: float | jax.Array) -> T:
-    """`target + tau (params - target)` for every leaf (Lillicrap et al., 2016); tau = 1 copies."""
+    """Return `target + tau (params - target)` for every leaf (Lillicrap et al., 2016); tau = 1 copies `params`."""
     # As a choice for tau = 1 too: target + (params - target) is params only to rounding.
     return jax.tree.map(lambda t, p: jnp.where(tau >= 1.0, p, t + tau * (p - t)), target, params)
 
 
 def update_target(config: OffPolicyConfig, target: T, params: T, updates: jax.Array) -> T:
-    """The target network after gradient step number `updates`, i32 [] counted from 1, which led to `params`: every
-    `target_update_every`-th step moves it."""
+    """Return the target network after gradient step number `updates` (i32 [], counted from 1), which led to `params`: every
+    `target_update_every`-th step updates it.
+    """
     before = ravel(target)
     moved = polyak_update(before, ravel(params), config.tau)
     if config.target_update_every > 1:

@@ -35,7 +35,7 @@ class QNetwork(NamedTuple):
 
 
 def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
-    """The number of actions of an environment that has one choice per step.
+    """Return the number of actions of an environment with a Discrete action space.
 
     Raises:
         ConfigError: it has another action space; the message names algorithms that take it.
@@ -70,7 +70,9 @@ def q_values(network: QNetwork, params: Any, obs: Any) -> jax.Array:
 
 
 def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Q of the actions taken, f32 `[B]`; a sum and not a gather, whose gradient would be a scatter: a loop on the CPU."""
+    """Return Q of the actions taken, f32 `[B]`, by a sum, because the gradient of a gather is a scatter, which is a loop on the
+    CPU.
+    """
     return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
 
 
@@ -80,24 +82,24 @@ def value_losses(q: jax.Array, target: jax.Array, huber_delta: float | jax.Array
 
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """The highest Q of a legal action, f32 `[...]`; of any where none is legal, and so finite at the end of a game."""
+    """Return the highest Q of a legal action, f32 `[...]`; if no action is legal (at the end of a game), that of any action."""
     return jnp.max(q, axis=-1) if mask is None else q_of_action(q, jnp.argmax(mask_logits(q, mask), axis=-1))
 
 
 def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:
-    """The share of random actions after `step` steps per environment of an iteration: linear, then constant."""
+    """Return epsilon after `step` steps per environment of an iteration: it decreases linearly, then is constant."""
     steps = (jnp.asarray(iteration, jnp.float32) * config.num_steps + step) * config.num_envs
     done = jnp.minimum(steps / config.epsilon_steps, 1.0)
     return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
 
 
 def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """The best legal action, or with probability epsilon any legal one, each as likely; i32 `[...]`.
+    """Return the best legal action or, with probability epsilon, a uniformly drawn legal action, i32 `[...]`.
 
     Args:
         q_values: f32 `[..., A]`.
         epsilon: probability, `[...]` or a scalar.
-        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: of the choice to explore, and of the action.
+        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: one for the choice to explore, one for the action.
         mask: legal actions bool `[..., A]`; None: all.
     """
     num_actions = q_values.shape[-1]

@@ -1,8 +1,8 @@
-"""Policy and critics of soft actor-critic: what an action is, and what the expectation over actions is.
+"""Policy and critics of soft actor-critic, for continuous and for discrete actions.
 
-Only this file knows that there are two variants. Continuous actions (Haarnoja et al., "Soft actor-critic algorithms and
-applications", 2018) are the tanh of a Gaussian, and an expectation is one sample whose gradient goes through the action. Discrete
-ones (Christodoulou, "Soft actor-critic for discrete action settings", 2019) have exact sums over all legal actions.
+The difference between the two variants is only in this file. Continuous actions (Haarnoja et al., "Soft actor-critic algorithms
+and applications", 2018) are the tanh of a Gaussian, and an expectation is one sample whose gradient goes through the action.
+Discrete ones (Christodoulou, "Soft actor-critic for discrete action settings", 2019) have exact sums over all legal actions.
 """
 
 from __future__ import annotations

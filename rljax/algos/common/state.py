@@ -65,8 +65,8 @@ def scaled_rewards(state: Any, steps: Steps, gamma: float | jax.Array) -> tuple[
 def after_update(state: S, steps: Steps, **changes: Any) -> S:
     """The state after an iteration on `steps`, with its own `changes`.
 
-    Only now do the statistics take in the observations: had they moved between rollout and update, the ratio of a policy to
-    itself would not be 1, and targets would have been made with others than the predictions.
+    The statistics of observations are updated only here. If they changed between rollout and update, the ratio of a policy to
+    itself would not be 1, and targets and predictions would use different statistics.
     """
     before: Any = state
     statistics = before.obs_statistics

@@ -25,12 +25,12 @@ class TrainResult(NamedTuple):
 
 
 def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainResult]:
-    """A pure function from a key to a trained agent: `train(key) -> TrainResult(state, metrics)`.
+    """Return a pure function from a key to a trained agent: `train(key) -> TrainResult(state, metrics)`.
 
     The whole run, environments included, is one traced program: `jax.jit(train)(key)` compiles it, `jax.vmap(train)` trains
     one agent per key. A configuration may hold traced hyperparameters, so those can be vmapped too. It takes
-    `config.num_iterations` iterations of `config.steps_per_iteration` environment steps. An agent trains with what is its own:
-    `make_train(make_agent(config, loss_fn=my_loss))`.
+    `config.num_iterations` iterations of `config.steps_per_iteration` environment steps. To train with your own loss, pass an
+    agent: `make_train(make_agent(config, loss_fn=my_loss))`.
 
     Raises:
         ConfigError: the configuration does not fit the environment or the network.

@@ -1,4 +1,4 @@
-"""Value heads: one for each stream of rewards, with a discount, a trace decay and a weight of its own.
+"""Value heads: one for each stream of rewards, with its own discount, trace decay and weight.
 
 Streams are the components that the environment splits its reward into (Ye et al., 2020: farming, kills, winning, ...), and
 the bonus of an intrinsic reward. The policy follows the weighted sum of their advantages; each head fits the returns of its own
@@ -28,7 +28,7 @@ COMPONENTS = "reward_components"
 """Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 []."""
 
 BELIEF = "belief_entropy"
-"""Entry of an environment's `info`: the entropy of what is hidden, to whoever saw all observations so far; f32 [], in nats."""
+"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 []."""
 
 INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""
@@ -40,13 +40,15 @@ class HeadConfig(PolicyConfig):
 
     gae_lambda: float = leaf(default=0.95, doc="trace decay of the advantages", ge=0, le=1)
     value_heads: tuple[str, ...] = static(
-        default=(), doc="components of the environment's reward with a value head each; others are not learned from"
+        default=(), doc="components of the environment's reward that get a value head each; other components are ignored"
     )
     head_gammas: tuple[float, ...] | None = leaf(default=None, doc="discount of each value head; none: gamma", ge=0, le=1)
-    head_lambdas: tuple[float, ...] | None = leaf(default=None, doc="trace decay of each; none: gae_lambda", ge=0, le=1)
-    head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each one's advantages; none: 1")
+    head_lambdas: tuple[float, ...] | None = leaf(
+        default=None, doc="trace decay of each value head; none: gae_lambda", ge=0, le=1
+    )
+    head_weights: tuple[float, ...] | None = leaf(default=None, doc="weight of each value head's advantages; none: 1")
     intrinsic: Mapping[str, Any] | None = static(
-        default=None, doc="a bonus for what is new: { type = 'count' }, { type = 'rnd' } or { type = 'entropy_reduction' }"
+        default=None, doc="intrinsic reward: { type = 'count' }, { type = 'rnd' } or { type = 'entropy_reduction' }"
     )
     intrinsic_coef: float = leaf(default=0.1, doc="weight of the bonus's advantages", ge=0)
     intrinsic_gamma: float = leaf(default=0.99, doc="discount of the bonus", ge=0, le=1)
@@ -179,8 +181,8 @@ class RewardStreams(NamedTuple):
 def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -> tuple[RewardStreams, dict[str, Any], Metrics]:
     """Return the rewards of each value head: the scaled reward or its components, and the bonus.
 
-    The bonus's stream does not end where episodes do (Burda et al., 2018, section 2.3): dying must not hide what there is still
-    to find, or be a way out of it.
+    The stream of the bonus continues across the ends of episodes (Burda et al., 2018, section 2.3), so that ending an episode has
+    no effect on the bonus's return.
 
     Args:
         parts: of the algorithm.

@@ -1,11 +1,11 @@
 """DreamerV3 (Hafner et al., 2025) and R2-Dreamer.
 
 - `config`: the configuration; `memory`: what a run of it keeps on the device
-- `networks`: world model, actor and critic; `representation`: what they learn instead of reconstruction
+- `networks`: world model, actor and critic; `representation`: losses instead of reconstruction
 - `replay`: sequences out of the buffer and back; `laprop`: the optimiser
 - `losses`: all that is minimised
 - `dreamer`: collect, update, and the agent made of both
-- `openloop`: how well the model foresees
+- `openloop`: open-loop predictions and their errors
 """
 
 from rljax.algos.dreamer.config import DreamerConfig

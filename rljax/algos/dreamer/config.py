@@ -16,39 +16,54 @@ from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 class DreamerConfig(ReplayConfig):
     """DreamerV3 for vectors, images and dictionaries of them, discrete and continuous actions.
 
-    An environment's action masks hold in play; imagination knows none, so illegal actions are imagined too.
+    Action masks apply in the environment but not in imagination, where illegal actions may be taken.
     """
 
     window_fields: ClassVar[str] = "batch_length + 1"
 
-    num_envs: int = static(default=16, doc="environments stepped in parallel", gt=0)
-    num_steps: int = static(default=4, doc="steps per environment in one iteration, which has one value of each metric", gt=0)
-    gamma: float = leaf(default=1.0 - 1.0 / 333.0, doc="discount per step, learned as a chance of going on", ge=0, le=1)
-    size: str = static(default="1M", doc="of the networks: debug, 1M, 12M, 25M, 50M, 100M, 200M or 400M parameters")
+    num_envs: int = static(default=16, doc="number of environments stepped in parallel", gt=0)
+    num_steps: int = static(
+        default=4, doc="number of steps per environment in an iteration; each metric has one value per iteration", gt=0
+    )
+    gamma: float = leaf(
+        default=1.0 - 1.0 / 333.0,
+        doc="discount factor per step, included in the learned probability that an episode continues",
+        ge=0,
+        le=1,
+    )
+    size: str = static(default="1M", doc="size of the networks: debug, or 1M, 12M, 25M, 50M, 100M, 200M or 400M parameters")
     representation: str = static(
-        default="decoder", doc="what ties states to observations: their reconstruction, or R2-Dreamer's", choices=REPRESENTATIONS
+        default="decoder",
+        doc="loss that trains latent states to represent observations: reconstruction, or a loss without a decoder",
+        choices=REPRESENTATIONS,
     )
-    train_ratio: float = static(default=512.0, doc="replayed steps that are trained on for each environment step", gt=0)
-    batch_size: int = static(default=16, doc="sequences in an update", gt=0)
-    batch_length: int = static(default=64, doc="steps in a sequence", gt=1)
-    horizon: int = static(default=15, doc="steps imagined ahead of every replayed one", gt=0)
-    buffer_size: int = static(default=1_000_000, doc="steps in the replay buffer, floored to whole rows of num_envs", gt=0)
+    train_ratio: float = static(default=512.0, doc="number of replayed steps trained on for each environment step", gt=0)
+    batch_size: int = static(default=16, doc="number of sequences in an update", gt=0)
+    batch_length: int = static(default=64, doc="number of steps in a sequence", gt=1)
+    horizon: int = static(default=15, doc="number of steps imagined from every replayed step", gt=0)
+    buffer_size: int = static(
+        default=1_000_000, doc="capacity of the replay buffer in steps, rounded down to whole rows of num_envs", gt=0
+    )
     learning_starts: int = static(
-        default=1_024, doc="steps in the buffer before the first update, which needs a sequence of each environment too", ge=0
+        default=1_024,
+        doc="number of steps in the buffer before the first update, which also needs one sequence of each environment",
+        ge=0,
     )
-    learning_rate: float = leaf(default=4e-5, doc="LaProp step size", ge=0)
+    learning_rate: float = leaf(default=4e-5, doc="step size of LaProp", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
-    warmup: int = static(default=1_000, doc="updates over which the learning rate rises from 0", ge=0)
-    agc: float = leaf(default=0.3, doc="a tensor's gradient is clipped to this share of its norm", gt=0)
+    warmup: int = static(default=1_000, doc="number of updates over which the learning rate rises from 0", ge=0)
+    agc: float = leaf(default=0.3, doc="largest gradient norm of a tensor, relative to the norm of the tensor", gt=0)
     return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
     return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
-    unroll: int = static(default=1, doc="steps of the scans over time that are compiled as one turn of a loop", gt=0)
+    unroll: int = static(
+        default=1, doc="number of steps of the scans over time that are compiled as one iteration of a loop", gt=0
+    )
     ent_coef: float = leaf(default=3e-4, doc="weight of the policy's entropy", ge=0)
-    free_nats: float = leaf(default=1.0, doc="divergence of posterior and prior that costs nothing", ge=0)
-    slow_fraction: float = leaf(default=0.02, doc="how far the slow critic moves after each update", gt=0, le=1)
+    free_nats: float = leaf(default=1.0, doc="KL divergence of posterior and prior below which there is no loss, in nats", ge=0)
+    slow_fraction: float = leaf(default=0.02, doc="step of the slow critic towards the critic after each update", gt=0, le=1)
     dtype: str = static(
         default="auto",
-        doc="of products: bfloat16, float32, or the first on accelerators and the second on CPUs",
+        doc="dtype of products: bfloat16, float32, or auto (bfloat16 on accelerators, float32 on CPUs)",
         choices=("auto", "float32", "bfloat16"),
     )
 
@@ -57,7 +72,9 @@ class DreamerConfig(ReplayConfig):
         if self.size not in SIZES:
             raise ConfigError(f"size = {shown(self.size)}: {did_you_mean(self.size, SIZES)}")
         if self.normalize_rewards:
-            raise ConfigError("normalize_rewards = true: expected false, Dreamer predicts rewards of any size by two-hot numbers")
+            raise ConfigError(
+                "normalize_rewards = true: expected false, since Dreamer predicts rewards of any size by two-hot encoding"
+            )
         _, _, ratio = self.schedule
         if not 0.5 <= ratio / self.train_ratio <= 2.0:
             raise ConfigError(

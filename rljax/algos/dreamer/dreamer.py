@@ -136,8 +136,8 @@ def infer(parts: DreamerParts, params: Any, carry: PolicyCarry, obs: Any, is_fir
 def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNoise) -> tuple[DreamerState, EpisodeSums]:
     """Step the environments K times and add the rows to the buffer.
 
-    An episode's last observation has a row of its own: the step after it is its environment's reset, which takes the place of a
-    step (and counts as one).
+    The last observation of an episode has a row of its own; the environment's next step is then its reset, which counts as a
+    step.
 
     Returns:
         The state, and sums over the episodes that ended.
@@ -257,7 +257,7 @@ def make_dreamer(config: DreamerConfig) -> Agent:
         if carry is None:
             carry = PolicyCarry(parts.networks.rssm.initial(batch), jnp.zeros((*batch, *parts.head.action.shape)))
         latent_key, action_key = jax.random.split(key)
-        # States are always drawn, as in training: only the action of a greedy policy is its most likely one.
+        # Latent states are always sampled, as in training; a greedy policy takes the most likely action only.
         uniform = draw(jax.random.uniform, latent_key, (*batch, parts.networks.rssm.groups))
         latent = infer(parts, state.params, carry, normalize_obs(state, obs), jnp.zeros(batch, bool), uniform)
         distribution = parts.head.distribution(parts.networks.apply("actor", state.params, latent.feature), mask)

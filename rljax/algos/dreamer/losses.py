@@ -30,7 +30,7 @@ FROZEN_PROTOTYPES = 10_000
 
 
 class LossNoise(NamedTuple):
-    """All that one loss draws.
+    """Random numbers of one loss.
 
     Attributes:
         observe: f32 in [0, 1) `[T, B, G]`.
@@ -46,7 +46,7 @@ class LossNoise(NamedTuple):
 
 
 class Imagined(NamedTuple):
-    """States ahead: `feature [H + 1, N, F]`, the first those that were replayed, and the actions between them `[H, N, A]`."""
+    """Imagined states: `feature [H + 1, N, F]`, of which the first are replayed, and the actions between them `[H, N, A]`."""
 
     feature: jax.Array
     action: jax.Array
@@ -204,8 +204,8 @@ def actor_critic_loss(
 ) -> tuple[jax.Array, jax.Array, ReturnNormalizer, Metrics]:
     """Policy gradient and value loss on imagined states; the world model gets no gradient (Hafner et al., 2025, eq. 6 and 7).
 
-    Actions of both kinds are reinforced by the advantage over the fast critic, which is also what returns are bootstrapped from.
-    The slow critic, its moving average, only holds the fast one near.
+    Both continuous and discrete actions are reinforced by the advantage over the critic, from which returns also bootstrap. The
+    slow critic, a moving average of the critic, only regularises it.
 
     Args:
         parts: of the configuration.
@@ -223,7 +223,7 @@ def actor_critic_loss(
     cont = jax.nn.sigmoid(networks.apply("cont", frozen, feature)[..., 0])
     logits = networks.apply("critic", params, feature)
     value = jax.lax.stop_gradient(TWO_HOT.decode(logits))
-    # The probability of going on has the discount in it already.
+    # The predicted probability that the episode continues includes the discount.
     weight = jnp.cumprod(cont, axis=0)[:-1]
     target = lambda_returns(reward, value, cont, config.return_lambda)
     returns = state.returns.update(target, config.return_decay)
@@ -268,7 +268,7 @@ def replay_value_loss(
     discount = jnp.where(batch.is_terminal, 0.0, config.gamma)
     target = lambda_returns(batch.reward, bootstrap, discount, config.return_lambda, batch.is_last)
     logits = parts.networks.apply("critic", params, feature)[:-1]
-    # The last row of an episode has no return, only the reward on arriving there.
+    # The last row of an episode has no return, only the reward on arrival.
     return jnp.mean(jnp.where(batch.is_last[:-1], 0.0, critic_loss(parts, state, feature, logits, target)))
 
 

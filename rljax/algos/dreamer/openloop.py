@@ -1,7 +1,7 @@
 """Open-loop predictions of a Dreamer world model: after a few observed steps, everything from the actions alone.
 
-A model that gets the wrong step's action, or none, learns with falling losses all the same; its open-loop predictions then are
-no better than those from shuffled actions, or than the last frame again.
+A model that is given the wrong step's action, or none, still has falling losses. Its open-loop predictions are then no better
+than those from shuffled actions, or than repeating the last observation.
 """
 
 from __future__ import annotations
@@ -119,9 +119,8 @@ def valid_rows(batch: Replayed, context: int) -> jax.Array:
 
 
 def shuffled_actions(batch: Replayed, context: int, key: jax.Array) -> jax.Array:
-    """The control: actions f32 `[T, B, A]` that are dealt out anew among all valid rows after the context.
-
-    They stay as frequent as they were, and say nothing any more of the rows they lead to.
+    """Return the control: actions f32 `[T, B, A]`, permuted among all valid rows after the context. Each action is as frequent as
+    before, but says nothing about the row that follows it.
     """
     valid, actions = valid_rows(batch, context).reshape(-1), batch.action[context:]
     flat = actions.reshape(-1, actions.shape[-1])
@@ -134,8 +133,8 @@ def shuffled_actions(batch: Replayed, context: int, key: jax.Array) -> jax.Array
 def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Array) -> Metrics:
     """Open-loop errors of one uniformly drawn batch, 5 and 15 steps ahead: `train/openloop_error_5`, `train/copy_last_error_5`.
 
-    Means over the sequences whose episode goes on for so long; 0 where none does, and while nothing is learned. A shorter
-    `batch_length` has fewer steps, and names that say so. Nothing of the state is used up.
+    The errors are means over the sequences whose episode lasts that long; 0 if none does, and before learning starts. With a
+    shorter `batch_length`, there are fewer steps, and the names say how many. The state does not change.
 
     Args:
         parts: of the configuration; representations without a decoder have no such metrics.

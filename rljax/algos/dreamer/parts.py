@@ -1,4 +1,4 @@
-"""The types that all parts of Dreamer share: what a configuration stands for, the state of a run, and its random numbers."""
+"""The types that all parts of Dreamer share: the parts built from a configuration, the state of a run, and its random numbers."""
 
 from __future__ import annotations
 

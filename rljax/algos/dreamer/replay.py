@@ -53,7 +53,7 @@ def row_example(rssm: RSSM, obs: Any, action: Any) -> DreamerRow:
         is_first=flag,
         is_last=flag,
         is_terminal=flag,
-        # f32 whatever products are in, so that a run goes on on another kind of device.
+        # f32 whatever the dtype of products, so that a run can resume on another kind of device.
         deter=shape((rssm.deter,), jnp.float32),
         stoch=shape((rssm.groups,), jnp.uint8),
     )
@@ -90,7 +90,7 @@ def write_latents(replay: Replay, places: Places, latents: Latent) -> Replay:
     """The buffer with states `[T, B, ...]` for the rows after each of `places`; the last wins of those that overlap."""
     step = jnp.arange(latents.deter.shape[0])[:, None]
     rows = (places.row + 1 + step) % replay.capacity
-    # Which of two writes to one place wins is left open by XLA, and on GPUs it is another each time: all but one go nowhere.
+    # XLA does not define which of two writes to one place wins, and on GPUs it varies: drop all but one.
     inside = (rows[..., None] - places.row - 1) % replay.capacity < step.shape[0]
     index = jnp.arange(places.row.shape[0])
     overruled = inside & (places.env[:, None] == places.env) & (index[:, None] < index)

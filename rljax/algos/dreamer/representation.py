@@ -1,6 +1,6 @@
-"""Losses that train a world model's representation instead of reconstruction, and the random shift that one of them needs.
+"""Losses that train a world model's representation without reconstruction, and the random shift that DreamerPro needs.
 
-Pure functions of batches that are flattened already: N = B T steps. All compute in f32, whatever they are given.
+All are pure functions of flattened batches of N = B T steps, and compute in f32 whatever the dtype of their inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def r2dreamer_loss(x1: jax.Array, x2: jax.Array, off_diagonal: float = 5e-4) -> 
     by N - 1, equal views give `c_ii = (N - 1) / N`.
 
     Args:
-        x1: what the model's features say of the embeddings, `[N, D]`.
+        x1: predictions of the embeddings from the model's features, `[N, D]`.
         x2: the embeddings, `[N, D]`; both views have gradients, so the caller stops those of the target: `stop_gradient(x2)`.
         off_diagonal: weight of the correlations between different dimensions.
 

@@ -19,9 +19,10 @@ from rljax.envs import resolve_env
 
 
 class Match(NamedTuple):
-    """G games. `result` f32 `[G]`: the return of the first player's side; NaN where a game did not end. `seat` i32 `[G]`: the
-    team it played; `length` i32 `[G]` steps; `new` bool `[G]`: whether no game before it was the same, seats, moves and all
-    that the players saw."""
+    """Results of G games. `result` f32 `[G]` is the return of the first player's side, NaN where a game did not end; `seat` i32
+    `[G]` is the team that it played; `length` i32 `[G]` is the number of steps; `new` bool `[G]` is False where an earlier game
+    had the same seats, moves and observations.
+    """
 
     result: jax.Array
     seat: jax.Array
@@ -30,7 +31,7 @@ class Match(NamedTuple):
 
 
 def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -> Player:
-    """The policy of an agent as a player: its mode, or its samples; unless given, as in `rljax.evaluate`."""
+    """Return the policy of an agent as a player, greedy or sampling; by default as in `rljax.evaluate`."""
     greedy = plays_greedily(resolve_env(agent.config.env, agent.config.env_params)[0], deterministic)
 
     def play(key: jax.Array, _: Any, obs: Any, mask: jax.Array) -> jax.Array:
@@ -61,10 +62,10 @@ def play_match(
     max_steps: int = 10_000,
     opening_moves: int = 0,
 ) -> Match:
-    """`num_games` whole games, the teams taken in turn. Pure: works under jit and vmap.
+    """Play `num_games` whole games, with the first player on each team in turn. Pure: works under jit and vmap.
 
-    Players that draw nothing play the same game again and again, one for each seat. With `opening_moves` each game begins with
-    random legal moves, and each such opening is played once from every seat, as in matches of chess programs.
+    Deterministic players repeat the same game, one for each seat. With `opening_moves`, each game begins with random legal moves,
+    and each opening is played once from every seat, as in matches between chess programs.
 
     Args:
         game: the game.
@@ -74,8 +75,8 @@ def play_match(
         key: random key.
         num_games: how many.
         max_steps: give up on a game after this many steps.
-        opening_moves: steps of random play that a game begins with; a step that would end the game is left out. What it brings
-            counts.
+        opening_moves: number of random moves at the start of a game; a move that would end the game is skipped. Their rewards
+            count.
     """
     if num_games < 1:
         raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
@@ -97,7 +98,7 @@ def play_match(
         moves = game.to_move(now.state)
         print_ = fingerprint(jnp.where(moves, action, 0), obs, reward, after=now.print)
         over |= game.is_truncated(state, params)
-        # A state that is over is never entered: players need not know what to do there, and a search might look for ever.
+        # Players are never asked to act in a finished game: they need not handle it, and a search might not end.
         state, obs = tree_where(over, (now.state, now.obs), strong((state, obs)))
         return _Playing(state, obs, now.total + reward, now.length + 1, print_, over)
 

@@ -119,7 +119,7 @@ def game_rollout(
         playing: where the games are.
         obs: what all players see there, `[E, P, ...]`.
         noise: `[T, E, ...]`.
-        only_mine: whether all players are the learner.
+        only_mine: whether the learner plays all players.
     """
     teams = jnp.asarray(game.teams)
 
