@@ -42,7 +42,7 @@ class GameConfig(PPOConfig):
     pool_size: int = static(default=64, doc="number of past players in the pool", gt=0)
     eviction: str = static(
         default="reservoir",
-        doc="player that a snapshot replaces in a full pool: 'reservoir' (all past players are kept alike) or 'fifo' (the oldest)",
+        doc="player that a snapshot replaces in a full pool: 'reservoir' (any, all kept alike) or 'fifo' (the oldest)",
         choices=("reservoir", "fifo"),
     )
     snapshot_every: int = static(
@@ -124,7 +124,7 @@ class SelfPlayConfig(GameConfig):
 
     opponents: str = static(
         default="self",
-        doc="'self': the current agent on all seats; 'uniform', 'pfsp': also past selves, drawn uniformly or the stronger more often",
+        doc="'self': the current agent on all seats; 'uniform', 'pfsp': also past ones, uniformly or the stronger more often",
         choices=("self", "uniform", "pfsp"),
     )
 
@@ -144,7 +144,7 @@ class LeagueConfig(GameConfig):
 
     league_rules: str = static(
         default="alphastar",
-        doc="'alphastar'; 'simple': main agents play 35 % themselves, 65 % PFSP over the pool; 'fictitious': uniformly over the pool",
+        doc="'alphastar'; 'simple': mains play 35 % themselves, 65 % PFSP over the pool; 'fictitious': uniformly over the pool",
         choices=RULES,
     )
     main_agents: int = static(default=1, doc="number of main agents, which learn to beat all players", gt=0)

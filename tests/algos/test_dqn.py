@@ -403,7 +403,7 @@ class Normed(nn.Module):
         ({"learning_starts": 250, "total_timesteps": 255}, "total_timesteps = 255: expected at least 252 in whole iterations"),
         ({"total_timesteps": 10**13}, "total_timesteps = 10000000000000: expected fewer than"),
         ({"network": {"type": "cnn"}}, "network = FeedForward: cannot be applied to observations of this environment"),
-        ({"network": nn.Dense(2), "dueling": True}, "dueling = True: only for a network given as a table"),
+        ({"network": nn.Dense(2), "dueling": True}, "dueling = true: needs a network given as a table"),
         ({"network": Normed()}, "expected parameters only, but it has variables of"),
         ({"learning_starts": 300}, "learning_starts = 300: expected at most the 256 steps of the buffer"),
         ({"train_every": 3}, "train_every = 3: must divide num_steps = 8"),
