@@ -12,10 +12,16 @@ import re
 from functools import reduce
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import nbformat
 import pytest
 import yaml
 from PIL import Image
+
+import rljax
+from rljax.algos.common.training import train_iteration
+from rljax.league.rules import ROLES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -148,3 +154,32 @@ def test_the_layout_names_every_folder_of_the_library() -> None:
     named = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert packages <= set(named)
     assert all((ROOT / name).is_dir() for name in named)
+
+
+LOGGED = {
+    "hidden_bit_ppo_heads": {"target_kl": 0.01},
+    "sparse_gridworld_ppo_rnd": {},
+    "cartpole_impala": {"upgo_coef": 0.5},
+    "cartpole_pqn": {},
+    "cartpole_dqn": {},
+    "pendulum_sac": {},
+    "cartpole_dreamer_debug": {},
+    "cartpole_dreamerpro": {},
+    "kuhn_league": {},
+    "tictactoe_alphazero": {},
+}
+"""Presets that log every metric between them."""
+
+
+@pytest.mark.slow
+def test_the_page_of_metrics_has_those_that_runs_log_and_no_others() -> None:
+    page = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
+    named = {re.sub("N$|NAME$", "*", name) for name in re.findall(r"`((?:train|league|eval|episode)/\w+)`", page)}
+    logged: set[str] = set()
+    for preset, changes in LOGGED.items():
+        agent = rljax.make_agent(rljax.load_config(preset, **changes))
+        state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
+        _, found = jax.eval_shape(lambda s, agent=agent: train_iteration(agent, s, jnp.int32(0)), state)
+        logged |= {re.sub(r"(?<=_error_)\d+$|(?<=value_loss_)\w+$", "*", name) for name in found}
+    roles = {f"league/win_rate_{role}" for role in ROLES}  # those that a preset does not have, too
+    assert named == {name for name in logged if not name.startswith(("env/", "perf/"))} | roles
