@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import os
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,36 @@ from rljax.run.reproduce.report import hardware_table, source_commit, versions, 
 RECORD = Path(__file__).parents[2] / "results" / "campaigns.json"
 
 
+class Hangs(BaseException):
+    """Not an Exception: nobody may catch it on the way."""
+
+
+@contextlib.contextmanager
+def hangs_after(seconds: float, waiting: float = 600) -> Iterator[None]:
+    """Raise `Hangs` after as many seconds of the processor's time, so that a busy machine makes no failures, or of waiting."""
+
+    def give_up(*_: Any) -> None:
+        raise Hangs
+
+    before = [(name, signal.signal(name, give_up)) for name in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, waiting)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for name, handler in before:
+            signal.signal(name, handler)
+
+
 class Campaign:
     """Counts what came of each try; what may not happen is a failure, kept with its seed.
 
     Attributes:
         name: of the campaign, a key of the record's facts: its module, and after a colon the kinds where it is of some only.
         seed: of the first try; try i has seed + i.
-        full_size: how many tries the whole campaign has.
+        full_size: how many tries the whole campaign has, or kills.
         options: those of its command beside the seed and the number of tries.
         more: facts that other campaigns do not have.
     """
@@ -85,10 +110,7 @@ class Campaign:
 
 
 def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
-    """Put a campaign's facts into the record, beside those of the others; date, commit, load and machine are the last one's.
-
-    Kills by kind are null in facts from before they were counted.
-    """
+    """Put a campaign's facts into the record, beside those of the others; date, commit, load and machine are the last one's."""
     table: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     last = campaign.facts()
     facts: dict[str, Any] = {**table.get("facts", {}), campaign.name: last}
@@ -115,13 +137,22 @@ def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
 
 
 def note(facts: Mapping[str, Any]) -> str:
-    """Which campaigns were smaller than they are meant to be; "" where none was."""
-    parts = [
-        f"{name} ({one['tries']:,} of {one['full_size']:,} tries)"
-        for name, one in facts.items()
-        if one["tries"] < one["full_size"]
-    ]
+    """Which campaigns were smaller than they are meant to be; "" where none was. The parts of one add up at the same commit."""
+    campaigns: dict[tuple[str, str | None], dict[str, Any]] = {}
+    for name, fact in facts.items():
+        campaigns.setdefault((name.partition(":")[0], fact["commit"]), {})[name] = fact
+    parts = []
+    for of_one in campaigns.values():
+        done, meant = sum(map(size, of_one.values())), max(fact["full_size"] for fact in of_one.values())
+        if done < meant:
+            what = "kills" if any("kills" in fact for fact in of_one.values()) else "tries"
+            parts.append(f"{' and '.join(of_one)} ({done:,} of {meant:,} {what})")
     return f"not of the full size: {'; '.join(parts)}" if parts else ""
+
+
+def size(fact: Mapping[str, Any]) -> int:
+    """How many tries a campaign had; of kills, those that were in time."""
+    return sum(fact["kills"].values()) if "kills" in fact else int(fact["tries"])
 
 
 def main(

@@ -26,7 +26,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,13 +49,19 @@ from tests.campaigns.campaign import Campaign, main
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
 
 FULL_SIZE = 1000
-"""Tries of the whole campaign, over all kinds."""
+"""Kills of the whole campaign, over all kinds."""
 
-SECONDS = 600.0
-"""A process that takes longer hangs: on a quiet machine they need five."""
+SECONDS = 60
+"""A process that computes for longer hangs: of the processor's time, so that a busy machine makes no failures."""
+
+WAITING = 600.0
+"""A process that waits for longer hangs, and the one that compiles for all others."""
 
 KILLS = 6
 """Before a run is trained to its end and compared."""
+
+LONGEST = 10.0
+"""Seconds after which a process is killed, at most: the one that is not killed may also wait for its compiler."""
 
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Those that Python tells of before it makes them."""
@@ -80,14 +86,25 @@ class Announced(Silent):
 class Kind:
     """Something to kill: `train` begins it in a folder or goes on with it, `check` says what is wrong meanwhile."""
 
-    operations = 700
-    """On files that it makes, about."""
-
     configs: Mapping[str, Config] = MappingProxyType({})
     """What it trains, by name."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self.folder, self.whole, self.kills = name, folder / "killed", folder / "whole", 0
+        self.operations, self.seconds = 1, 0.0
+
+    def train_whole(self) -> None:
+        """Train the one that is not killed; note how many operations on files it makes, and for how long it writes some."""
+        count = self.whole.with_name("operations")
+
+        def act(say: Callable[[], None]) -> None:
+            made = count_operations(self.whole)
+            self.train(self.whole, say)
+            count.write_text(str(next(made)))
+
+        began: list[float] = []
+        checked(f"{self.name}, not killed", forked(act, lambda _, said: began.extend(when_said(said)), WAITING))
+        self.operations, self.seconds = int(count.read_text()), time.monotonic() - began[0]
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         raise NotImplementedError
@@ -129,7 +146,6 @@ class Run(Kind):
 class Sweep(Kind):
     """A sweep of twelve runs in three batches."""
 
-    operations = 60
     configs = MappingProxyType({"sweep": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
@@ -147,7 +163,6 @@ class Sweep(Kind):
 class Study(Kind):
     """A study of twelve trials; which ones it tries depends on those that were killed, so what was told must stay."""
 
-    operations = 200
     configs = MappingProxyType({"study": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
@@ -196,6 +211,7 @@ class Saves(Kind):
                 write_checkpoint(aside / CHECKPOINTS, 0, self.state(0), {"iteration": 0})
                 link(aside / CHECKPOINTS, "latest", 0)
         start = load_checkpoint(folder).meta["step"]
+        link(folder / CHECKPOINTS, "latest", start)  # as a run does that goes on
         writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=start // 5 * 5 or None)
         for step in range(start + 1, self.STEPS + 1):
             writer.save(step, self.state(step), {"iteration": step}, np.zeros((1, 1, 1), np.float32), best=step % 5 == 0)
@@ -236,7 +252,9 @@ def kinds_in(scratch: Path) -> list[Kind]:
 KINDS = tuple(kind.name for kind in kinds_in(Path()))
 
 
-def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None) -> tuple[int, str]:
+def forked(
+    act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None, seconds: float = SECONDS
+) -> tuple[int, str]:
     """`act(say)` in a process of its own: the signal that ended it (0: none), and what it raised. `kill(pid, pipe)` ends it."""
     said, say = os.pipe()
     raised, report = os.pipe()
@@ -244,6 +262,7 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
     if not child:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends a process
             act(lambda: os.write(say, b"x") and None)
             os._exit(0)
         except BaseException as error:
@@ -256,7 +275,7 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
     os.close(say)
     os.close(report)
     watch = threading.Thread(target=kill, args=(child, said)) if kill is not None else None
-    timer = threading.Timer(SECONDS, os.kill, (child, signal.SIGABRT))
+    timer = threading.Timer(WAITING, os.kill, (child, signal.SIGABRT))
     timer.start()
     if watch is not None:
         watch.start()
@@ -268,27 +287,35 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
         watch.join()
     os.close(said)
     ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if ended == signal.SIGPROF:
+        words = f"hung: computed for {seconds:.0f} s"
     if ended == signal.SIGABRT:
-        words = f"hung for {SECONDS:.0f} s"
+        words = f"hung for {WAITING:.0f} s"
     return ended, words
 
 
-def kill_at_operation(folder: Path, count: int) -> None:
-    """From now on this process is killed within the count-th operation on files of a folder."""
-    prefix, left = str(folder.parent), itertools.count(count, -1)
+def count_operations(folder: Path, last: int | None = None) -> Iterator[int]:
+    """Count the operations on files of a folder from now on; within the `last`-th this process is killed."""
+    prefix, made = str(folder.parent), itertools.count()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in OPERATIONS and any(str(x).startswith(prefix) for x in arguments[:2]) and next(left) == 0:
+        if event in OPERATIONS and any(str(x).startswith(prefix) for x in arguments[:2]) and next(made) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
+    return made
+
+
+def when_said(said: int) -> list[float]:
+    """When a process has said that it is compiled; empty if it ended before."""
+    return [time.monotonic()] if os.read(said, 1) else []
 
 
 def kill_later(seconds: float) -> Callable[[int, int], None]:
     """Kills a process a while after it has said that it is compiled, or when it has ended."""
 
     def kill(pid: int, said: int) -> None:
-        if os.read(said, 1):
+        if when_said(said):
             time.sleep(seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -306,18 +333,27 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
     draw = random.Random(seed)
     kind = kinds[seed % len(kinds)]
     if not kind.whole.exists():
-        checked(f"{kind.name}, not killed", forked(lambda say: kind.train(kind.whole, say), None))
+        kind.train_whole()
+    try:
+        return killed(kind, draw)
+    except Exception:
+        begin_again(kind)  # what one kill has lost is told once
+        raise
+
+
+def killed(kind: Kind, draw: random.Random) -> list[str]:
     how = draw.choice(["operation", "moment"])
     if how == "operation":
-        count = int(draw.triangular(0, kind.operations, 0))
+        last = int(draw.triangular(0, kind.operations, 0))
 
         def act(say: Callable[[], None]) -> None:
-            kill_at_operation(kind.folder, count)
+            count_operations(kind.folder, last)
             kind.train(kind.folder, say)
 
         ended = forked(act, None)
     else:
-        ended = forked(lambda say: kind.train(kind.folder, say), kill_later(draw.uniform(0.0, draw.choice([0.3, 2.0]))))
+        later = kill_later(draw.triangular(0, min(kind.seconds, LONGEST), 0))
+        ended = forked(lambda say: kind.train(kind.folder, say), later)
     kind.kills += ended[0] == signal.SIGKILL
     if ended[0] != signal.SIGKILL:
         checked(f"{kind.name}, trained", ended)
@@ -335,10 +371,14 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
         seen.append(f"compared: {kind.name}")
         left = [p.name for p in kind.folder.parent.iterdir() if p.name.startswith(".")]
         assert not left, f"left behind: {left}"
-        shutil.rmtree(kind.folder)
-        for note in ("steps", "told", "kills"):
-            (kind.folder.parent / note).unlink(missing_ok=True)
+        begin_again(kind)
     return seen
+
+
+def begin_again(kind: Kind) -> None:
+    shutil.rmtree(kind.folder, ignore_errors=True)
+    for note in ("steps", "told", "kills"):
+        (kind.folder.parent / note).unlink(missing_ok=True)
 
 
 def keep_compiled() -> None:

@@ -76,15 +76,21 @@ def test_a_record_says_which_kinds_were_killed_how_often_and_what_is_not_of_the_
     assert part["outcomes"] == {"killed: moment": 5}
     assert part["command"] == "python -m tests.campaigns.kill --tries 5 --seed 2 --kinds saves sweep"
     assert list(found["configs"]) == ["kill: sweep"]
-    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 tries)"
+    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 kills)"
     found = recorded(path)
     assert found["facts"]["kill: saves, sweep"] == part
     assert list(found["facts"]["kill"]["kills"]) == list(kill.KINDS)
     assert sum(found["facts"]["kill"]["kills"].values()) == 1000
     assert found["command"] == f"{part['command']}; python -m tests.campaigns.kill --tries 1000 --seed 0"
-    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 tries)"
+    assert found["note"] == ""
     assert {"kill: ppo", "kill: ppo with memory", "kill: study"} < set(found["configs"])
     assert note({"kill": found["facts"]["kill"]}) == ""
+    small, other = {**part, "kills": {"saves": 600}}, {**part, "kills": {"dqn": 399}, "commit": "another"}
+    assert note({"kill: saves": small, "kill: dqn": other}).endswith(
+        ": kill: saves (600 of 1,000 kills); kill: dqn (399 of 1,000 kills)"
+    )
+    other["commit"] = small["commit"]
+    assert note({"kill: saves": small, "kill: dqn": other}).endswith(": kill: saves and kill: dqn (999 of 1,000 kills)")
 
 
 def test_an_unknown_kind_is_one_line_and_leaves_the_record(tmp_path: Path) -> None:
