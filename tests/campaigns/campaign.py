@@ -50,10 +50,12 @@ class Campaign:
 
     Attributes:
         name: of the campaign, a key of the record's facts: its module, and after a colon the kinds where it is of some only.
-        seed: of the first try; try i has seed + i.
+        seed: of the first try; try i has seed + i, unless many are drawn from each seed.
+        drawn: from how many seeds tries were drawn, if not each from one of its own.
         full_size: how many tries the whole campaign has, or kills.
         options: those of its command beside the seed and the number of tries.
         more: facts that other campaigns do not have.
+        earlier: facts of the same campaign at the same commit that the record had when this one was first recorded.
     """
 
     def __init__(self, name: str, seed: int, full_size: int, options: Sequence[str] = ()):
@@ -61,6 +63,9 @@ class Campaign:
         self.counts: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
         self.more: dict[str, Any] = {}
+        self.earlier: dict[str, Any] | None = None
+        self.recorded = False
+        self.drawn: int | None = None
         self.slowest = 0.0
         self.began, self.load, self.commit = datetime.datetime.now(datetime.UTC), os.getloadavg(), source_commit()
 
@@ -99,7 +104,7 @@ class Campaign:
             "date": self.began.isoformat(timespec="seconds"),
             "commit": self.commit,
             "load": [round(x, 2) for x in (*self.load, *os.getloadavg())],
-            "first_seed": self.seed,
+            "seeds": [[self.seed, self.tries if self.drawn is None else self.drawn]],
             "tries": self.tries,
             "full_size": self.full_size,
             **self.more,
@@ -110,9 +115,16 @@ class Campaign:
 
 
 def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
-    """Put a campaign's facts into the record, beside those of the others; date, commit, load and machine are the last one's."""
+    """Put a campaign's facts into the record, beside those of the others; date, commit, load and machine are the last one's.
+
+    They add up with those of other seeds at the same commit, and replace any others of the same campaign.
+    """
     table: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if not campaign.recorded:  # a campaign may be recorded again and again as it goes on
+        campaign.recorded, campaign.earlier = True, table.get("facts", {}).get(campaign.name)
     last = campaign.facts()
+    if campaign.earlier is not None and adds_up(campaign.earlier, last):
+        last = added(campaign.earlier, last)
     facts: dict[str, Any] = {**table.get("facts", {}), campaign.name: last}
     table = {
         "name": "campaigns",
@@ -134,6 +146,29 @@ def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
         "facts": facts,
     }
     write_record(path, table)
+
+
+def adds_up(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two parts of a campaign are of one clean commit, and of different seeds."""
+    apart = all(a + n <= b or b + m <= a for a, n in earlier["seeds"] for b, m in now["seeds"])
+    return apart and earlier["commit"] == now["commit"] and now["commit"] is not None and not now["commit"].endswith("-dirty")
+
+
+def added(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of two parts of a campaign."""
+    both = dict(now)
+    for name in ("outcomes", "kills", "causes"):
+        if name in earlier or name in now:
+            counts = collections.Counter(earlier.get(name, {}))
+            counts.update(now.get(name, {}))
+            both[name] = dict(sorted(counts.items()))
+    for name in ("tries", "seeds", "failures"):
+        both[name] = earlier[name] + now[name]
+    for name in ("slowest_seconds", "most_memory_bytes"):
+        if name in earlier and name in now:
+            both[name] = max(earlier[name], now[name])
+    both["command"] = f"{earlier['command']}; {now['command']}"
+    return both
 
 
 def note(facts: Mapping[str, Any]) -> str:

@@ -505,6 +505,7 @@ def run(tries: int, first_seed: int, seeds: int, path: Path) -> Campaign:
 
         cases(seed, tries // seeds, told)
         whole.options = ["--seeds", str(seed + 1 - first_seed)]
+        whole.drawn = seed + 1 - first_seed
         whole.more["most_memory_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         record(whole, path, {})
         print(f"seed {seed}: {whole.tries} cases so far, {dict(whole.counts)}", flush=True)
