@@ -9,12 +9,16 @@ import datetime
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from rljax.core.errors import did_you_mean
 from rljax.run.reproduce.report import hardware_table, source_commit, versions, write_record
@@ -43,6 +47,24 @@ def hangs_after(seconds: float, waiting: float = 600) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for name, handler in before:
             signal.signal(name, handler)
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for runs, in memory where there is room for it: most of a small save would wait for the disk.
+
+    A killed process loses nothing that it has written to either.
+    """
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
+    return tempfile.TemporaryDirectory(dir=memory if roomy and "TMPDIR" not in os.environ else None)
+
+
+def keep_compiled() -> None:
+    """Every process compiles the same programs: those of the first serve all, and need not be fast."""
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "rljax-campaign-xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 class Campaign:

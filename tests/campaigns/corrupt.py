@@ -14,7 +14,6 @@ import functools
 import io
 import random
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ from rljax.run.files.folder import METRICS_FILE, read_info
 from rljax.run.files.records import truncate_after
 from rljax.run.view.curves import read_metrics
 from rljax.run.view.show import show
-from tests.campaigns.campaign import Campaign, Hangs, hangs_after, main
+from tests.campaigns.campaign import Campaign, Hangs, hangs_after, keep_compiled, main, scratch
 
 CONFIG = rljax.PPOConfig(
     env="CartPole-v1",
@@ -203,10 +202,10 @@ def parsed(lines: list[bytes]) -> list[int]:
 
 def resumed(reference: Reference) -> str:
     """A copy is trained to its end: bit for bit what the intact run comes to."""
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+    with scratch() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        shutil.copytree(reference.folder, Path(scratch) / "a", symlinks=True)
-        state = rljax.fit(resume=Path(scratch) / "a").state
+        shutil.copytree(reference.folder, Path(folder) / "a", symlinks=True)
+        state = rljax.fit(resume=Path(folder) / "a").state
     assert same(named_arrays(state), reference.last), "comes to another state"
     return "right"
 
@@ -277,9 +276,9 @@ def traced_once() -> Iterator[None]:
 def run(tries: int, seed: int, max_seconds: float | None) -> tuple[Campaign, dict[str, Any]]:
     """The campaign, over a plain run, one of two seeds and a fork."""
     campaign = Campaign("corrupt", seed, FULL_SIZE)
-    with tempfile.TemporaryDirectory() as scratch, traced_once():
+    with scratch() as folder, traced_once():
         kinds = [(None, False), (2, False), (None, True)]
-        references = [make_reference(Path(scratch) / str(i) / "a", *kind) for i, kind in enumerate(kinds[: max(1, tries // 50)])]
+        references = [make_reference(Path(folder) / str(i) / "a", *kind) for i, kind in enumerate(kinds[: max(1, tries // 50)])]
         campaign.run(lambda seed: attempt(references[seed % len(references)], seed), tries, max_seconds)
         damaged, files = (sum(len(getattr(x, what)) for x in references) for what in ("damaged", "files"))
         campaign.more["files"] = {"damaged": damaged, "in all": files}
@@ -287,4 +286,5 @@ def run(tries: int, seed: int, max_seconds: float | None) -> tuple[Campaign, dic
 
 
 if __name__ == "__main__":
+    keep_compiled()
     main(run, FULL_SIZE)

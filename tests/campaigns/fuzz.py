@@ -48,7 +48,7 @@ import numpy as np
 import rljax
 from rljax.cli.main import main as rljax_main
 from rljax.core.config import ALGORITHMS, dump_config, preset_names
-from tests.campaigns.campaign import RECORD, Campaign, Hangs, hangs_after, record
+from tests.campaigns.campaign import RECORD, Campaign, Hangs, hangs_after, keep_compiled, record
 
 FULL_SIZE = 10_000
 """Cases of the whole campaign."""
@@ -520,6 +520,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="this case of the first seed alone")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
+    keep_compiled()
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, limit))

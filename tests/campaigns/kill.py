@@ -21,7 +21,6 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -31,7 +30,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 import optuna  # noqa: F401 (imported before the forks)
 import orbax.checkpoint  # noqa: F401
@@ -45,7 +43,7 @@ from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint
 from rljax.run.files.folder import load_checkpoint, read_config, read_info
 from rljax.run.files.places import atomic_folder
 from rljax.run.progress import Silent
-from tests.campaigns.campaign import Campaign, main
+from tests.campaigns.campaign import Campaign, keep_compiled, main, scratch
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
 
 FULL_SIZE = 1000
@@ -241,12 +239,12 @@ def no_step_back(folder: Path, found: int) -> None:
     noted.write_text(str(found))
 
 
-def kinds_in(scratch: Path) -> list[Kind]:
+def kinds_in(folder: Path) -> list[Kind]:
     """All algorithms, two of them with several seeds, sweeps, studies, and checkpoints alone; they take turns."""
     names = [*TINY, *VARIANTS]
-    kinds: list[Kind] = [Run(name, scratch / name.replace(" ", "_"), None) for name in names]
-    kinds += [Run(name, scratch / f"{name}_2", 2) for name in ("ppo", "dqn")]
-    return [*kinds, Sweep("sweep", scratch / "sweep"), Study("study", scratch / "study"), Saves("saves", scratch / "saves")]
+    kinds: list[Kind] = [Run(name, folder / name.replace(" ", "_"), None) for name in names]
+    kinds += [Run(name, folder / f"{name}_2", 2) for name in ("ppo", "dqn")]
+    return [*kinds, Sweep("sweep", folder / "sweep"), Study("study", folder / "study"), Saves("saves", folder / "saves")]
 
 
 KINDS = tuple(kind.name for kind in kinds_in(Path()))
@@ -381,21 +379,14 @@ def begin_again(kind: Kind) -> None:
         (kind.folder.parent / note).unlink(missing_ok=True)
 
 
-def keep_compiled() -> None:
-    """Every process compiles the same programs: those of the first serve all."""
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "rljax-campaign-xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
 def run(tries: int, seed: int, max_seconds: float | None, names: Sequence[str] = KINDS) -> tuple[Campaign, dict[str, Any]]:
     """The campaign; of some kinds only where `names` are given."""
     chosen = sorted(set(names))
     some = chosen != sorted(KINDS)
     campaign = Campaign(f"kill: {', '.join(chosen)}" if some else "kill", seed, FULL_SIZE, ["--kinds", *chosen] if some else [])
     keep_compiled()
-    with tempfile.TemporaryDirectory() as scratch:
-        kinds = [kind for kind in kinds_in(Path(scratch)) if kind.name in chosen]
+    with scratch() as folder:
+        kinds = [kind for kind in kinds_in(Path(folder)) if kind.name in chosen]
         for kind in kinds:
             kind.folder.parent.mkdir(parents=True)
         campaign.run(lambda seed: attempt(kinds, seed), tries, max_seconds)
