@@ -79,7 +79,7 @@ def nash_conv(report: Any, value: float) -> str:
 
 @pytest.mark.long
 def test_kuhn_poker(figure: Any) -> None:
-    """On demand: most of its four minutes compile, and its figures are in a record."""
+    """On demand: over a minute of a processor, and its figures are in a record."""
     config = rljax.load_config("kuhn_league")
     result = trained(config, 5)
     report = exact_reports(config, result.state)
