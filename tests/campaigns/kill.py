@@ -209,8 +209,11 @@ class Saves(Kind):
                 write_checkpoint(aside / CHECKPOINTS, 0, self.state(0), {"iteration": 0})
                 link(aside / CHECKPOINTS, "latest", 0)
         start = load_checkpoint(folder).meta["step"]
-        link(folder / CHECKPOINTS, "latest", start)  # as a run does that goes on
-        writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=start // 5 * 5 or None)
+        best = start // 5 * 5 or None
+        for name, step in (("latest", start), ("best", best)):  # as a run does that goes on
+            if step is not None and (folder / CHECKPOINTS / f"step_{step}").exists():
+                link(folder / CHECKPOINTS, name, step)
+        writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=best)
         for step in range(start + 1, self.STEPS + 1):
             writer.save(step, self.state(step), {"iteration": step}, np.zeros((1, 1, 1), np.float32), best=step % 5 == 0)
         writer.close()
