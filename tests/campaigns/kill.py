@@ -231,7 +231,8 @@ class Saves(Kind):
         self.check()
         links = {name: os.readlink(self.folder / CHECKPOINTS / name) for name in ("latest", "best")}
         assert links == {"latest": f"step_{self.STEPS}", "best": "step_10"}, links
-        assert checkpoint_steps(self.folder / CHECKPOINTS) == [12, 11, 10]
+        found = checkpoint_steps(self.folder / CHECKPOINTS)
+        assert found == [12, 11, 10], found
 
 
 def no_step_back(folder: Path, found: int) -> None:
