@@ -267,7 +267,7 @@ def _is_real(dtype: Any) -> bool:
 
 def _is_plain(dtype: Any) -> bool:
     """Return whether a scalar of this dtype can be written in TOML and JSON."""
-    return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_)) or dtype.kind == "U"
+    return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, np.str_))
 
 
 def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:

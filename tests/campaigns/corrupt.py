@@ -14,7 +14,6 @@ import functools
 import io
 import random
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ from rljax.run.files.folder import METRICS_FILE, read_info
 from rljax.run.files.records import truncate_after
 from rljax.run.view.curves import read_metrics
 from rljax.run.view.show import show
-from tests.campaigns.campaign import Campaign, main
+from tests.campaigns.campaign import Campaign, Hangs, hangs_after, keep_compiled, main, scratch
 
 CONFIG = rljax.PPOConfig(
     env="CartPole-v1",
@@ -52,6 +51,9 @@ CONFIG = rljax.PPOConfig(
 FULL_SIZE = 5000
 """Tries of the whole campaign."""
 
+SECONDS = 60
+"""A try that computes for longer hangs."""
+
 RESUMED_EVERY = 100
 """One in so many tries is resumed to the end of its budget, and must come to what it would have come to."""
 
@@ -61,6 +63,7 @@ class Reference:
 
     def __init__(self, folder: Path, last: dict[str, np.ndarray]):
         self.folder, self.last = folder, last
+        self.damaged: set[Path] = set()
         self.config, self.info = folders.read_config(folder), read_info(folder)
         self.steps = checkpoint_steps(folder / "checkpoints")
         self.states = {step: named_arrays(rljax.load_run(folder, checkpoint=step).state) for step in self.steps}
@@ -120,19 +123,22 @@ def attempt(reference: Reference, seed: int) -> list[str]:
     kinds: dict[str, list[Path]] = {}
     for file in reference.files:
         kinds.setdefault(file.name if "state" not in file.parts else "state", []).append(file)
-    path = draw.choice(kinds[draw.choice(sorted(kinds))])
+    kind = draw.choice(sorted(kinds))
+    path = draw.choice(kinds[kind])
     usual = path.read_bytes()
-    seen = []
     try:
         how = damage(path, draw)
         if path.exists() and path.read_bytes() == usual:
             return ["nothing damaged"]
-        for name, read in READERS.items():
-            outcome = told(lambda read=read: read(reference, path, how))  # type: ignore[misc]
-            seen.append(f"{name}: {outcome}")
-        if seed % RESUMED_EVERY == 0:
-            seen.append(f"resumed: {told(lambda: resumed(reference))}")
-    except Exception as error:
+        reference.damaged.add(path)
+        seen = [f"damaged: {kind}", f"how: {how}"]
+        with hangs_after(SECONDS):
+            for name, read in READERS.items():
+                outcome = told(lambda read=read: read(reference, path, how))  # type: ignore[misc]
+                seen.append(f"{name}: {outcome}")
+            if seed % RESUMED_EVERY == 0:
+                seen.append(f"resumed: {told(lambda: resumed(reference))}")
+    except (Exception, Hangs) as error:
         raise AssertionError(f"{path.relative_to(reference.folder)}, {how}: {type(error).__name__}: {error}") from error
     finally:
         path.write_bytes(usual)
@@ -196,10 +202,10 @@ def parsed(lines: list[bytes]) -> list[int]:
 
 def resumed(reference: Reference) -> str:
     """A copy is trained to its end: bit for bit what the intact run comes to."""
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+    with scratch() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        shutil.copytree(reference.folder, Path(scratch) / "a", symlinks=True)
-        state = rljax.fit(resume=Path(scratch) / "a").state
+        shutil.copytree(reference.folder, Path(folder) / "a", symlinks=True)
+        state = rljax.fit(resume=Path(folder) / "a").state
     assert same(named_arrays(state), reference.last), "comes to another state"
     return "right"
 
@@ -270,12 +276,15 @@ def traced_once() -> Iterator[None]:
 def run(tries: int, seed: int, max_seconds: float | None) -> tuple[Campaign, dict[str, Any]]:
     """The campaign, over a plain run, one of two seeds and a fork."""
     campaign = Campaign("corrupt", seed, FULL_SIZE)
-    with tempfile.TemporaryDirectory() as scratch, traced_once():
+    with scratch() as folder, traced_once():
         kinds = [(None, False), (2, False), (None, True)]
-        references = [make_reference(Path(scratch) / str(i) / "a", *kind) for i, kind in enumerate(kinds[: max(1, tries // 50)])]
+        references = [make_reference(Path(folder) / str(i) / "a", *kind) for i, kind in enumerate(kinds[: max(1, tries // 50)])]
         campaign.run(lambda seed: attempt(references[seed % len(references)], seed), tries, max_seconds)
+        damaged, files = (sum(len(getattr(x, what)) for x in references) for what in ("damaged", "files"))
+        campaign.more["files"] = {"damaged": damaged, "in all": files}
     return campaign, {"corrupt": config_table(CONFIG)}
 
 
 if __name__ == "__main__":
+    keep_compiled()
     main(run, FULL_SIZE)

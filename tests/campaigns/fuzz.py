@@ -30,7 +30,6 @@ import os
 import random
 import re
 import resource
-import signal
 import sys
 import tempfile
 import time
@@ -49,16 +48,13 @@ import numpy as np
 import rljax
 from rljax.cli.main import main as rljax_main
 from rljax.core.config import ALGORITHMS, dump_config, preset_names
-from tests.campaigns.campaign import RECORD, Campaign, record
+from tests.campaigns.campaign import RECORD, Campaign, Hangs, hangs_after, keep_compiled, record
 
 FULL_SIZE = 10_000
 """Cases of the whole campaign."""
 
 SECONDS = 60
 """A case that computes for longer hangs: of the processor's time, so that a busy machine makes no failures."""
-
-WAITING = 600
-"""A case that waits for longer hangs."""
 
 LINE = 2500
 """Characters of a message at most."""
@@ -82,10 +78,6 @@ class Outcome(NamedTuple):
 
 class Begins(Exception):
     """Where a command would begin to train, play or draw."""
-
-
-class Hangs(BaseException):
-    """Not an Exception: nobody may catch it on the way."""
 
 
 class _Unprintable:
@@ -452,15 +444,8 @@ def outcome(seed: int, index: int) -> Outcome:
     """Run a case."""
     kind, described, run = case(seed, index)
     started = time.perf_counter()
-
-    def give_up(*_: Any) -> None:
-        raise Hangs
-
-    before = [(name, signal.signal(name, give_up)) for name in (signal.SIGPROF, signal.SIGALRM)]
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    signal.setitimer(signal.ITIMER_REAL, WAITING)
     try:
-        with warnings.catch_warnings():
+        with hangs_after(SECONDS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run()
         result, detail = "works", ""
@@ -473,11 +458,6 @@ def outcome(seed: int, index: int) -> Outcome:
         result, detail = "failed", f"longer than {SECONDS} s\n" + "".join(traceback.format_exc()[-2500:])
     except Exception:
         result, detail = "failed", traceback.format_exc()[-2500:]
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for name, handler in before:
-            signal.signal(name, handler)
     return Outcome(kind, result, detail, described, time.perf_counter() - started)
 
 
@@ -525,6 +505,7 @@ def run(tries: int, first_seed: int, seeds: int, path: Path) -> Campaign:
 
         cases(seed, tries // seeds, told)
         whole.options = ["--seeds", str(seed + 1 - first_seed)]
+        whole.drawn = seed + 1 - first_seed
         whole.more["most_memory_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         record(whole, path, {})
         print(f"seed {seed}: {whole.tries} cases so far, {dict(whole.counts)}", flush=True)
@@ -539,6 +520,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="this case of the first seed alone")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
+    keep_compiled()
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, limit))

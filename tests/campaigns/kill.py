@@ -21,17 +21,15 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 import optuna  # noqa: F401 (imported before the forks)
 import orbax.checkpoint  # noqa: F401
@@ -45,17 +43,23 @@ from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint
 from rljax.run.files.folder import load_checkpoint, read_config, read_info
 from rljax.run.files.places import atomic_folder
 from rljax.run.progress import Silent
-from tests.campaigns.campaign import Campaign, main
+from tests.campaigns.campaign import Campaign, keep_compiled, main, scratch
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
 
 FULL_SIZE = 1000
-"""Tries of the whole campaign, over all kinds."""
+"""Kills of the whole campaign, over all kinds."""
 
-SECONDS = 600.0
-"""A process that takes longer hangs: on a quiet machine they need five."""
+SECONDS = 60
+"""A process that computes for longer hangs: of the processor's time, so that a busy machine makes no failures."""
+
+WAITING = 600.0
+"""A process that waits for longer hangs, and the one that compiles for all others."""
 
 KILLS = 6
 """Before a run is trained to its end and compared."""
+
+LONGEST = 10.0
+"""Seconds after which a process is killed, at most: the one that is not killed may also wait for its compiler."""
 
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Those that Python tells of before it makes them."""
@@ -80,14 +84,25 @@ class Announced(Silent):
 class Kind:
     """Something to kill: `train` begins it in a folder or goes on with it, `check` says what is wrong meanwhile."""
 
-    operations = 700
-    """On files that it makes, about."""
-
     configs: Mapping[str, Config] = MappingProxyType({})
     """What it trains, by name."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self.folder, self.whole, self.kills = name, folder / "killed", folder / "whole", 0
+        self.operations, self.seconds = 1, 0.0
+
+    def train_whole(self) -> None:
+        """Train the one that is not killed; note how many operations on files it makes, and for how long it writes some."""
+        count = self.whole.with_name("operations")
+
+        def act(say: Callable[[], None]) -> None:
+            made = count_operations(self.whole)
+            self.train(self.whole, say)
+            count.write_text(str(next(made)))
+
+        began: list[float] = []
+        checked(f"{self.name}, not killed", forked(act, lambda _, said: began.extend(when_said(said)), WAITING))
+        self.operations, self.seconds = int(count.read_text()), time.monotonic() - began[0]
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         raise NotImplementedError
@@ -129,7 +144,6 @@ class Run(Kind):
 class Sweep(Kind):
     """A sweep of twelve runs in three batches."""
 
-    operations = 60
     configs = MappingProxyType({"sweep": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
@@ -147,7 +161,6 @@ class Sweep(Kind):
 class Study(Kind):
     """A study of twelve trials; which ones it tries depends on those that were killed, so what was told must stay."""
 
-    operations = 200
     configs = MappingProxyType({"study": SWEEP})
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
@@ -196,7 +209,11 @@ class Saves(Kind):
                 write_checkpoint(aside / CHECKPOINTS, 0, self.state(0), {"iteration": 0})
                 link(aside / CHECKPOINTS, "latest", 0)
         start = load_checkpoint(folder).meta["step"]
-        writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=start // 5 * 5 or None)
+        best = start // 5 * 5 or None
+        for name, step in (("latest", start), ("best", best)):  # as a run does that goes on
+            if step is not None and (folder / CHECKPOINTS / f"step_{step}").exists():
+                link(folder / CHECKPOINTS, name, step)
+        writer = CheckpointWriter(folder / CHECKPOINTS, keep=2, best_step=best)
         for step in range(start + 1, self.STEPS + 1):
             writer.save(step, self.state(step), {"iteration": step}, np.zeros((1, 1, 1), np.float32), best=step % 5 == 0)
         writer.close()
@@ -214,7 +231,8 @@ class Saves(Kind):
         self.check()
         links = {name: os.readlink(self.folder / CHECKPOINTS / name) for name in ("latest", "best")}
         assert links == {"latest": f"step_{self.STEPS}", "best": "step_10"}, links
-        assert checkpoint_steps(self.folder / CHECKPOINTS) == [12, 11, 10]
+        found = checkpoint_steps(self.folder / CHECKPOINTS)
+        assert found == [12, 11, 10], found
 
 
 def no_step_back(folder: Path, found: int) -> None:
@@ -225,18 +243,20 @@ def no_step_back(folder: Path, found: int) -> None:
     noted.write_text(str(found))
 
 
-def kinds_in(scratch: Path) -> list[Kind]:
+def kinds_in(folder: Path) -> list[Kind]:
     """All algorithms, two of them with several seeds, sweeps, studies, and checkpoints alone; they take turns."""
     names = [*TINY, *VARIANTS]
-    kinds: list[Kind] = [Run(name, scratch / name.replace(" ", "_"), None) for name in names]
-    kinds += [Run(name, scratch / f"{name}_2", 2) for name in ("ppo", "dqn")]
-    return [*kinds, Sweep("sweep", scratch / "sweep"), Study("study", scratch / "study"), Saves("saves", scratch / "saves")]
+    kinds: list[Kind] = [Run(name, folder / name.replace(" ", "_"), None) for name in names]
+    kinds += [Run(name, folder / f"{name}_2", 2) for name in ("ppo", "dqn")]
+    return [*kinds, Sweep("sweep", folder / "sweep"), Study("study", folder / "study"), Saves("saves", folder / "saves")]
 
 
 KINDS = tuple(kind.name for kind in kinds_in(Path()))
 
 
-def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None) -> tuple[int, str]:
+def forked(
+    act: Callable[[Callable[[], None]], None], kill: Callable[[int, int], None] | None, seconds: float = SECONDS
+) -> tuple[int, str]:
     """`act(say)` in a process of its own: the signal that ended it (0: none), and what it raised. `kill(pid, pipe)` ends it."""
     said, say = os.pipe()
     raised, report = os.pipe()
@@ -244,6 +264,7 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
     if not child:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends a process
             act(lambda: os.write(say, b"x") and None)
             os._exit(0)
         except BaseException as error:
@@ -256,7 +277,7 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
     os.close(say)
     os.close(report)
     watch = threading.Thread(target=kill, args=(child, said)) if kill is not None else None
-    timer = threading.Timer(SECONDS, os.kill, (child, signal.SIGABRT))
+    timer = threading.Timer(WAITING, os.kill, (child, signal.SIGABRT))
     timer.start()
     if watch is not None:
         watch.start()
@@ -268,27 +289,35 @@ def forked(act: Callable[[Callable[[], None]], None], kill: Callable[[int, int],
         watch.join()
     os.close(said)
     ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if ended == signal.SIGPROF:
+        words = f"hung: computed for {seconds:.0f} s"
     if ended == signal.SIGABRT:
-        words = f"hung for {SECONDS:.0f} s"
+        words = f"hung for {WAITING:.0f} s"
     return ended, words
 
 
-def kill_at_operation(folder: Path, count: int) -> None:
-    """From now on this process is killed within the count-th operation on files of a folder."""
-    prefix, left = str(folder.parent), itertools.count(count, -1)
+def count_operations(folder: Path, last: int | None = None) -> Iterator[int]:
+    """Count the operations on files of a folder from now on; within the `last`-th this process is killed."""
+    prefix, made = str(folder.parent), itertools.count()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in OPERATIONS and any(str(x).startswith(prefix) for x in arguments[:2]) and next(left) == 0:
+        if event in OPERATIONS and any(str(x).startswith(prefix) for x in arguments[:2]) and next(made) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
+    return made
+
+
+def when_said(said: int) -> list[float]:
+    """When a process has said that it is compiled; empty if it ended before."""
+    return [time.monotonic()] if os.read(said, 1) else []
 
 
 def kill_later(seconds: float) -> Callable[[int, int], None]:
     """Kills a process a while after it has said that it is compiled, or when it has ended."""
 
     def kill(pid: int, said: int) -> None:
-        if os.read(said, 1):
+        if when_said(said):
             time.sleep(seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -306,18 +335,27 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
     draw = random.Random(seed)
     kind = kinds[seed % len(kinds)]
     if not kind.whole.exists():
-        checked(f"{kind.name}, not killed", forked(lambda say: kind.train(kind.whole, say), None))
+        kind.train_whole()
+    try:
+        return killed(kind, draw)
+    except Exception:
+        begin_again(kind)  # what one kill has lost is told once
+        raise
+
+
+def killed(kind: Kind, draw: random.Random) -> list[str]:
     how = draw.choice(["operation", "moment"])
     if how == "operation":
-        count = int(draw.triangular(0, kind.operations, 0))
+        last = int(draw.triangular(0, kind.operations, 0))
 
         def act(say: Callable[[], None]) -> None:
-            kill_at_operation(kind.folder, count)
+            count_operations(kind.folder, last)
             kind.train(kind.folder, say)
 
         ended = forked(act, None)
     else:
-        ended = forked(lambda say: kind.train(kind.folder, say), kill_later(draw.uniform(0.0, draw.choice([0.3, 2.0]))))
+        later = kill_later(draw.triangular(0, min(kind.seconds, LONGEST), 0))
+        ended = forked(lambda say: kind.train(kind.folder, say), later)
     kind.kills += ended[0] == signal.SIGKILL
     if ended[0] != signal.SIGKILL:
         checked(f"{kind.name}, trained", ended)
@@ -335,17 +373,14 @@ def attempt(kinds: list[Kind], seed: int) -> list[str]:
         seen.append(f"compared: {kind.name}")
         left = [p.name for p in kind.folder.parent.iterdir() if p.name.startswith(".")]
         assert not left, f"left behind: {left}"
-        shutil.rmtree(kind.folder)
-        for note in ("steps", "told", "kills"):
-            (kind.folder.parent / note).unlink(missing_ok=True)
+        begin_again(kind)
     return seen
 
 
-def keep_compiled() -> None:
-    """Every process compiles the same programs: those of the first serve all."""
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "rljax-campaign-xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+def begin_again(kind: Kind) -> None:
+    shutil.rmtree(kind.folder, ignore_errors=True)
+    for note in ("steps", "told", "kills"):
+        (kind.folder.parent / note).unlink(missing_ok=True)
 
 
 def run(tries: int, seed: int, max_seconds: float | None, names: Sequence[str] = KINDS) -> tuple[Campaign, dict[str, Any]]:
@@ -354,8 +389,8 @@ def run(tries: int, seed: int, max_seconds: float | None, names: Sequence[str] =
     some = chosen != sorted(KINDS)
     campaign = Campaign(f"kill: {', '.join(chosen)}" if some else "kill", seed, FULL_SIZE, ["--kinds", *chosen] if some else [])
     keep_compiled()
-    with tempfile.TemporaryDirectory() as scratch:
-        kinds = [kind for kind in kinds_in(Path(scratch)) if kind.name in chosen]
+    with scratch() as folder:
+        kinds = [kind for kind in kinds_in(Path(folder)) if kind.name in chosen]
         for kind in kinds:
             kind.folder.parent.mkdir(parents=True)
         campaign.run(lambda seed: attempt(kinds, seed), tries, max_seconds)

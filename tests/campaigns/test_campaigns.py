@@ -76,15 +76,45 @@ def test_a_record_says_which_kinds_were_killed_how_often_and_what_is_not_of_the_
     assert part["outcomes"] == {"killed: moment": 5}
     assert part["command"] == "python -m tests.campaigns.kill --tries 5 --seed 2 --kinds saves sweep"
     assert list(found["configs"]) == ["kill: sweep"]
-    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 tries)"
+    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 kills)"
     found = recorded(path)
     assert found["facts"]["kill: saves, sweep"] == part
     assert list(found["facts"]["kill"]["kills"]) == list(kill.KINDS)
     assert sum(found["facts"]["kill"]["kills"].values()) == 1000
     assert found["command"] == f"{part['command']}; python -m tests.campaigns.kill --tries 1000 --seed 0"
-    assert found["note"] == "not of the full size: kill: saves, sweep (5 of 1,000 tries)"
+    assert found["note"] == ""
     assert {"kill: ppo", "kill: ppo with memory", "kill: study"} < set(found["configs"])
     assert note({"kill": found["facts"]["kill"]}) == ""
+    small, other = {**part, "kills": {"saves": 600}}, {**part, "kills": {"dqn": 399}, "commit": "another"}
+    assert note({"kill: saves": small, "kill: dqn": other}).endswith(
+        ": kill: saves (600 of 1,000 kills); kill: dqn (399 of 1,000 kills)"
+    )
+    other["commit"] = small["commit"]
+    assert note({"kill: saves": small, "kill: dqn": other}).endswith(": kill: saves and kill: dqn (999 of 1,000 kills)")
+
+
+def test_parts_of_a_campaign_add_up_at_one_clean_commit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def attempt(kinds: list[kill.Kind], seed: int) -> list[str]:
+        kinds[0].kills += 1
+        return ["killed: moment"]
+
+    def part(seed: int, commit: str) -> dict[str, Any]:
+        monkeypatch.setattr("tests.campaigns.campaign.source_commit", lambda: commit)
+        found: dict[str, Any] = recorded(path, "--tries", "4", "--seed", str(seed), "--kinds", "saves")["facts"]["kill: saves"]
+        return found
+
+    monkeypatch.setattr(kill, "attempt", attempt)
+    monkeypatch.setattr(kill, "keep_compiled", lambda: None)
+    path = tmp_path / "campaigns.json"
+    part(0, "abc")
+    found = part(4, "abc")
+    assert (found["tries"], found["kills"], found["outcomes"]) == (8, {"saves": 8}, {"killed: moment": 8})
+    assert found["seeds"] == [[0, 4], [4, 4]]
+    assert found["command"].count("--tries 4") == 2
+    assert part(6, "abc")["tries"] == 4, "the same seeds again"
+    assert part(20, "def")["tries"] == 4, "another commit"
+    part(30, "def-dirty")
+    assert part(40, "def-dirty")["tries"] == 4, "whatever was changed"
 
 
 def test_an_unknown_kind_is_one_line_and_leaves_the_record(tmp_path: Path) -> None:
@@ -110,6 +140,7 @@ def test_random_input_is_recorded_beside_the_other_campaigns(tmp_path: Path, mon
     assert fact["outcomes"] == {"toml: failed": 1, "toml: refused": 5}
     assert fact["failures"] == ["fuzz --seed 4 --only 1: toml: - ValueError: x"]
     assert fact["command"] == "python -m tests.campaigns.fuzz --tries 6 --seed 3 --seeds 2"
+    assert fact["seeds"] == [[3, 2]]
     assert "fuzz (6 of 10,000 tries)" in found["note"]
 
 

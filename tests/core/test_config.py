@@ -354,6 +354,11 @@ def test_every_field_is_written_out() -> None:
     assert 'time_limit = "none"' in text
 
 
+def test_a_random_key_is_written_as_other_objects_are() -> None:
+    text = dump_config(PPOConfig(env_params={"size": jax.random.key(0)}))
+    assert "object:jax" in text
+
+
 def test_f32_numbers_are_written_with_the_digits_they_have(tmp_path: Path) -> None:
     config = PPOConfig(learning_rate=jnp.float32(3e-4), gamma=jnp.float32(0.99))  # type: ignore[arg-type]
     text = dump_config(config)

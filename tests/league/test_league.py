@@ -337,6 +337,7 @@ def test_a_game_is_evaluated_against_random_play() -> None:
         ({"pool_size": 2}, "pool_size = 2: expected at least one place for each of 4 learners"),
         ({"time_limit": 5}, "time_limit = 5: is not supported in games"),
         ({"normalize_rewards": True}, "normalize_rewards = True: is not supported in games"),
+        ({"clip_rewards": np.array([1, 2])}, r"clip_rewards = array\(\[1, 2\]\): is not supported in games"),
         ({"network": {"type": "lstm"}}, "policies with memory"),
         ({"snapshot_timeout": 10}, "snapshot_timeout = 10: expected at least snapshot_every = 50000"),
         ({"num_envs": 32, "num_steps": 2, "num_minibatches": 64}, "num_minibatches = 64: a learner has fewer moves"),

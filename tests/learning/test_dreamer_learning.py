@@ -146,8 +146,9 @@ def test_every_representation_learns_without_a_decoder(variant: str, steps: int,
     assert max(*run.curve[0], run.final[0]) >= 60.0, (run.final, run.curve)
 
 
+@pytest.mark.long
 def test_continuous_actions_are_learned_and_rewards_foreseen(figure: Callable[[str], None]) -> None:
-    """Random actions have a mean return of about -1,200; -200 is solved. Half the preset's budget."""
+    """Random actions have a mean return of about -1,200; -200 is solved. Half the preset's budget; the preset has a record."""
     config = rljax.load_config("pendulum_dreamer", total_timesteps=3_000)
     run = trained(config, 1)
     figure(shown("pendulum_dreamer", config, run))

@@ -10,7 +10,8 @@ import pytest
 import rljax
 from rljax.run.reproduce import Report, features
 
-SEEDS = 10
+SEEDS = 4
+"""Features and controls are far apart: ten seeds are in the records of `rljax reproduce`."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -27,7 +28,7 @@ def reported(figure: Callable[[str], None], run: Callable[[Report], object], see
 @pytest.mark.parametrize("network", ["gru", "lstm", "block_gru"])
 def test_memory_solves_the_maze(network: str, figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.maze(report, network)).values()
-    assert (scores >= 0.95).sum() >= 9, scores
+    assert (scores >= 0.95).sum() >= SEEDS - 1, scores
 
 
 def test_without_memory_the_maze_stays_at_chance(figure: Callable[[str], None]) -> None:
@@ -39,14 +40,13 @@ def test_without_memory_the_maze_stays_at_chance(figure: Callable[[str], None]) 
 def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> None:
     assert rljax.load_config("memory_chain_ppo_gru").env == "MemoryChain-bsuite"
     found = reported(figure, features.memory_chain)
-    assert (found["memory chain, gru"] >= 0.95).sum() >= 9, found
+    assert (found["memory chain, gru"] >= 0.95).sum() >= SEEDS - 1, found
     assert (np.abs(found["memory chain, mlp"]) < 0.4).all(), found
 
 
 def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
-    """Three seeds, for time; ten are in the table of docs/results.md."""
     config = rljax.load_config("target_pick_ppo", eval_every=None)
-    found = reported(figure, lambda report: features.picks(report, "transformer", config), 3)
+    found = reported(figure, lambda report: features.picks(report, "transformer", config))
     assert (found["transformer, 2 to 6 targets"] >= 7.2).all(), found
     assert (found["transformer, 8 to 12 targets"] >= 7.0).all(), found
 
@@ -64,7 +64,7 @@ def test_heads_that_see_those_before_reach_the_optimum_and_independent_ones_half
     best, best_independent = features.composite_optima()
     assert best_independent == pytest.approx(best / 2)
     found = reported(figure, features.composite)
-    assert (found["autoregressive"] >= 0.96 * best).sum() >= 9, found
+    assert (found["autoregressive"] >= 0.96 * best).sum() >= SEEDS - 1, found
     assert (found["autoregressive"] <= best + 0.1).all()
     assert (found["independent"] <= best_independent + 0.1).all(), found
     assert (found["independent"] >= 1.2).all(), "the control learns what its heads can"
@@ -78,7 +78,7 @@ def test_a_bonus_for_what_is_new_finds_the_goal(bonus: str, figure: Callable[[st
 
 def test_without_a_bonus_the_goal_is_hardly_ever_found(figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.sparse(report, "none")).values()
-    assert (scores > 0.0).sum() <= 2, scores
+    assert (scores > 0.0).sum() <= 1, scores
 
 
 def test_a_privileged_critic_explains_more_and_needs_fewer_steps(figure: Callable[[str], None]) -> None:

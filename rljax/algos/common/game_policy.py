@@ -12,7 +12,7 @@ from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.policy import build_policy
 from rljax.collect.environments import make_game
 from rljax.core.agent import Act
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.game import Game
 from rljax.core.versus import OnePlayer
 from rljax.nn.actions import ActionHead
@@ -48,8 +48,9 @@ def check_game_fields(config: Any) -> None:
         ConfigError: names the field, its value and what is expected.
     """
     for name, needed in _NOT_IN_GAMES:
-        if getattr(config, name, needed) != needed:
-            raise ConfigError(f"{name} = {getattr(config, name)!r}: is not supported in games, expected {needed!r}")
+        value = getattr(config, name, needed)
+        if getattr(value, "ndim", 0) or value != needed:  # a batch of values has no truth value
+            raise ConfigError(f"{name} = {shown(value)}: is not supported in games, expected {needed!r}")
 
 
 def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> GamePolicy:
