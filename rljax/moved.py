@@ -7,8 +7,9 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "rljax.algos.game_policy": "rljax.algos.common.game_policy",
@@ -61,6 +62,34 @@ MOVED = {
     "rljax.run.tournament": "rljax.run.view.tournament",
 }
 """The new path of each."""
+
+
+RENAMED = {
+    "rljax.algos.common.policy": {
+        "batch_major": "rljax.collect.streams:batch_major",
+        "episode_starts": "rljax.collect.streams:episode_starts",
+    },
+    "rljax.collect.games": {"seen_advantages": "rljax.collect.games.turns:turn_advantages"},
+    "rljax.collect.games.rollout": {
+        "TurnAdvantages": "rljax.collect.games.turns:TurnAdvantages",
+        "turn_advantages": "rljax.collect.games.turns:turn_advantages",
+        "view_advantages": "rljax.collect.games.turns:view_advantages",
+    },
+}
+"""Names that have moved to another module, or have another name there, by the module that had them."""
+
+
+def moved_names(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that leads from the names it had to where they are now, with a warning."""
+
+    def lookup(name: str) -> Any:
+        if name not in RENAMED[module]:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, now = RENAMED[module][name].partition(":")
+        warnings.warn(f"{module}.{name} is {place}.{now} now; the old name will go in a later version", DeprecationWarning, 2)
+        return getattr(importlib.import_module(place), now)
+
+    return lookup
 
 
 class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -228,6 +228,8 @@ def impala_loss(parts: ImpalaParts, params: Any, streams: Streams) -> tuple[jax.
         The loss f32 [], and metrics. `train/mean_rho` is the mean of the clipped ratios of `params` to the policy that acted,
         `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
     """
+    if streams.own is not None or streams.seat is not None:
+        raise ConfigError("streams: V-trace takes streams of environments, without own steps and seats")
     config = parts.config
     outputs, value, carry = policy_unroll(parts, params, streams.obs, streams.carry, streams.begins)
     _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, streams.next_obs, carry)))

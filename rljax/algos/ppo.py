@@ -251,12 +251,15 @@ def ppo_learn(
     Returns:
         `(params, opt_state, metrics)`; the metrics are means over the gradient steps taken.
     """
-    config, heads = parts.config, head_settings(parts.config)
+    config, heads, has_memory = parts.config, head_settings(parts.config), streams.carry is not None
+    if streams.own is not None and (size is None or has_memory):
+        raise ConfigError("streams.own: needs a size, and a policy without memory")
     after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
-    advantages = gae(*after, heads.gamma, heads.gae_lambda, streams.seat)
+    advantages = _of_taken(streams.seat, gae(*after, heads.gamma, heads.gae_lambda, streams.seat))
     target = advantages + value
     if config.upgo_coef is not None:
-        advantages += config.upgo_coef * (upgo(*after, heads.gamma, streams.seat) - value)
+        upgoing = _of_taken(streams.seat, upgo(*after, heads.gamma, streams.seat) - value)
+        advantages += config.upgo_coef * upgoing
     batch = Minibatch(
         obs=streams.obs,
         action=streams.action,
@@ -268,7 +271,6 @@ def ppo_learn(
         begins=streams.begins,
         carry=streams.carry,
     )
-    has_memory = streams.carry is not None
     batch = batch_major(batch) if has_memory else flat_steps(batch)
     if size is not None:
         key, own_key = jax.random.split(key)
@@ -279,6 +281,11 @@ def ppo_learn(
 
     params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
     return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value))
+
+
+def _of_taken(seat: jax.Array | None, x: jax.Array) -> jax.Array:
+    """Return `x` with 0 for steps that no seat took: nothing is learned from them."""
+    return x if seat is None else jnp.where(jnp.any(seat, axis=-1), x, 0.0)
 
 
 def ppo_gradient_steps(

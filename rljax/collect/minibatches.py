@@ -50,7 +50,9 @@ def unraveler(shapes: Any) -> Callable[[jax.Array], Any]:
         # One split instead of a slice for each leaf: its gradient is a concatenation, while that of slices is a sum of padded
         # vectors.
         parts = jnp.split(flat, ends[:-1])
-        return jax.tree.unflatten(structure, [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
+        return jax.tree.unflatten(
+            structure, [part.reshape(x.shape).astype(x.dtype) for part, x in zip(parts, leaves, strict=True)]
+        )
 
     return unravel
 

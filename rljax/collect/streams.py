@@ -68,7 +68,7 @@ def flat_steps(batch: Any) -> Any:
 def own_steps(batch: Any, own: jax.Array | None, key: jax.Array, size: int) -> Any:
     """Return `size` steps of `batch` `[B, ...]`, the learner's own in random order.
 
-    There are about as many own steps as wanted: if more, some are left out, if fewer, the first of the order come again.
+    If there are more own steps than `size`, some are left out; if there are fewer, some are repeated.
 
     Args:
         batch: tree of arrays `[B, ...]`.

@@ -177,7 +177,8 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
         return after.replace(average_params=average), metrics
 
     def averaged(state: Any) -> Any:
-        return state.replace(params=state.average_params)
+        """Return the state with the average as its parameters; a state of a loop of the user's own may have none."""
+        return state if state.average_params is None else state.replace(params=state.average_params)
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
@@ -189,6 +190,19 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
         return positions(averaged(state), obs)
 
     return agent._replace(init=init, step=step, act=act, policy_and_value=None if positions is None else policy_and_value)
+
+
+def check_average(agent: Agent) -> None:
+    """Refuse a step of the user's own with `average_decay`: the average would stay that of untrained parameters.
+
+    Raises:
+        ConfigError: says what to do.
+    """
+    if agent.config.average_decay is not None and agent.made is not None and agent.step is not agent.made.step:
+        raise ConfigError(
+            f"average_decay = {agent.config.average_decay}: the agent's step was replaced, and nothing else moves the average; "
+            "set average_decay = none, and wrap the agent by rljax.core.agent.with_average where an average is wanted"
+        )
 
 
 def _check_loss(config: Config, loss_fn: Any) -> None:

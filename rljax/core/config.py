@@ -159,7 +159,10 @@ class Config:
     )
 
     average_decay: float | None = leaf(
-        default=None, doc="decay per iteration of a moving average of the parameters, which acts outside training", gt=0, le=1
+        default=None,
+        doc="decay per iteration of a moving average of the parameters, which acts outside training",
+        gt=0,
+        le=0.9999,
     )
     eval_every: int | None = static(
         default=None, doc="number of environment steps between evaluations; the last one is at the end", gt=0, steps=True

@@ -246,7 +246,7 @@ def _take_over(
     copies = {name: role.copy for name, role in roles_of(fresh).items() if name in reset and role.copy is not None}
     for name, copy in copies.items():
         made = (copy if seeds is None else jax.vmap(copy))(state.params, fields[name])
-        state = state.replace(**{name: made})
+        state = state.replace(**{name: jax.tree.map(jnp.copy, made)})  # training donates both: they must not share memory
     return state, sorted(reset), sorted(set(saved) - set(fields))
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.algos.ppo import Minibatch, PPOParts
+from rljax import ConfigError
+from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn
 from rljax.collect.returns import gae, upgo
-from rljax.collect.streams import own_steps
+from rljax.collect.streams import Streams, own_steps
 
 SEATS = 3
 
@@ -75,3 +76,45 @@ def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targ
     assert abs(float(added)) > 1.0
     assert float(with_upgo["advantage"] - plain["advantage"]) == pytest.approx(float(added), rel=1e-4)
     assert float(with_upgo["target"]) == pytest.approx(float(plain["target"]), rel=1e-6)
+
+
+def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
+    """A player that is out of a game has an advantage of 0, and its value as target."""
+    parts = rljax.ppo_parts(
+        rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, upgo_coef=0.5)
+    )
+    state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
+    steps = rollout.steps
+    out = jnp.arange(16)[:, None] % 3 == jnp.zeros(4, jnp.int32)
+    streams = Streams(
+        obs=steps.obs,
+        action=steps.action,
+        mask=None,
+        reward=jnp.where(out, 7.0, steps.reward),
+        terminated=steps.terminated,
+        truncated=steps.truncated,
+        log_prob=rollout.log_prob,
+        seat=~out[..., None],
+    )
+
+    def loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
+        return 0.0 * jnp.sum(parts.policy.apply(params, batch.obs)[1]), {
+            "unlearned": jnp.sum((batch.advantage == 0.0) & (batch.target == batch.value), dtype=jnp.float32)
+        }
+
+    rate = jnp.float32(0.0)
+    *_, metrics = ppo_learn(
+        parts, state.params, state.opt_state, streams, rollout.value, rollout.next_value, jax.random.key(1), rate, loss
+    )
+    assert metrics["unlearned"] == jnp.sum(out)
+    with pytest.raises(ConfigError, match=r"streams\.own: needs a size"):
+        ppo_learn(
+            parts,
+            state.params,
+            state.opt_state,
+            streams._replace(own=out),
+            rollout.value,
+            rollout.next_value,
+            jax.random.key(1),
+            rate,
+        )

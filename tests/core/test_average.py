@@ -12,6 +12,7 @@ import pytest
 
 import rljax
 from rljax import ConfigError
+from rljax.league import branch
 from rljax.run.start import start_forked
 from tests.run.tiny_runs import TINY, assert_same_state
 
@@ -64,11 +65,13 @@ def test_a_run_with_an_average_is_saved_and_a_fork_begins_one(tmp_path: Path) ->
         lambda a, p, old: a - DECAY * old - (1 - DECAY) * p, further.average_params, further.params, state.average_params
     )
     assert max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(gap)) < 1e-5
-    # A fork of a run without an average begins it at the parameters.
+    # A fork of a run without an average begins it at the parameters, and trains.
     rljax.fit(config.replace(average_decay=None), run_dir=tmp_path / "plain")
     longer = config.replace(total_timesteps=2 * config.total_timesteps)
     forked = start_forked(tmp_path / "plain", rljax.make_agent(longer), None).state
     jax.tree.map(np.testing.assert_array_equal, forked.average_params, forked.params)
+    trained = rljax.fit(longer, fork=tmp_path / "plain", run_dir=tmp_path / "fork").state
+    assert any(bool(jnp.any(a != p)) for a, p in zip(*map(jax.tree.leaves, (trained.average_params, forked.params)), strict=True))
 
 
 def test_games_are_played_with_the_average() -> None:
@@ -87,3 +90,28 @@ def test_games_are_played_with_the_average() -> None:
 def test_decays_out_of_range_are_refused(decay: float) -> None:
     with pytest.raises(ConfigError, match="average_decay"):
         TINY["ppo"].replace(average_decay=decay)
+
+
+def test_a_loop_of_the_parts_has_no_average_and_acts_with_its_parameters() -> None:
+    config = TINY["dqn"].replace(eval_every=None, average_decay=DECAY)
+    parts = rljax.dqn_parts(config)
+    state = rljax.dqn_init(parts, jax.random.key(0))
+    key = jax.random.key(1)
+    action, _ = rljax.make_agent(config).act(state, state.obs, None, key, True)
+    plain, _ = rljax.make_agent(config.replace(average_decay=None)).act(state, state.obs, None, key, True)
+    np.testing.assert_array_equal(action, plain)
+
+
+def test_a_step_of_ones_own_is_refused_since_it_would_not_move_the_average() -> None:
+    agent = rljax.make_agent(TINY["ppo"].replace(average_decay=DECAY))
+    own = agent._replace(step=lambda state: (state, {}))
+    with pytest.raises(ConfigError, match="the agent's step was replaced"):
+        rljax.fit(own)
+
+
+def test_a_branch_acts_with_its_own_parameters() -> None:
+    config = rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=16, num_steps=16, total_timesteps=256, average_decay=0.5)
+    agent = rljax.make_agent(config)
+    given = iterations(agent, 1)[-1].params
+    branched = branch(agent, given, jax.random.key(3))
+    jax.tree.map(np.testing.assert_array_equal, branched.average_params, branched.params)

@@ -16,6 +16,7 @@ from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Discrete, as_space, head_sizes
 from rljax.core.wrappers import join_privileged, split_privileged
+from rljax.moved import moved_names
 from rljax.nn.actions import ActionHead, action_head
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
@@ -225,3 +226,6 @@ def policy_act(parts: PolicyParts) -> Act:
         return parts.head.to_env(parts.head.choose(distribution, key, batch, deterministic)), carry
 
     return act
+
+
+__getattr__ = moved_names(__name__)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from rljax.collect.environments import try_environment
 from rljax.collect.evaluation import play_episodes
-from rljax.core.agent import Agent, Metrics, make_agent, stack_metrics
+from rljax.core.agent import Agent, Metrics, check_average, make_agent, stack_metrics
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
@@ -55,6 +55,7 @@ def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainRe
 
 def train_iteration(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> tuple[Any, Metrics]:
     """One `agent.step`, and the evaluation that is due after it: see `evaluation_metrics`."""
+    check_average(agent)
     state, metrics = agent.step(state)
     return state, metrics | evaluation_metrics(agent, state, iteration, num_iterations)
 

@@ -3,6 +3,7 @@
 from rljax.collect.games.matches import Match, play_match, policy_player
 from rljax.collect.games.rollout import GameNoise, GameSteps, Playing, game_rollout
 from rljax.collect.games.turns import Transitions, TurnAdvantages, seat_streams, transitions, turn_advantages, view_advantages
+from rljax.moved import moved_names
 
 __all__ = [
     "GameNoise",
@@ -19,3 +20,6 @@ __all__ = [
     "turn_advantages",
     "view_advantages",
 ]
+
+
+__getattr__ = moved_names(__name__)

@@ -15,17 +15,18 @@ from flax.core import FrozenDict
 from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, steps_without_action
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
+from rljax.moved import moved_names
 
 
 class Playing(NamedTuple):
     """E games under way.
 
     Attributes:
-        game: the states, `[E, ...]`.
-        returns: of each player so far, f32 `[E, P]`.
-        length: steps so far, i32 `[E]`.
-        team: which one the learner plays, i32 `[E]`.
-        lane: which of its two opponents the game began with, i32 `[E]`.
+        game: states of the games, `[E, ...]`.
+        returns: returns of the players so far, f32 `[E, P]`.
+        length: number of steps so far, i32 `[E]`.
+        team: team of the learner, i32 `[E]`.
+        lane: which of the learner's two opponents the game began with, i32 `[E]`.
     """
 
     game: Any
@@ -39,18 +40,18 @@ class GameSteps(NamedTuple):
     """T steps of E games, arrays `[T, E, ...]`.
 
     Attributes:
-        obs: what those who were looked at saw, `[T, E, Q, ...]`.
-        mask: their legal actions, bool `[T, E, Q, A]`.
-        action: i32 `[T, E, Q]`.
-        mine: whether the learner played them, bool `[T, E, Q]`.
-        moves: who moved, bool `[T, E, P]`.
-        reward: f32 `[T, E, P]`.
-        done: where the game was over, bool `[T, E]`.
-        returns: of the game up to here, f32 `[T, E, P]`.
-        length: of the game up to here, i32 `[T, E]`.
-        team: the learner's, i32 `[T, E]`.
-        lane: i32 `[T, E]`.
-        metrics: the numbers of `info["metrics"]`, f32 `[T, E]` each.
+        obs: observations of the acting players, `[T, E, Q, ...]`.
+        mask: legal actions of the acting players, bool `[T, E, Q, A]`.
+        action: actions of the acting players, i32 `[T, E, Q]`.
+        mine: whether the learner took the action, bool `[T, E, Q]`.
+        moves: players whose actions count, bool `[T, E, P]`.
+        reward: rewards of all players, f32 `[T, E, P]`.
+        done: whether the step ended the game, bool `[T, E]`.
+        returns: returns of the game so far, f32 `[T, E, P]`.
+        length: number of steps of the game so far, i32 `[T, E]`.
+        team: team of the learner, i32 `[T, E]`.
+        lane: opponent that the game began with, i32 `[T, E]`.
+        metrics: metrics of `info["metrics"]`, f32 `[T, E]` each.
     """
 
     obs: Any
@@ -146,3 +147,6 @@ def game_rollout(
 
     (playing, obs), steps = jax.lax.scan(step, (playing, obs), noise)
     return playing, obs, steps
+
+
+__getattr__ = moved_names(__name__)

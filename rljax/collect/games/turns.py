@@ -38,8 +38,8 @@ class TurnAdvantages(NamedTuple):
 
     Attributes:
         gae: generalised advantages.
-        upgo: those of upgoing returns.
-        known: whether what came of the move is known; only then may it be learned from.
+        upgo: advantages of upgoing returns.
+        known: whether the outcome of the move is known; only then may it be learned from.
     """
 
     gae: jax.Array
@@ -54,11 +54,11 @@ def transitions(
 
     Args:
         reward: f32 `[T, S, P]`.
-        value: of the step's mover, f32 `[T, S]`.
-        moves: which seat moves, at most one, bool `[T, S, P]`.
-        done: where the game ended, bool `[T, S]`.
-        last_value: of the mover after the last step, f32 `[S]`.
-        last_moves: which seat that is, bool `[S, P]`.
+        value: value for the seat that moves, f32 `[T, S]`.
+        moves: seat that moves, at most one, bool `[T, S, P]`.
+        done: whether the step ended the game, bool `[T, S]`.
+        last_value: value for the seat that moves after the last step, f32 `[S]`.
+        last_moves: seat that moves after the last step, bool `[S, P]`.
     """
 
     def backward(ahead: Transitions, now: tuple[jax.Array, ...]) -> tuple[Transitions, Transitions]:
@@ -83,11 +83,11 @@ def stream_transitions(
 
     Args:
         reward: f32 `[T, ..., P]`.
-        value: of what the movers see, f32 `[T, ..., 1]` where seats take turns, or of all players, f32 `[T, ..., P]`.
-        moves: who moves, bool `[T, ..., P]`.
-        done: where a game ended, bool `[T, ...]`.
-        last_value: of what comes after the last step, f32 `[..., 1]` or `[..., P]`.
-        last_moves: who moves there, bool `[..., P]`.
+        value: value for the player that moves, f32 `[T, ..., 1]`, or values for all players, f32 `[T, ..., P]`.
+        moves: players that move, bool `[T, ..., P]`.
+        done: whether the step ended the game, bool `[T, ...]`.
+        last_value: value after the last step, f32 `[..., 1]` or `[..., P]`.
+        last_moves: players that move after the last step, bool `[..., P]`.
 
     Returns:
         The transitions `[T, S]`, and who moves in each stream, bool `[T, S, seats]`.
@@ -117,15 +117,15 @@ def seat_streams(
 ) -> tuple[Streams, jax.Array, jax.Array]:
     """Return the streams of E games, and `(value, next_value)` f32 `[T - turn_gap, S]`.
 
-    The last `turn_gap` steps are left out, whatever came of them: those that ended the game are known and the others are not, so
-    that to keep what is known would be to see the good ends only.
+    The last `turn_gap` steps are left out. Of these, only moves that ended the game have a known outcome, and to learn from them
+    alone would favour moves that end games.
 
     Args:
         steps: `[T, E, ...]`, of Q movers each.
-        value: of what the movers saw, f32 `[T, E, Q]`.
-        log_prob: of their actions, f32 `[T, E, Q]`.
-        last_value: of what the movers after the last step see, f32 `[E, Q]`.
-        last_moves: who they are, bool `[E, P]`.
+        value: values for the acting players, f32 `[T, E, Q]`.
+        log_prob: log-probabilities of their actions, f32 `[T, E, Q]`.
+        last_value: values for the acting players after the last step, f32 `[E, Q]`.
+        last_moves: players that move after the last step, bool `[E, P]`.
         turn_gap: largest number of steps of others between two moves of a player.
         with_others: whether not all steps are the learner's own.
     """
@@ -183,4 +183,4 @@ def turn_advantages(
 
 
 view_advantages = turn_advantages
-"""Former name of `turn_advantages` for the values of movers only."""
+"""Former name of `turn_advantages` with the values of the acting players only."""
