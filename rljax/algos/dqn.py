@@ -128,7 +128,7 @@ class DQNNoise(NamedTuple):
 
     Attributes:
         action: bits u32 `[train_every, N, 2]`, for `epsilon_greedy`.
-        env: of the environments, `[train_every, N, ...]`.
+        env: noise of the environments, `[train_every, N, ...]`.
         sample: bits u32 `[updates_per_step, batch_size]`.
         step: i32 [], steps per environment taken since the iteration began.
     """
@@ -263,7 +263,7 @@ def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Arr
     Args:
         batch: from replay; `B` transitions of n steps.
         next_q: the target network's values of `batch.next_obs`, f32 `[B, A]`.
-        chooser_q: those that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
+        chooser_q: values that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
     """
     best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
     return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))

@@ -238,7 +238,7 @@ def ppo_learn(
 
     Args:
         parts: from `ppo_parts`.
-        params: of the policy.
+        params: parameters of the policy.
         opt_state: the optimiser's state, from `init_optimizer`.
         streams: `[T, S, ...]`.
         value: f32 `[T, S]`, or `[T, S, K]` for K value heads.
@@ -301,7 +301,7 @@ def ppo_gradient_steps(
 
     Args:
         parts: from `ppo_parts`.
-        params: of the policy.
+        params: parameters of the policy.
         opt_state: the optimiser's state, from `init_optimizer`.
         batch: steps `[B, ...]`, or whole trajectories `[N, T, ...]`.
         key: random key of the orders.

@@ -127,11 +127,11 @@ class SACState(NormalizedState, kw_only=True):
 
 
 class SACNoise(NamedTuple):
-    """All that is random in one turn; with a leading axis those of many.
+    """Random numbers of one turn, or with a leading axis of many turns.
 
     Attributes:
         action: f32 `[train_every, N, A]`, for the policy's head.
-        env: of the environments, `[train_every, N, ...]`.
+        env: noise of the environments, `[train_every, N, ...]`.
         sample: bits u32 `[updates_per_step, batch_size]`.
         policy: f32 `[updates_per_step, 2, batch_size, A]`, for `soft_value` at observation and next one; None for a Discrete.
     """

@@ -118,7 +118,7 @@ def rollout_scan(
         obs: `[N, ...]`.
         noise: tree of arrays `[T, ...]`, what `act` needs to sample.
         env_noise: from `environment_noise`.
-        carry: what the policy remembers, a tree of arrays `[N, ...]`, zeros where an episode begins; None without memory.
+        carry: memory of the policy, a tree of arrays `[N, ...]`, zeros where an episode begins; None without memory.
         keep: entries of the environment's `info` that `Steps.extras` shall hold.
 
     Returns:
@@ -188,9 +188,9 @@ def steps_without_action(
 
     Args:
         mask: bool `[..., A]`, or `[..., A, A]` for pairs of heads.
-        action: what was done, i32 `[..., K]`; needed for pairs only.
+        action: actions taken, i32 `[..., K]`; needed for pairs only.
         nvec: number of actions of each head; of one head if empty.
-        relevant: which steps are looked at, bool `[...]`; all unless given.
+        relevant: steps to count, bool `[...]`; None: all.
     """
     if len(nvec) < 2:
         legal = jnp.any(mask, axis=-1)

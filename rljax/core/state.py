@@ -43,9 +43,10 @@ class FieldRole(NamedTuple):
     """The role of a field.
 
     Attributes:
-        role: what it holds.
+        role: content of the field.
         depends_on: fields of the configuration whose change makes a fork begin it anew; others may not fit in shape.
-        copy: of a `COPY`: `copy(params, value) -> value`, the field made of the parameters; `value` has its shapes.
+        copy: for a `COPY`, `copy(params, value) -> value`, which makes the field from the parameters; `value` has its
+            shapes.
     """
 
     role: Role
@@ -128,7 +129,7 @@ def fields_to_reset(
     """The fields that a fork does not take over: `(reset, reseeded)`.
 
     Args:
-        state: of the new run.
+        state: state of the new run.
         unfit: fields whose saved arrays do not fit it.
         there: every field of the saved configuration, by name.
         here: every field of the new one.

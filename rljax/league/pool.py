@@ -15,7 +15,7 @@ class Pool(struct.PyTreeNode):
     """A pool of C slots. Adding a player writes one slot, without a copy of the pool.
 
     Attributes:
-        params: of each slot's player, leaves `[C, ...]`.
+        params: parameters of each slot's player, leaves `[C, ...]`.
         filled: whether a slot has a player, bool `[C]`.
         protected: whether it is never evicted, bool `[C]`.
         age: when it was added, in the caller's steps, i32 `[C]`.

@@ -41,7 +41,7 @@ class ActionHead(NamedTuple):
         entropy: `(distribution, action) -> f32 [...]`: the entropy, or where that is a sum over too many actions an estimate
             from the action drawn.
         num_log_std: how many free log standard deviations the policy keeps as parameters (0: none).
-        module: makes what `distribution` takes from the network's outputs, with parameters of its own; None: nothing.
+        module: module with parameters that turns the network's outputs into the input of `distribution`; None: they are it.
         policy_gain: gain of the last layer of a network that puts out `num_outputs`.
     """
 
@@ -110,7 +110,7 @@ def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | 
     Args:
         logits: f32 `[..., A]`.
         mask: bool `[..., A]`; None: nothing is masked.
-        exists: what is no padding, bool of a shape that broadcasts; padding is masked in any case.
+        exists: False for padding, bool of a shape that broadcasts; padding is masked in any case.
     """
     if mask is None:
         return logits
@@ -207,7 +207,7 @@ bounded_log_std.defvjp(_bounded_log_std_forward, _bounded_log_std_backward)
 
 
 def soft_head(space: Box | Discrete) -> ActionHead:
-    """The head of soft actor-critic: a categorical, or the tanh of a Gaussian in [-1, 1], which the bounds of a Box stand for."""
+    """Return the head of soft actor-critic: a categorical, or the tanh of a Gaussian, scaled from [-1, 1] to the bounds of a Box."""
     if isinstance(space, Discrete):
         return _categorical_head(space.n)
     size = space.flat_dim
@@ -259,7 +259,8 @@ class SquashedGaussian(NamedTuple):
 def dreamer_head(space: Any) -> ActionHead:
     """The head of Dreamer, whose world model takes actions as f32 vectors `[..., A]`: one-hot for each head, or numbers.
 
-    Of a Box with finite bounds -1 and 1 stand for these; without, actions are numbers near [-1, 1], so scale the environment's.
+    Actions of a Box with finite bounds are scaled from [-1, 1] to them. Without such bounds they are numbers near [-1, 1]: scale
+    the environment's actions.
 
     Raises:
         ConfigError: the space is neither a Box nor one of heads.

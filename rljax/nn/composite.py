@@ -32,7 +32,7 @@ class CompositeOutputs(NamedTuple):
 
     Attributes:
         context: f32 `[..., C]`, before the activation.
-        embedding: of each head's actions, for the heads after it; f32 `[K, W, C]`. Nothing reads the last head's.
+        embedding: embeddings of each head's actions, for the heads after it; f32 `[K, W, C]`. Nothing reads the last head's.
         kernel: from hidden units to each head's logits, f32 `[K, C, W]`.
         bias: f32 `[K, W]`.
     """

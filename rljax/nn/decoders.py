@@ -28,7 +28,7 @@ class DictDecoder(nn.Module):
         hidden: sizes of the perceptron's layers.
         depth: channels of the images' convolutions, times the multipliers.
         multipliers: one for each convolution; each doubles the sides.
-        dtype: of the products; None: f32. Outputs are f32.
+        dtype: dtype of the matrix products; None: f32. Outputs are f32.
     """
 
     vector_size: int

@@ -85,7 +85,7 @@ def build_policy(
 
 
 def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -> None:
-    """One line for a user's network that puts out the wrong shapes."""
+    """Refuse a user's network whose outputs have the wrong shapes."""
     zeros = jax.tree.map(lambda x: jnp.zeros((3, *x.shape), x.dtype), obs)
     name = type(policy.network).__name__
     _check_carry(policy, zeros)
@@ -111,7 +111,7 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
 
 
 def _check_carry(policy: Policy, obs: Any) -> None:
-    """One line for a user's network whose memory does not do what `Policy` says; `obs` are 3 observations."""
+    """Refuse a user's network whose memory breaks the contract of `Policy`; `obs` are 3 observations."""
     name = type(policy.network).__name__
     try:
         with jax.ensure_compile_time_eval():
@@ -147,10 +147,10 @@ def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins:
     Encoder and heads see all steps at once; only what remembers is inside the scan.
 
     Args:
-        parts: of the algorithm.
-        params: of the policy.
+        parts: parts of the algorithm.
+        params: parameters of the policy.
         obs: normalised, `[T, N, *obs_shape]`.
-        carry: what it remembers before the first step, `[N, ...]`; None without memory.
+        carry: memory of the policy before the first step, `[N, ...]`; None without memory.
         begins: where an episode begins, bool `[T, N]`: the carry is forgotten before the step. None will do without memory.
     """
     if carry is None:

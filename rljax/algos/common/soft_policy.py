@@ -26,7 +26,7 @@ class SoftPolicy(NamedTuple):
     """A policy and its critics, without their parameters.
 
     Attributes:
-        space: of the actions; its `flat_dim`, A in shapes, is the number of actions of a Discrete, or the dimensions of a Box.
+        space: action space; its `flat_dim`, A in shapes, is the number of actions of a Discrete, or the dimensions of a Box.
         head: from the actor's outputs to actions.
         actor: `obs [B, *obs_shape] -> outputs [B, A]`, logits; for a Box `[B, 2 A]`, means and log standard deviations.
         critic: `obs -> [B, A]`; for a Box `(obs, action [B, A]) -> [B, 1]`.

@@ -72,7 +72,7 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
         state: its state after the iteration.
         iteration: i32 [], counted from 0. It must not be batched: under vmap over seeds the evaluation then stays a branch that
             is skipped, where a batched condition would make every iteration evaluate.
-        num_iterations: of the whole run, whose last one is always evaluated; `config.num_iterations` unless given.
+        num_iterations: number of iterations of the run; the last is always evaluated. None: `config.num_iterations`.
     """
     config = agent.config
     if config.eval_every is None:

@@ -185,7 +185,7 @@ def reward_streams(parts: HeadParts, state: Any, steps: Steps, key: jax.Array) -
     no effect on the bonus's return.
 
     Args:
-        parts: of the algorithm.
+        parts: parts of the algorithm.
         state: with `reward_statistics`, and `intrinsic` where there is a bonus.
         steps: `[T, N]`, with the infos that `info_keys` names.
         key: random key of the bonus.

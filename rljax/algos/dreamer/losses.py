@@ -36,7 +36,7 @@ class LossNoise(NamedTuple):
         observe: f32 in [0, 1) `[T, B, G]`.
         imagine: f32 in [0, 1) `[H, N, G]`.
         action: `[H, N, ...]`, for the policy.
-        views: of DreamerPro: f32 in [0, 1) `[T, 2 B, G]` and offsets of the images i32 `[T, 2 B, 2]`; None for the others.
+        views: noise of DreamerPro's views: f32 in [0, 1) `[T, 2 B, G]`, and offsets of the images i32 `[T, 2 B, 2]`; else None.
     """
 
     observe: jax.Array
@@ -83,9 +83,9 @@ def world_model_loss(
     """Representation, reward, continuation and the two KL losses of replayed rows, added up with their scales.
 
     Args:
-        parts: of the configuration.
-        params: of all networks; the loss has a gradient for these alone.
-        state: of the run, before this update; DreamerPro needs its `target` and its count of `updates`.
+        parts: parts of the configuration.
+        params: parameters of all networks; the loss has a gradient for these alone.
+        state: state of the run before this update; DreamerPro needs its `target` and its count of `updates`.
         batch: rows.
         noise: to draw latents with.
 
@@ -208,9 +208,9 @@ def actor_critic_loss(
     slow critic, a moving average of the critic, only regularises it.
 
     Args:
-        parts: of the configuration.
-        params: of all networks; the loss has a gradient for those of actor and critic alone.
-        state: of the run, before this update: its `slow_critic`, and `returns`, the running range.
+        parts: parts of the configuration.
+        params: parameters of all networks; the loss has a gradient for those of actor and critic alone.
+        state: state of the run before this update: its `slow_critic`, and `returns`, the running range.
         imagined: from `imagine`.
 
     Returns:
@@ -257,11 +257,11 @@ def replay_value_loss(
     """The critic's loss on replayed rows, f32 []: ties it to rewards that were had, and its gradient reaches the world model.
 
     Args:
-        parts: of the configuration.
-        params: of all networks.
-        state: of the run, before this update: its `slow_critic`.
+        parts: parts of the configuration.
+        params: parameters of all networks.
+        state: state of the run before this update: its `slow_critic`.
         batch: rows.
-        feature: of the replayed states, with their gradient, `[T, B, F]`.
+        feature: features of the replayed states, with their gradient, `[T, B, F]`.
         bootstrap: the imagined returns of the same states, f32 `[T, B]`.
     """
     config = parts.config

@@ -43,7 +43,7 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
     `rljax.nn.images`).
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         networks: the modules.
         row: shapes of one step.
         params: bytes of the parameters.

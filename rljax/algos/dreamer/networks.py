@@ -63,7 +63,7 @@ class Networks(NamedTuple):
         actor: `feature -> outputs` of the policy.
         critic: `feature -> logits [B, 255]`.
         projection: representations without reconstruction: `feature -> [B, E]`, or of DreamerPro `[B, 32]`.
-        obs_projection: of DreamerPro, `token -> [B, 32]`.
+        obs_projection: projection of DreamerPro, `token -> [B, 32]`.
     """
 
     encoder: DictEncoder
@@ -100,9 +100,9 @@ def make_networks(
         size: a name in `SIZES`.
         representation: one of `REPRESENTATIONS`.
         obs: tree of `jax.ShapeDtypeStruct`.
-        head: of the environment's actions.
-        dtype: of the products; None: f32.
-        unroll: of the scans over time.
+        head: action head of the environment.
+        dtype: dtype of the matrix products; None: f32.
+        unroll: number of unrolled steps in scans over time.
         normalized: vectors are standardised before they come here.
 
     Raises:

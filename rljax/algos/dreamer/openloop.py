@@ -32,8 +32,8 @@ class OpenLoop(NamedTuple):
     """Predictions for the H rows after the context, `[H, B, ...]`.
 
     Attributes:
-        truth: what was observed: vectors in symlog space, images in [0, 1].
-        prediction: what the decoder makes of the prior's states.
+        truth: observations: vectors in symlog space, images in [0, 1].
+        prediction: observations decoded from the prior's states.
         error: squared errors, their mean over all numbers of an observation, f32 `[H, B]`.
         copy_last_error: the same of the context's last observation as the prediction for all H, f32 `[H, B]`.
         reward: predicted on arriving at each row, f32 `[H, B]`.
@@ -56,8 +56,8 @@ def open_loop(
     """Observe the first `context` rows of replayed sequences, then predict the rest from their actions alone.
 
     Args:
-        parts: of the configuration.
-        params: of all networks.
+        parts: parts of the configuration.
+        params: parameters of all networks.
         batch: rows `[T, B, ...]`; H = T - context are predicted.
         context: rows that are observed.
         key: to draw the states with.
@@ -137,8 +137,8 @@ def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Arr
     shorter `batch_length`, there are fewer steps, and the names say how many. The state does not change.
 
     Args:
-        parts: of the configuration; representations without a decoder have no such metrics.
-        state: of the run, after an iteration.
+        parts: parts of the configuration; representations without a decoder have no such metrics.
+        state: state of the run after an iteration.
         learning: bool [], whether the buffer holds enough to learn from.
     """
     if parts.networks.decoder is None:

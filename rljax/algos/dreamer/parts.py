@@ -73,7 +73,7 @@ class DreamerState(State, kw_only=True):
 
 
 class CollectNoise(NamedTuple):
-    """All that is random in K steps: `[K, N, ...]` for latents and actions, and for the environments."""
+    """Random numbers of K steps: `[K, N, ...]` for latents and actions, and for the environments."""
 
     latent: jax.Array
     action: jax.Array
@@ -81,14 +81,14 @@ class CollectNoise(NamedTuple):
 
 
 class UpdateNoise(NamedTuple):
-    """All that is random in U updates: bits u32 `[U, batch_size]` of the sequences, and a key for each `[U]`."""
+    """Random numbers of U updates: bits u32 `[U, batch_size]` that choose the sequences, and a key for each update, `[U]`."""
 
     sample: jax.Array
     key: jax.Array
 
 
 class DreamerNoise(NamedTuple):
-    """All that is random in one turn; with a leading axis those of many."""
+    """Random numbers of one turn, or with a leading axis of many turns."""
 
     collect: CollectNoise
     update: UpdateNoise

@@ -76,7 +76,7 @@ def sinkhorn(scores: jax.Array, eps: float = 0.05, iterations: int = 3) -> jax.A
     Args:
         scores: similarities `[N, K]`.
         eps: temperature; the smaller, the harder the assignments.
-        iterations: of both scalings.
+        iterations: number of iterations of both scalings.
 
     Returns:
         f32 `[N, K]`, each row a distribution; each column sums to N / K in the limit.
@@ -117,13 +117,13 @@ def dreamerpro_loss(
 
     Args:
         prototypes: `[K, P]`, of any length.
-        obs_projection: of the encoder's embeddings of both views, `[2, N, P]`, not normalised.
-        feat_projection: of the model's features on both views, `[2, N, P]`, not normalised.
-        target_projection: of the slow (EMA) encoder's embeddings of both views, `[2, N, P]`. It and the prototypes get no
+        obs_projection: projections of the encoder's embeddings of both views, `[2, N, P]`, not normalised.
+        feat_projection: projections of the model's features on both views, `[2, N, P]`, not normalised.
+        target_projection: projections of the slow encoder's embeddings of both views, `[2, N, P]`. It and the prototypes get no
             gradient through the targets.
-        temperature: of the predictions.
-        eps: of the targets.
-        iterations: of `sinkhorn`.
+        temperature: temperature of the predictions.
+        eps: temperature of the targets.
+        iterations: number of iterations of `sinkhorn`.
 
     Returns:
         The terms, each of scale 1.

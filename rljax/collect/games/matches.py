@@ -69,7 +69,7 @@ def play_match(
 
     Args:
         game: the game.
-        params: of it.
+        params: parameters of the game.
         first: plays all of one team.
         second: plays all others.
         key: random key.

@@ -118,7 +118,7 @@ def game_rollout(
         params: its parameters.
         act: `(obs [E, Q, ...], mask, mine, lane [E], one step's noise) -> action i32 [E, Q]`.
         playing: where the games are.
-        obs: what all players see there, `[E, P, ...]`.
+        obs: observations of all players, `[E, P, ...]`.
         noise: `[T, E, ...]`.
         only_mine: whether the learner plays all players.
     """

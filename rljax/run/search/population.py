@@ -242,7 +242,7 @@ def train_batches(
     """Train one batch after the other, smaller ones once memory has run out.
 
     Args:
-        programs: of the runs.
+        programs: compiled programs of the runs.
         next_batch: `size -> batch`, at most `size` things to train; an empty list ends the loop.
         train: `(batch, size) -> None`; it fills a short batch up to `size` (see `fill`), as another size is another program.
         size: things in a batch.
