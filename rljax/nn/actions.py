@@ -207,7 +207,7 @@ bounded_log_std.defvjp(_bounded_log_std_forward, _bounded_log_std_backward)
 
 
 def soft_head(space: Box | Discrete) -> ActionHead:
-    """Return the head of soft actor-critic: a categorical, or the tanh of a Gaussian, scaled from [-1, 1] to the bounds of a Box."""
+    """Return the head of soft actor-critic: a categorical, or a Gaussian's tanh, scaled from [-1, 1] to the bounds of a Box."""
     if isinstance(space, Discrete):
         return _categorical_head(space.n)
     size = space.flat_dim
