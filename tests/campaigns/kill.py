@@ -232,7 +232,8 @@ class Saves(Kind):
         links = {name: os.readlink(self.folder / CHECKPOINTS / name) for name in ("latest", "best")}
         assert links == {"latest": f"step_{self.STEPS}", "best": "step_10"}, links
         found = checkpoint_steps(self.folder / CHECKPOINTS)
-        assert found == [12, 11, 10], found
+        # A kill between the last save and the removal of the oldest checkpoint leaves that one: nothing is saved after it.
+        assert found in ([12, 11, 10], [12, 11, 10, 9]), found
 
 
 def no_step_back(folder: Path, found: int) -> None:
