@@ -72,7 +72,7 @@ def game_parts(config: GameConfig) -> GameParts:
     """Build game, policy and rules.
 
     Raises:
-        ConfigError: `env` is no game, or does not fit the rest.
+        ConfigError: `env` is not a game, or does not fit the rest.
     """
     game, env_params, one, policy, head = build_game_policy(config, config.log_std)
     if not _batch_size(config, game):

@@ -129,7 +129,7 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
     """Build game and network.
 
     Raises:
-        ConfigError: `env` is no game that can be searched, or the network does not fit.
+        ConfigError: `env` is not a game that can be searched, or the network does not fit.
     """
     game, env_params, _, policy, head = build_game_policy(config)
     check_searchable(game, env_params)

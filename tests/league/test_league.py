@@ -332,7 +332,7 @@ def test_a_game_is_evaluated_against_random_play() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": "CartPole-v1"}, "env = 'CartPole-v1': is no game"),
+        ({"env": "CartPole-v1"}, "env = 'CartPole-v1': is not a game"),
         ({"num_envs": 60}, "num_envs = 60: expected a multiple"),
         ({"pool_size": 2}, "pool_size = 2: expected at least one place for each of 4 learners"),
         ({"time_limit": 5}, "time_limit = 5: is not supported in games"),

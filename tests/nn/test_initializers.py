@@ -202,7 +202,7 @@ def test_truncated_normal_params_of_a_flax_module_serve_it() -> None:
 
 
 def test_unknown_names_and_gains_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"critic/prototypes: .* end with kernel, bias or scale"):
+    with pytest.raises(ValueError, match=r"critic/prototypes: .* ends with kernel, bias or scale"):
         truncated_normal_params(jax.random.key(0), {"critic": {"prototypes": struct(3, 2)}})
     for prefix in ("poli", "dense/bias", "policy/head/kernel/x"):
         with pytest.raises(ValueError, match="there is no such kernel"):

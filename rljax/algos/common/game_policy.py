@@ -57,7 +57,7 @@ def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> Gam
     """The game of a configuration, and the policy.
 
     Raises:
-        ConfigError: `env` is no game, the network does not fit or has memory, or a rollout is too short.
+        ConfigError: `env` is not a game, the network does not fit or has memory, or a rollout is too short.
     """
     game, params = make_game(config)
     one = OnePlayer(game)
