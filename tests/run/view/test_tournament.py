@@ -266,6 +266,6 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["plot", "--kind", "payoffs", "runs/a"], "has no pool of past players"),
         (["plot", "--kind", "payoffs", "runs/c"], "has no pool of past players"),
         (["play", "runs/a", "--seat", "2"], "seat = 2: expected 0 or 1"),
-        (["train", "tictactoe_selfplay", "--env", "CartPole-v1"], "is no game"),
+        (["train", "tictactoe_selfplay", "--env", "CartPole-v1"], "is not a game"),
     ):
         assert_refused(arguments, message, capsys)
