@@ -43,7 +43,7 @@ def test_a_fork_keeps_what_fits_of_the_buffer_and_counts_other_sequences_anew(tm
     rljax.fit(config, run_dir=tmp_path / "a")
     before = rljax.load_run(tmp_path / "a").state
     longer = config.replace(total_timesteps=64 * 7)
-    with pytest.warns(rljax.RljaxWarning, match="made anew, .*: queue$"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, .*: queue$"):
         rljax.fit(longer.replace(batch_length=4), fork=tmp_path / "a", run_dir=tmp_path / "b")
     # The last iteration overwrote a part of the ring; what it left is as it was, but for latents.
     after = rljax.load_run(tmp_path / "b").state
