@@ -71,9 +71,9 @@ def test_another_number_of_environments_restarts_them_and_says_so(parent: Path, 
 @pytest.mark.slow
 def test_a_fork_resumes_like_any_run(parent: Path, tmp_path: Path) -> None:
     config = LONGER.replace(num_envs=6, num_steps=4, eval_every=None, total_timesteps=3000)
-    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew"):
         rljax.fit(config, fork=parent, run_dir=tmp_path / "whole")
-    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew"):
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda step, _: step >= 2000, checkpoint_every=100)
     assert rljax.load_run(tmp_path / "a").step < 2990
     rljax.fit(resume=tmp_path / "a")
@@ -99,7 +99,7 @@ def test_a_normaliser_that_is_left_out_is_named(parent: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_finished_fork_shows_as_complete(parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = LONGER.replace(num_envs=6, num_steps=20)
-    with pytest.warns(rljax.RljaxWarning, match="made anew"):
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew"):
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a")
     show(tmp_path / "a")
     assert "complete at 1,896 steps" in capsys.readouterr().out
