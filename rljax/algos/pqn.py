@@ -38,6 +38,7 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import q_lambda_returns
 from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
+from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.keys import draw
@@ -162,7 +163,7 @@ def pqn_update(parts: PQNParts, state: PQNState, rollout: PQNRollout, loss_fn: L
     target = q_lambda_returns(reward, rollout.next_q_max, steps.terminated, steps.truncated, config.gamma, config.q_lambda)
 
     batch = PQNMinibatch(normalize_obs(state, steps.obs), steps.action, target)
-    batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+    batch = flat_steps(batch)
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
     params, opt_state, metrics = minibatch_steps(

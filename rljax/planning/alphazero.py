@@ -33,6 +33,7 @@ from rljax.collect.rollout import (
     metrics_of,
     steps_without_action,
 )
+from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import step_or_restart
@@ -231,7 +232,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     # Moves whose result is not known have an advantage of 0: their target is the predicted value.
     target = advantages.gae[..., 0] + value
     batch = _Batch(moves.obs, moves.mask, moves.weights, target)
-    batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+    batch = flat_steps(batch)
 
     def loss(params: Any, minibatch: _Batch) -> tuple[jax.Array, Metrics]:
         logits, value, _ = policy_and_value(parts, params, minibatch.obs)

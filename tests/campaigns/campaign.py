@@ -171,7 +171,7 @@ def record(campaign: Campaign, path: Path, configs: Mapping[str, Any]) -> None:
 
 
 def adds_up(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether two parts of a campaign are of one clean commit, and of different seeds."""
+    """Return whether two parts of a campaign ran at one clean commit with different seeds."""
     apart = all(a + n <= b or b + m <= a for a, n in earlier["seeds"] for b, m in now["seeds"])
     return apart and earlier["commit"] == now["commit"] and now["commit"] is not None and not now["commit"].endswith("-dirty")
 

@@ -100,7 +100,7 @@ def test_leduc_poker(figure: Any) -> None:
 
 
 def lost_to_a_perfect_player(config: Any, state: Any) -> jax.Array:
-    """Of 100 games in each seat `[2]`, by the greedy policy."""
+    """Count the games that the greedy policy loses, of 100 in each seat, `[2]`."""
     game, params = rljax.make_env(config.env)
     player = policy_player(rljax.make_agent(config), state, True)
     match = play_match(game, params, player, perfect_player(), jax.random.key(5), 200)

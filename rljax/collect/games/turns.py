@@ -18,7 +18,7 @@ from rljax.core.environment import tree_where
 
 
 class Transitions(NamedTuple):
-    """What followed each step for the seat that took it, up to its next step; arrays `[T, S]`, 0 and False for nobody's steps.
+    """Steps of seats joined with their next steps, arrays `[T, S]`; 0 and False where no seat moves.
 
     Attributes:
         reward: sum of the seat's rewards, f32.
