@@ -12,7 +12,7 @@ from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, as_space
+from rljax.core.spaces import Dict, as_space
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import game_ids, resolve_env
@@ -30,7 +30,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.of_games:
         # Against EVALUATION_OPPONENT; the wrappers below are not for games.
         game, env_params = make_game(config)
-        return EpisodeStatistics(Versus(game)), env_params
+        return EpisodeStatistics(Versus(game, joint=False)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     if isinstance(env, Game):
         raise ConfigError(
@@ -66,11 +66,6 @@ def make_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(env, Game):
         raise ConfigError(f"env = {env.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     check_contract(env, env_params)
-    sizes = {env.teams.count(team) for team in env.teams}
-    if len(sizes) > 1 or len(set(env.teams)) < 2:
-        raise ConfigError(f"env = {env.name!r}: has teams {env.teams}, expected at least two, of one size")
-    if sizes != {1} and not isinstance(as_space(env.observation_space(env_params)), Box):
-        raise ConfigError(f"env = {env.name!r}: observations of teams of several are those of a Box in games")
     return env, env_params
 
 

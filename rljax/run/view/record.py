@@ -18,6 +18,7 @@ from rljax.core.agent import Agent, initial_carry
 from rljax.core.environment import action_mask_of, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
+from rljax.core.versus import advance_carry
 from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
 from rljax.run.files.outputs import atomic_file, output_path
@@ -189,7 +190,9 @@ def _make_player(
 
     def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
         mask = action_mask_of(env, loop.env_state, env_params)
-        return agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
+        action, after = agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
+        games = agent.config.of_games
+        return action, advance_carry(env.env.own_moves(loop.env_state.env_state), loop.carry, after) if games else after
 
     def start(state: Any, key: jax.Array) -> _Loop:
         obs, env_state = strong(env.reset_env(key, env_params))
