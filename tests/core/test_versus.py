@@ -67,7 +67,9 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
         assert got == pytest.approx(returns[t])
 
 
-@pytest.mark.parametrize("name", ["three alone", "two against one", "all together"])
+@pytest.mark.parametrize(
+    "name", ["two against one", *(pytest.param(name, marks=pytest.mark.slow) for name in ("three alone", "all together"))]
+)
 def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> None:
     """What a player gets here does not depend on the others, so returns against random play are known."""
     game = GAMES[name]
@@ -81,6 +83,7 @@ def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> No
     np.testing.assert_allclose(np.unique(returns), np.unique(np.float32(plain)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_learner_of_a_whole_team_moves_its_players_one_by_one() -> None:
     """Actions, masks and spaces of the team together are those of its players side by side."""
     key = jax.random.key(0)
