@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.distinct import fingerprint, first_occurrences
+from rljax.collect.environments import make_game
 from rljax.collect.rollout import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
+from rljax.core.game_wrappers import player_view
 from rljax.core.versus import Player, Remembering, random_player, seat_player, where_players
-from rljax.envs import resolve_env
 
 MAX_SEATINGS = 24
 """Largest number of orders in which entrants are seated: all orders of up to four."""
@@ -55,11 +56,15 @@ class Match(NamedTuple):
 
 
 def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -> Player:
-    """Return the policy of an agent as a player, greedy or sampling; by default as in `rljax.evaluate`."""
-    greedy = plays_greedily(resolve_env(agent.config.env, agent.config.env_params)[0], deterministic)
+    """Return the policy of an agent as a player of its game, greedy or sampling; by default as in `rljax.evaluate`.
+
+    It takes the observations that the game itself gives, and changes them as its configuration says.
+    """
+    game, _ = make_game(agent.config)
+    greedy = plays_greedily(game, deterministic)
 
     def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
-        return agent.act(state, obs, carry, key, greedy, mask)
+        return agent.act(state, player_view(game, obs), carry, key, greedy, mask)
 
     return Remembering(play)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import make_game
+from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import Games, play_games, policy_player, seatings_of
 from rljax.core.agent import make_agent
 from rljax.core.config import Config, config_table, env_name
@@ -35,6 +35,22 @@ UNTRAINED = ("random", "mcts")
 """Names of players that need no training: random legal moves, and UCT with 100 simulations."""
 
 MCTS_SIMULATIONS = 100
+GAME_FIELDS = ("env", "env_params", "time_limit")
+"""Fields of configurations that say which game is played."""
+
+PLAYER_FIELDS = (
+    "algorithm",
+    "network",
+    "flatten_observations",
+    "normalize_observations",
+    "action_heads",
+    "log_std",
+    "value_heads",
+    "weights",
+    "central_critic",
+)
+"""Fields that the program of a player depends on besides the game."""
+
 MANY = 20
 """Largest number of players of a heat map with numbers."""
 
@@ -115,7 +131,7 @@ def game_of(config: Config) -> tuple[Game, Any]:
         raise ConfigError(
             f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero"
         )
-    return make_game(config)
+    return make_base_game(config)
 
 
 def make_entries(
@@ -137,14 +153,14 @@ def make_entries(
         raise ConfigError("a tournament needs at least one run")
     tables = [config_table(run.config) for _, run in runs]
     for (name, _), table in zip(runs, tables, strict=True):
-        if (table["env"], table["env_params"]) != (tables[0]["env"], tables[0]["env_params"]):
+        if any(table[field] != tables[0][field] for field in GAME_FIELDS):
             raise ConfigError(f"{name}: plays {table['env']}, but {runs[0][0]} plays {tables[0]['env']}: expected one game")
     game, params = game_of(runs[0][1].config)
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []
     for (name, run), table in zip(runs, tables, strict=True):
-        kind = str([table[field] for field in ("algorithm", "env", "env_params", "network")])
+        kind = str({field: table[field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in table})
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
     for name in include:
