@@ -215,12 +215,15 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
         coefficient = config.ent_coef + done * (config.final_ent_coef - config.ent_coef)
         parts = parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(ent_coef=coefficient)))
 
-    def improve(params: Any, opt_state: Any, steps: GameSteps, last: tuple[Any, ...], key: jax.Array) -> tuple[Any, ...]:
-        return _improved(parts, params, opt_state, steps, last, key, rate)
+    def improve(
+        params: Any, opt_state: Any, magnet: Any, steps: GameSteps, last: tuple[Any, ...], key: jax.Array
+    ) -> tuple[Any, ...]:
+        return _improved(parts, params, opt_state, magnet, steps, last, key, rate)
 
     params, opt_state, stacked = _of_learners(improve, learners)(
         state.params,
         state.opt_state,
+        state.average_params,
         by_learner(steps, 1),
         by_learner((last_obs, last_moves), 0),
         jnp.stack(shuffle_keys),
@@ -230,7 +233,14 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
 
 
 def _improved(
-    parts: GameParts, params: Any, opt_state: Any, steps: GameSteps, last: tuple[Any, Any], key: jax.Array, rate: jax.Array
+    parts: GameParts,
+    params: Any,
+    opt_state: Any,
+    magnet: Any,
+    steps: GameSteps,
+    last: tuple[Any, Any],
+    key: jax.Array,
+    rate: jax.Array,
 ) -> tuple[Any, Any, Metrics]:
     """One learner after its gradient steps; games are its own, `[T, E', ...]`."""
     outputs, value, _ = policy_and_value(parts.ppo, params, steps.obs)
@@ -241,7 +251,7 @@ def _improved(
         steps, value, log_prob, last_value, last_moves, parts.game.turn_gap, parts.config.has_pool
     )
     size = _batch_size(parts.config, parts.game)
-    return ppo_learn(parts.ppo, params, opt_state, streams, value, next_value, key, rate, size=size)
+    return ppo_learn(parts.ppo, params, opt_state, streams, value, next_value, key, rate, size=size, magnet=magnet)
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:
