@@ -36,9 +36,9 @@ from rljax.core.spaces import action_heads
 from rljax.core.state import State
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
-from rljax.league.league import LANES, League, reset_where
+from rljax.league.league import LANES, League, reset_where, restarted
 from rljax.league.ratings import elo
-from rljax.league.rules import MAIN, ROLES, Rules
+from rljax.league.rules import INITIAL, MAIN, ROLES, Rules
 
 
 class GameParts(NamedTuple):
@@ -260,15 +260,20 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
     if league is None:
         return state, {}
     key, review_key = jax.random.split(state.key)
-    league, taken, anew = league.review(parts.rules, review_key, state.params, state.iteration)
-    params = reset_where(anew, state.params, league.initial)
-    fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(league.initial)
+    league, taken, origin = league.review(parts.rules, review_key, state.params, state.iteration)
+    anew = origin != jnp.arange(len(origin))
+    params = restarted(origin, state.params, league.initial)
+    fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(params)
     opt_state = reset_where(anew, state.opt_state, fresh)
+    average = state.average_params
+    if average is not None:
+        average = reset_where(anew, average, params)
     metrics = league_metrics(parts, league, state.iteration) | {
         "league/snapshots": jnp.sum(taken, dtype=jnp.float32),
         "league/resets": jnp.sum(anew, dtype=jnp.float32),
+        "league/branches": jnp.sum(anew & (origin != INITIAL), dtype=jnp.float32),
     }
-    return state.replace(params=params, opt_state=opt_state, league=league, key=key), metrics
+    return state.replace(params=params, average_params=average, opt_state=opt_state, league=league, key=key), metrics
 
 
 def league_metrics(parts: GameParts, league: League, iteration: jax.Array) -> Metrics:
