@@ -18,6 +18,7 @@ from rljax.league.matchmaking import Payoff
 from rljax.league.pool import Pool
 from rljax.league.rules import (
     INITIAL,
+    NO_RATE,
     Players,
     Rules,
     main_agents,
@@ -43,8 +44,8 @@ class League(struct.PyTreeNode):
         lanes: parameters of the player on each lane when it was drawn; leaves `[L, S, 2, ...]`.
         newest: the lane of new games, i32 `[L, S]`.
         snapshot_at: the iteration after which each learner's last snapshot was taken, i32 `[L]`.
-        mark: each learner's win rate against those it is to beat, when it was last compared with the one before; NaN before its
-            first games. f32 `[L]`.
+        mark: each learner's win rate against those it is to beat, when it was last compared with the one before; `NO_RATE` before
+            the first time. f32 `[L]`.
         marked_at: the iteration of that comparison, i32 `[L]`.
         initial: the learners' initial parameters, leaves `[L, ...]`.
     """
@@ -91,7 +92,7 @@ class League(struct.PyTreeNode):
             lanes=jax.tree.map(on_all_lanes, params),
             newest=lanes[..., 0],
             snapshot_at=jnp.zeros(learners, jnp.int32),
-            mark=jnp.full(learners, jnp.nan),
+            mark=jnp.full(learners, NO_RATE),
             marked_at=jnp.zeros(learners, jnp.int32),
             initial=params,
         )
@@ -193,7 +194,7 @@ class League(struct.PyTreeNode):
                 payoff=league.payoff.clear(place, kept).clear(jnp.int32(i), resets),
                 generation=league.generation.at[place].add(kept).at[i].add(resets),
                 snapshot_at=league.snapshot_at.at[i].set(jnp.where(due, iteration, league.snapshot_at[i])),
-                mark=league.mark.at[i].set(jnp.where(resets, jnp.nan, jnp.where(compared, rate, league.mark[i]))),
+                mark=league.mark.at[i].set(jnp.where(resets, NO_RATE, jnp.where(compared, rate, league.mark[i]))),
                 marked_at=league.marked_at.at[i].set(jnp.where(compared | resets, iteration, league.marked_at[i])),
             )
             taken.append(kept)

@@ -30,6 +30,8 @@ main agent is too strong for another one, or for its exploiter (0.2 in the paper
 """
 INITIAL = -1
 """In place of a learner's index: the initial parameters."""
+NO_RATE = -1.0
+"""In place of a win rate: there is none yet."""
 
 
 class Rules(NamedTuple):
@@ -178,7 +180,7 @@ def reset_probability(rules: Rules, learner: int) -> float | jax.Array:
 
 def target_win_rate(rules: Rules, learner: int, win_rate: jax.Array, games: jax.Array, players: Players) -> jax.Array:
     """Return an exploiter's mean win rate against those it is to beat, f32 []: the current main agents, or for a league exploiter
-    the pool. Only those that it has met count; it is NaN if it has met none.
+    the pool. Only those that it has met count; if it has met none, the result is `NO_RATE`.
 
     Args:
         rules: rules of the league.
@@ -190,7 +192,8 @@ def target_win_rate(rules: Rules, learner: int, win_rate: jax.Array, games: jax.
     target = players.snapshot
     if rules.roles[learner] == MAIN_EXPLOITER:
         target = jnp.zeros_like(target).at[jnp.array(main_agents(rules))].set(True)
-    return jnp.mean(win_rate[learner], where=target & (games[learner] > 0))
+    met = target & (games[learner] > 0)
+    return jnp.where(jnp.any(met), jnp.sum(jnp.where(met, win_rate[learner], 0.0)) / jnp.maximum(jnp.sum(met), 1), NO_RATE)
 
 
 def stagnates(
@@ -203,13 +206,13 @@ def stagnates(
         rules: rules of the league.
         learner: index of the learner.
         rate: its `target_win_rate`, f32 [].
-        mark: its win rate at the last comparison, f32 []; NaN if there was none since it began.
+        mark: its win rate at the last comparison, f32 []; `NO_RATE` if there was none since it began.
         since: iterations since that, i32 [].
     """
     if rules.branch_after is None or rules.roles[learner] == MAIN:
         return False, False
     compared = since >= rules.branch_after
-    return compared, compared & (rate < mark + rules.branch_gain)
+    return compared, compared & (rate >= 0.0) & (mark >= 0.0) & (rate < mark + rules.branch_gain)
 
 
 def main_agents(rules: Rules) -> list[int]:

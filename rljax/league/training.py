@@ -33,7 +33,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.core.spaces import action_heads
-from rljax.core.state import State
+from rljax.core.state import State, copy_of_params
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import GameTree, exploitability, game_tree
 from rljax.league.league import LANES, League, reset_where, restarted
@@ -65,7 +65,7 @@ class GameState(State, kw_only=True):
         league: pool, payoffs and opponents; None without a pool.
     """
 
-    league: League | None
+    league: League | None = copy_of_params(lambda params, league: league.begun_with(params))
 
 
 def game_parts(config: GameConfig) -> GameParts:

@@ -13,6 +13,7 @@ from rljax.league.rules import (
     LEAGUE_EXPLOITER,
     MAIN,
     MAIN_EXPLOITER,
+    NO_RATE,
     Players,
     Rules,
     match_probabilities,
@@ -217,7 +218,7 @@ def test_an_exploiter_stagnates_that_gains_too_little_on_those_it_is_to_beat() -
             targets = plain.of(MAIN) if who == 2 else [p.index for p in plain.past]
             met = [plain.rate[who, i] for i in targets if games[who, i]]
             found = target_win_rate(rules, who, rate, jnp.asarray(games), players)
-            np.testing.assert_allclose(found, np.mean(met) if met else np.nan, rtol=1e-5)
+            np.testing.assert_allclose(found, np.mean(met) if met else NO_RATE, rtol=1e-5)
 
     def verdict(learner: int, rate: float, mark: float, since: int, rules: Rules = rules) -> tuple[bool, bool]:
         compared, stuck = stagnates(rules, learner, jnp.float32(rate), jnp.float32(mark), jnp.int32(since))
@@ -226,6 +227,6 @@ def test_an_exploiter_stagnates_that_gains_too_little_on_those_it_is_to_beat() -
     assert verdict(2, 0.4, 0.35, 4) == (False, False)
     assert verdict(2, 0.4, 0.35, 5) == (True, True)
     assert verdict(3, 0.5, 0.35, 5) == (True, False)
-    assert verdict(2, 0.4, np.nan, 5) == (True, False)  # its first win rate
+    assert verdict(2, 0.4, NO_RATE, 5) == verdict(2, NO_RATE, 0.4, 5) == (True, False)
     assert verdict(0, 0.4, 0.4, 9) == (False, False)
     assert verdict(2, 0.4, 0.4, 9, rules._replace(branch_after=None)) == (False, False)
