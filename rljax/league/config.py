@@ -9,7 +9,7 @@ from rljax.algos.impala import VtraceConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RULES, Rules
+from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RESETS, RULES, Rules
 
 MAX_LEARNERS = 64
 """Largest number of learners: the rules are traced for each learner separately. AlphaStar had twelve."""
@@ -175,8 +175,21 @@ class LeagueConfig(GameConfig):
         le=1,
     )
     league_reset: float = leaf(
-        default=0.25, doc="probability that a league exploiter restarts from its initial parameters after a snapshot", ge=0, le=1
+        default=0.25, doc="probability that a league exploiter is reset after a snapshot; main exploiters always are", ge=0, le=1
     )
+    reset_to: str = static(
+        default="initial",
+        doc="parameters that an exploiter is reset to: 'initial' (those it began with) or 'main' (those of a current main agent)",
+        choices=RESETS,
+    )
+    branch_after: int | None = static(
+        default=None,
+        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain, or it restarts "
+        "from a current main agent after a snapshot; none: never",
+        gt=0,
+        steps=True,
+    )
+    branch_gain: float = leaf(default=0.05, doc="smallest rise of an exploiter's win rate that counts as progress", ge=0, le=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,4 +213,7 @@ class LeagueConfig(GameConfig):
             snapshot_timeout=self._iterations(self.snapshot_timeout),
             beats_all=self.snapshot_win_rate,
             league_reset=self.league_reset,
+            reset_to=self.reset_to,
+            branch_after=None if self.branch_after is None else self._iterations(self.branch_after),
+            branch_gain=self.branch_gain,
         )

@@ -26,12 +26,13 @@ from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
 from rljax.league.config import LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
-from rljax.league.league import LANES, League, reset_where
+from rljax.league.league import LANES, League, reset_where, restarted
 from rljax.league.learning import acting_params, improve
 from rljax.league.parts import (
     GameParts,
     GameState,
     Learner,
+    copies_of,
     draw_teams,
     game_init,
     game_parts,
@@ -43,7 +44,7 @@ from rljax.league.parts import (
     split_player,
 )
 from rljax.league.ratings import elo
-from rljax.league.rules import MAIN, ROLES
+from rljax.league.rules import INITIAL, MAIN, ROLES
 from rljax.nn.groups import PerGroup
 
 
@@ -170,18 +171,24 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
     if league is None:
         return state, {}
     key, review_key = jax.random.split(state.key)
-    league, taken, anew = league.review(parts.rules, review_key, players_of(state), state.iteration)
-    params, obs_statistics = split_player(reset_where(anew, players_of(state), league.initial))
+    league, taken, origin = league.review(parts.rules, review_key, players_of(state), state.iteration)
+    anew = origin != jnp.arange(len(origin))
+    params, obs_statistics = split_player(restarted(origin, players_of(state), league.initial))
     fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(params)
     opt_state = reset_where(anew, state.opt_state, fresh)
+    average = state.average_params
+    if average is not None:
+        average = reset_where(anew, average, params)
     metrics = league_metrics(parts, league, state.iteration) | {
         "league/snapshots": jnp.sum(taken, dtype=jnp.float32),
         "league/resets": jnp.sum(anew, dtype=jnp.float32),
+        "league/branches": jnp.sum(anew & (origin != INITIAL), dtype=jnp.float32),
     }
-    return (
-        state.replace(params=params, opt_state=opt_state, obs_statistics=obs_statistics, league=league, key=key),
-        metrics,
-    )
+    past = state.past_params
+    if past is not None:
+        past = reset_where(anew, past, copies_of(params, past.shape[1]))
+    state = state.replace(params=params, average_params=average, past_params=past, obs_statistics=obs_statistics)
+    return state.replace(opt_state=opt_state, league=league, key=key), metrics
 
 
 def league_metrics(parts: GameParts, league: League, iteration: jax.Array) -> Metrics:
