@@ -17,6 +17,7 @@ import numpy as np
 from rljax.collect.environments import make_game
 from rljax.collect.games.matches import Match, play_match, policy_player
 from rljax.core.agent import make_agent
+from rljax.core.chance import is_random
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
@@ -205,7 +206,7 @@ def tournament(
         raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
     swiss = system == "swiss" or (system == "auto" and pairings > ROUND_ROBIN)
     if opening_moves is None:
-        varied = game.best_is_random or game.hides_state or game.step_is_random
+        varied = game.best_is_random or game.hides_state or is_random(game, params)
         opening_moves = 0 if varied else game.opening_moves
     programs: dict[tuple[str, str], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
