@@ -12,7 +12,6 @@ import numpy as np
 
 from rljax.cli.options import List
 from rljax.core.chance import is_random
-from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
 from rljax.core.errors import ConfigError, did_you_mean, shortened

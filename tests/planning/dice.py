@@ -18,10 +18,11 @@ class BetState(NamedTuple):
 
 
 class Bet(Game):
-    """One move of player 0: 0 for certain (action 0), or +1 with probability `win` and else -1 (action 1)."""
+    """One move of player 0: 0 for certain (action 0), or +1 and else -1 (action 1). The parameter is the probability of +1."""
 
-    def __init__(self, win: float) -> None:
-        self.win = win
+    @property
+    def default_params(self) -> jax.Array:
+        return jnp.float32(0.4)
 
     @property
     def turn_gap(self) -> int:
@@ -44,7 +45,7 @@ class Bet(Game):
         return self.observe(state, params), state
 
     def chance(self, state: BetState, action: jax.Array, params: Any) -> jax.Array:
-        return jnp.where(action[0] == 1, jnp.array([self.win, 1 - self.win]), jnp.array([1.0, 0.0]))
+        return jnp.where(action[0] == 1, jnp.stack([params, 1 - params]), jnp.array([1.0, 0.0]))
 
     def step_outcome(self, state: BetState, action: jax.Array, outcome: jax.Array, params: Any) -> tuple[Any, ...]:
         gain = jnp.where(action[0] == 1, jnp.where(outcome == 0, 1.0, -1.0), 0.0)
