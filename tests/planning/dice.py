@@ -14,15 +14,11 @@ from rljax.core.spaces import Box, Discrete
 
 
 class BetState(NamedTuple):
-    time: jax.Array
+    win: jax.Array
 
 
 class Bet(Game):
-    """One move of player 0: 0 for certain (action 0), or +1 and else -1 (action 1). The parameter is the probability of +1."""
-
-    @property
-    def default_params(self) -> jax.Array:
-        return jnp.float32(0.4)
+    """One move of player 0: 0 for certain (action 0), or +1 with probability `win`, .4 or .6, and else -1 (action 1)."""
 
     @property
     def turn_gap(self) -> int:
@@ -41,15 +37,15 @@ class Bet(Game):
         return jnp.zeros((2, 1))
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, BetState]:
-        state = BetState(jnp.int32(0))
+        state = BetState(jax.random.choice(key, jnp.array([0.4, 0.6])))
         return self.observe(state, params), state
 
     def chance(self, state: BetState, action: jax.Array, params: Any) -> jax.Array:
-        return jnp.where(action[0] == 1, jnp.stack([params, 1 - params]), jnp.array([1.0, 0.0]))
+        return jnp.where(action[0] == 1, jnp.stack([state.win, 1 - state.win]), jnp.array([1.0, 0.0]))
 
     def step_outcome(self, state: BetState, action: jax.Array, outcome: jax.Array, params: Any) -> tuple[Any, ...]:
         gain = jnp.where(action[0] == 1, jnp.where(outcome == 0, 1.0, -1.0), 0.0)
-        return self.observe(state, params), BetState(state.time + 1), gain * jnp.array([1.0, -1.0]), jnp.bool_(True), {}
+        return self.observe(state, params), state, gain * jnp.array([1.0, -1.0]), jnp.bool_(True), {}
 
 
 TURNS = (0, 1, 1, 0, 0, 1)

@@ -20,7 +20,7 @@ from rljax.planning import make_mcts, random_evaluation
 from rljax.planning.nodes import _visited_outcome, completed_qvalues, search_nodes
 from tests.planning.dice import Bet, BetState, Race, race_positions
 
-BETS = jnp.array([0.4, 0.6])
+BETS = BetState(jnp.repeat(jnp.array([0.4, 0.6]), 200))
 
 
 def no_evaluation(_key: jax.Array, _state: Any, _obs: Any, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -45,20 +45,17 @@ def test_visits_of_a_chance_node_are_each_a_draw_and_together_follow_the_probabi
 
 def test_a_search_bets_just_if_it_pays() -> None:
     """A safe 0 against +1 and -1: with .4 for +1 the bet loses .2 on average, with .6 it gains .2."""
-    game, count = Bet(), 200
-    states = BetState(jnp.zeros(count, jnp.int32))
+    found = jax.jit(make_mcts(Bet(), evaluate=no_evaluation, num_simulations=100))(jax.random.key(0), BETS)
+    assert found.action.tolist() == [0] * 200 + [1] * 200
 
-    def search(win: jax.Array, key: jax.Array) -> Any:
-        return make_mcts(game, win, evaluate=no_evaluation, num_simulations=100)(key, states)
 
-    found = jax.jit(jax.vmap(search))(BETS, jax.random.split(jax.random.key(0)))
-    assert found.action.mean(1).tolist() == [0.0, 1.0]
-    # The policy of a search's Gumbel variant, which AlphaZero learns from.
+@pytest.mark.slow
+def test_the_policy_that_alphazero_learns_from_bets_just_if_it_pays() -> None:
+    nodes = search_nodes(Bet(), None, no_evaluation)
 
-    def improved(win: jax.Array, key: jax.Array) -> jax.Array:
-        nodes = search_nodes(game, win, no_evaluation)
-        root_key, search_key = jax.random.split(key)
-        root = nodes.root(root_key, states)
+    @jax.jit
+    def improved(root_key: jax.Array, search_key: jax.Array) -> jax.Array:
+        root = nodes.root(root_key, BETS)
         policy = mctx.gumbel_muzero_policy(
             None,
             search_key,
@@ -70,10 +67,10 @@ def test_a_search_bets_just_if_it_pays() -> None:
         )
         return policy.action_weights[:, : nodes.num_actions]
 
-    weights = jax.jit(jax.vmap(improved))(BETS, jax.random.split(jax.random.key(1)))
+    weights = improved(*jax.random.split(jax.random.key(1)))
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-5)
-    assert (weights[0, :, 0] > 0.9).all()
-    assert (weights[1, :, 1] > 0.9).all()
+    assert (weights[:200, 0] > 0.9).all()
+    assert (weights[200:, 1] > 0.9).all()
 
 
 @pytest.mark.slow
