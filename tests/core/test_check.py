@@ -228,7 +228,13 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      r"action_mask of player 1, who is to move allows no action after 1 steps of random play: expected at least one"),
     ("draws and does not say so", Pass,
      {"step_env": lambda self, k, s, a, p: Pass.step_env(self, k, s.replace(position=jax.random.uniform(k)), a, p)},
-     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"),
+     r"step_env draws from its key, which searches must know: define chance and step_outcome, or set step_is_random = True"),
+    ("chance that is no distribution", Pass, {"chance": lambda *_: jnp.array([0.5, 0.4])},
+     r"chance returned probabilities that do not add up to 1 or are below 0 \(smallest 0.4, sum off by 0.1\)"),
+    ("plays otherwise than chance says", Pass,
+     {"chance": lambda *_: jnp.array([0.5, 0.5]),
+      "step_outcome": lambda self, s, a, o, p: Pass.step_env(self, None, s.replace(position=0.5 + 0.5 * o), a, p)},
+     r"a step of step_env is none of step_outcome's with a probability above 0: play and search would differ"),
 ]  # fmt: skip
 
 
