@@ -119,8 +119,9 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     own_base = [loaded & (base == state.owner) for base in _around(jnp.where(state.unit == BASE, state.owner, -1), -1)]
     budget = jnp.where(state.owner == 0, left[0], left[1])
     affordable = {cost: idle & (budget >= cost) for cost in set(COST.tolist())}
+    beside_free = _any(free)
     product = [
-        affordable[int(COST[t])] & _any([state.unit == maker for maker in np.flatnonzero(PRODUCES[:, t])])
+        affordable[int(COST[t])] & beside_free & _any([state.unit == maker for maker in np.flatnonzero(PRODUCES[:, t])])
         if PRODUCES[:, t].any()
         else jnp.zeros_like(idle)
         for t in range(NUM_TYPES)
