@@ -122,7 +122,8 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             allowed = np.where(moves[:, player, None], mask[:, player], np.arange(actions) == 0 if both else True)
             legal &= allowed[:, joint[:, player]]
         places, chosen = np.nonzero(legal)
-        states, taken, outcome = _rows(states, places), joint[chosen], np.zeros(len(places), np.int32)
+        states, taken = _rows(states, places), joint[chosen]
+        outcome = np.zeros_like(places)
         probability = np.ones(legal.shape, np.float32)
         if outcomes > 1:
             child = np.full(legal.shape, -1, np.int32)
@@ -136,8 +137,8 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             moves, info, joint = np.zeros((count, 2), bool), np.zeros((count, 2), np.int32), np.zeros((outcomes, 2), np.int32)
             probability = probabilities(states, taken)
             legal = probability > 0
-            places, outcome = np.nonzero(legal)
-            chosen, states, taken = outcome, _rows(states, places), taken[places]
+            places, chosen = np.nonzero(legal)
+            outcome, states, taken = chosen, _rows(states, places), taken[places]
         following, reward, over = step(states, taken, outcome.astype(np.int32))
         rewards = np.zeros((*legal.shape, 2), np.float32)
         rewards[places, chosen] = reward
