@@ -2,7 +2,7 @@
 
 from rljax.collect.games.matches import Match, play_match, policy_player
 from rljax.collect.games.rollout import GameNoise, GameSteps, Playing, game_rollout
-from rljax.collect.games.turns import Transitions, TurnAdvantages, seat_streams, transitions, turn_advantages, view_advantages
+from rljax.collect.games.turns import SeatStreams, Transitions, TurnAdvantages, seat_streams, transitions, turn_advantages
 from rljax.moved import moved_names
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "GameSteps",
     "Match",
     "Playing",
+    "SeatStreams",
     "Transitions",
     "TurnAdvantages",
     "game_rollout",
@@ -18,7 +19,6 @@ __all__ = [
     "seat_streams",
     "transitions",
     "turn_advantages",
-    "view_advantages",
 ]
 
 
