@@ -10,6 +10,7 @@ from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
+from rljax.envs.goal_game import GoalGame
 from rljax.envs.matrix_game import MatrixGame
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
@@ -52,6 +53,7 @@ __all__ = [
     "DraftParams",
     "KuhnPoker",
     "LeducPoker",
+    "GoalGame",
     "MatrixGame",
     "NumberDuel",
     "PgxGame",

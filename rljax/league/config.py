@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+
 from rljax.algos.impala import VtraceConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
@@ -106,6 +109,11 @@ class GameConfig(PPOConfig, VtraceConfig):
         """True if past players are opponents; otherwise a learner plays all seats and learns from all of them."""
         return True
 
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        """Weights of the value heads' advantages for each learner, f32 `[L, K]`; None if they are `head_weights` for all."""
+        return None
+
     def rules(self) -> Rules:
         """Return the rules of matchmaking."""
         raise NotImplementedError
@@ -191,6 +199,9 @@ class LeagueConfig(GameConfig):
         gt=0,
         steps=True,
     )
+    exploiter_head_weights: tuple[float, ...] | None = leaf(
+        default=None, doc="weight of each value head's advantages for exploiters; none: head_weights, as for main agents"
+    )
     branch_gain: float = leaf(default=0.05, doc="smallest rise of an exploiter's win rate that counts as progress", ge=0, le=1)
 
     def __post_init__(self) -> None:
@@ -199,6 +210,19 @@ class LeagueConfig(GameConfig):
             raise ConfigError(
                 f"snapshot_timeout = {self.snapshot_timeout}: expected at least snapshot_every = {self.snapshot_every}"
             )
+        given = self.exploiter_head_weights
+        if given is not None and (not self.value_heads or len(given) != len(self.value_heads)):
+            raise ConfigError(
+                f"exploiter_head_weights = {list(given)}: expected one number for each of value_heads = {list(self.value_heads)}"
+            )
+
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        if self.exploiter_head_weights is None:
+            return None
+        of_mains = (1.0,) * len(self.value_heads) if self.head_weights is None else self.head_weights
+        rows = [of_mains if role == MAIN else self.exploiter_head_weights for role in self.roles]
+        return jnp.stack([jnp.stack([jnp.asarray(x, jnp.float32) for x in row]) for row in rows])
 
     @property
     def num_learners(self) -> int:
