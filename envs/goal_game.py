@@ -29,18 +29,18 @@ class GoalState(NamedTuple):
 
 
 class GoalGame(WrappedGame):
-    """A game in which each player gets a goal z, drawn uniformly from `num_goals` when a game begins and seen by that player alone.
+    """A game in which each player gets a goal z that it alone sees, drawn uniformly when a game begins.
 
-    Observations are dictionaries: "observation" is that of the game, and "goal" f32 `[P, num_goals]` is the goal, one-hot. Rewards
-    are those of the game. `info["reward_components"]` has "win", the game's reward, and "follow", the reward for following the
-    goal, each f32 `[P]`: with value heads for both, learners that weigh them differently see the same goals, as the main agents
-    and the exploiters of AlphaStar's league did (Vinyals et al., "Grandmaster level in StarCraft II", 2019).
+    Observations are dictionaries: "observation" is that of the game, and "goal" f32 `[P, num_goals]` is the goal, one-hot.
+    Rewards are those of the game. `info["reward_components"]` has "win", the game's reward, and "follow", the reward for
+    following the goal, each f32 `[P]`. With value heads for both, `exploiter_head_weights` lets the exploiters of a league follow
+    their goals while main agents play to win (statistics z: Vinyals et al., "Grandmaster level in StarCraft II", 2019).
 
     Args:
         game: the game.
         num_goals: number of goals.
-        follow: `(state, action, goal i32 [P]) -> f32 [P]`, the rewards for following the goals. By default 1 to a player who moves
-            and takes the action of its goal's number.
+        follow: `(state, action, goal i32 [P]) -> f32 [P]`, the rewards for following the goals. By default a player who moves
+            gets 1 if it takes the action of its goal's number.
     """
 
     def __init__(self, game: Game, num_goals: int, follow: Follow | None = None):

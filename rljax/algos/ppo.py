@@ -64,7 +64,7 @@ class PPOConfig(HeadConfig):
     )
     magnet_coef: float | None = leaf(
         default=None,
-        doc="weight of the KL divergence from the policy to a magnet, that of the averaged parameters (average_decay); none: without",
+        doc="weight of the KL divergence from the policy to a magnet, the policy of the averaged parameters; none: without",
         ge=0,
     )
 
@@ -312,8 +312,7 @@ def _magnet_outputs(parts: PPOParts, magnet: Any, streams: Streams) -> Any:
         return None
     if magnet is None:
         raise ConfigError("magnet_coef: a loop of your own must keep state.average_params (rljax.core.agent.with_average)")
-    seat = None if streams.carry is None else streams.seat
-    return policy_unroll(parts, magnet, streams.obs, streams.carry, streams.begins, seat)[0]
+    return policy_unroll(parts, magnet, streams.obs, streams.carry, streams.begins, streams.seat)[0]
 
 
 def ppo_gradient_steps(
@@ -370,9 +369,10 @@ def _approx_kl(metrics: Metrics) -> jax.Array:
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
-    With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5). `magnet_coef`
-    adds the KL divergence from the policy to a magnet that moves slowly after it, which lets the last iterate of self-play approach
-    an equilibrium (magnetic mirror descent; Sokol et al., 2023, eq. 12 and section 4).
+    With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
+    `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
+    approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
+    games", Sokol et al., 2023: magnetic mirror descent with a moving magnet).
 
     Returns:
         The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of
@@ -405,8 +405,8 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     entropy = own_mean(parts.head.entropy(distribution, batch.action), own)
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     if config.magnet_coef is not None:
-        divergence = distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask))
-        loss += config.magnet_coef * own_mean(divergence, own)
+        divergence = own_mean(distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask)), own)
+        loss += config.magnet_coef * divergence
     by_name = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
     return loss, by_name | {
         "train/policy_loss": policy_loss,

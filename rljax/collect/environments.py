@@ -13,7 +13,7 @@ from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, war
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameOf, PlayerGroups
-from rljax.core.spaces import Box, Dict, as_space
+from rljax.core.spaces import Dict, as_space
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import game_ids, resolve_env
@@ -31,7 +31,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.of_games:
         # Against EVALUATION_OPPONENT; the wrappers below are not for games.
         game, env_params = make_game(config)
-        return EpisodeStatistics(Versus(game)), env_params
+        return EpisodeStatistics(Versus(game, joint=False)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     if isinstance(env, Game):
         raise ConfigError(
@@ -57,8 +57,10 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     return EpisodeStatistics(env), env_params
 
 
-def make_game(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration, with what its fields change of observations, rewards and ends, and its parameters.
+def make_base_game(config: Config) -> tuple[Game, Any]:
+    """Return the game of a configuration with its time limit and its own observations, and its parameters.
+
+    Players with configurations of their own can meet in it: each changes what it sees (see `player_view`).
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
@@ -69,6 +71,16 @@ def make_game(config: Config) -> tuple[Game, Any]:
     check_contract(game, env_params)
     if config.time_limit is not None:
         game = GameOf(TimeLimit(game, config.time_limit))
+    return game, env_params
+
+
+def make_game(config: Config) -> tuple[Game, Any]:
+    """Return the game of a configuration, with what its fields change of observations and ends, and its parameters.
+
+    Raises:
+        ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
+    """
+    game, env_params = make_base_game(config)
     if config.flatten_observations:
         game = FlattenPlayers(game)
     if getattr(config, "central_critic", False):

@@ -81,8 +81,6 @@ class GameConfig(PPOConfig, VtraceConfig):
         super().__post_init__()
         if self.policy_lag and self.learner != "impala":
             raise ConfigError(f"policy_lag = {self.policy_lag}: needs learner = 'impala', whose V-trace corrects for it")
-        if self.magnet_coef is not None and self.learner != "ppo":
-            raise ConfigError(f"learner = {self.learner!r}: expected 'ppo' with magnet_coef, a term of PPO's loss")
         learners = self.num_learners
         if learners > MAX_LEARNERS:
             raise ConfigError(
@@ -194,8 +192,8 @@ class LeagueConfig(GameConfig):
     )
     branch_after: int | None = static(
         default=None,
-        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain, or it restarts "
-        "from a current main agent after a snapshot; none: never",
+        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain; otherwise it "
+        "restarts from a current main agent after a snapshot; none: never",
         gt=0,
         steps=True,
     )

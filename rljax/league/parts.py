@@ -77,10 +77,10 @@ class GameState(NormalizedState, kw_only=True):
         past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
     """
 
-    league: League | None = copy_of_params(lambda params, league: league.begun_with(with_params(league.initial, params)))
+    league: League | None = copy_of_params(lambda params, league: league.begun_with(player_like(params, league.initial)))
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
-    past_params: jax.Array | None = copy_of_params(lambda params, past: _copies(params, past.shape[1]))
+    past_params: jax.Array | None = copy_of_params(lambda params, past: copies_of(params, past.shape[1]))
 
 
 class Learner(NamedTuple):
@@ -112,9 +112,9 @@ def player(params: Any, obs_statistics: Any) -> Any:
     return params if obs_statistics is None else Player(params, obs_statistics)
 
 
-def with_params(kept: Any, params: Any) -> Any:
-    """Return what a pool keeps of players with other parameters."""
-    return kept._replace(params=params) if isinstance(kept, Player) else params
+def player_like(params: Any, kept: Any) -> Any:
+    """Return a player with other parameters, and the statistics of `kept`."""
+    return player(params, split_player(kept).obs_statistics)
 
 
 def split_player(kept: Any) -> Player:
@@ -170,6 +170,8 @@ def _check_parts(parts: GameParts) -> None:
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
         )
+    if config.magnet_coef is not None and config.learner == "impala":
+        raise ConfigError("magnet_coef: is a term of PPO's loss, expected none with learner = 'impala'")
     if config.exploitability_every is not None and parts.has_memory:
         raise ConfigError("exploitability_every: is computed of policies without memory, expected none with this network")
     if config.policy_lag:
@@ -219,7 +221,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         obs_statistics=obs_statistics,
         reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
         intrinsic=_initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
-        past_params=_copies(params, config.policy_lag) if config.policy_lag else None,
+        past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
         carry=parts.ppo.policy.initial_carry((config.num_envs, players)),
         env_state=playing,
         obs=obs,
@@ -248,7 +250,7 @@ def _of_each(learners: int, tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (learners, *x.shape)), tree)
 
 
-def _copies(params: Any, count: int) -> jax.Array:
+def copies_of(params: Any, count: int) -> jax.Array:
     """Return the parameters of each learner `[L, ...]`, raveled, `count` times: f32 `[L, count, P]`."""
     return jax.vmap(lambda p: jnp.tile(ravel(p), (count, 1)))(params)
 

@@ -32,6 +32,7 @@ from rljax.league.parts import (
     GameParts,
     GameState,
     Learner,
+    copies_of,
     draw_teams,
     game_init,
     game_parts,
@@ -176,7 +177,7 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
         return state, {}
     key, review_key = jax.random.split(state.key)
     league, taken, origin = league.review(parts.rules, review_key, players_of(state), state.iteration)
-    anew = origin != jnp.arange(parts.learners)
+    anew = origin != jnp.arange(len(origin))
     params, obs_statistics = split_player(restarted(origin, players_of(state), league.initial))
     fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(params)
     opt_state = reset_where(anew, state.opt_state, fresh)
@@ -188,8 +189,11 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
         "league/resets": jnp.sum(anew, dtype=jnp.float32),
         "league/branches": jnp.sum(anew & (origin != INITIAL), dtype=jnp.float32),
     }
-    moved = {"params": params, "average_params": average, "opt_state": opt_state, "obs_statistics": obs_statistics}
-    return state.replace(league=league, key=key, **moved), metrics
+    past = state.past_params
+    if past is not None:
+        past = reset_where(anew, past, copies_of(params, past.shape[1]))
+    state = state.replace(params=params, average_params=average, past_params=past, obs_statistics=obs_statistics)
+    return state.replace(opt_state=opt_state, league=league, key=key), metrics
 
 
 def league_metrics(parts: GameParts, league: League, iteration: jax.Array) -> Metrics:

@@ -171,8 +171,19 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("teams not from 0", Pass, {"teams": (1, 2)},
      "teams = (1, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
     ("no players", Pass, {"num_players": 0}, "num_players = 0, expected a whole number of at least 2"),
-    ("actions of several heads", Pass, {"action_space": lambda *_: MultiDiscrete((2, 2))},
-     "action_space is MultiDiscrete, expected the Discrete of one player"),
+    ("teams with a gap", Pass, {"teams": (0, 2)},
+     "teams = (0, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
+    ("roles of some", Pass, {"roles": (0,)},
+     "roles = (0,), expected the role of each of 2 players, counted from 0, such as (0, 0)"),
+    ("roles by name", Pass, {"roles": ("hunter", "prey")},
+     "roles = ('hunter', 'prey'), expected the role of each of 2 players, counted from 0, such as (0, 0)"),
+    ("actions of a kind without heads", Pass, {"action_space": lambda *_: Tuple((Discrete(2), Discrete(2)))},
+     "action_space is Tuple, expected a Box, or heads that are Discrete, for one player"),
+    ("mask of too few heads", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 3)), "action_mask": lambda *_: jnp.ones((2, 4), bool)},
+     "action_mask is bool[2,4], expected bool[2,5], or bool[2,5,5] for pairs of heads, a row for each player"),
+    ("mask of a Box", Pass, {"action_space": lambda *_: Box(0.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones((2, 2), bool)},
+     "action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete, not Box"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
@@ -217,7 +228,13 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      r"action_mask of player 1, who is to move allows no action after 1 steps of random play: expected at least one"),
     ("draws and does not say so", Pass,
      {"step_env": lambda self, k, s, a, p: Pass.step_env(self, k, s.replace(position=jax.random.uniform(k)), a, p)},
-     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"),
+     r"step_env draws from its key, which searches must know: define chance and step_outcome, or set step_is_random = True"),
+    ("chance that is no distribution", Pass, {"chance": lambda *_: jnp.array([0.5, 0.4])},
+     r"chance returned probabilities that do not add up to 1 or are below 0 \(smallest 0.4, sum off by 0.1\)"),
+    ("plays otherwise than chance says", Pass,
+     {"chance": lambda *_: jnp.array([0.5, 0.5]),
+      "step_outcome": lambda self, s, a, o, p: Pass.step_env(self, None, s.replace(position=0.5 + 0.5 * o), a, p)},
+     r"a step of step_env is none of step_outcome's with a probability above 0: play and search would differ"),
 ]  # fmt: skip
 
 
