@@ -64,9 +64,13 @@ class GameConfig(PPOConfig, VtraceConfig):
     )
     self_play: float = leaf(default=0.35, doc="share of a main agent's games against its current self", ge=0, le=1)
     pfsp_power: float = leaf(
-        default=2.0, doc="exponent p of the PFSP weight (1 - x)^p of an opponent that is beaten with probability x", ge=0
+        default=2.0,
+        doc="exponent p of a main agent's PFSP weight (1 - x)^p of an opponent that it beats with probability x; AlphaStar: 2",
+        ge=0,
     )
-    min_probability: float = leaf(default=0.0, doc="lower bound of the probability of each opponent in the pool", ge=0, le=1)
+    min_probability: float = leaf(
+        default=0.0, doc="lower bound of the probability of each opponent in the pool; AlphaStar: 0", ge=0, le=1
+    )
     payoff_decay: float = leaf(
         default=0.99, doc="factor by which the record of a pair of players shrinks with each of its games", gt=0, le=1
     )

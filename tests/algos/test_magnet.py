@@ -64,7 +64,7 @@ def test_an_update_pulls_the_policy_to_the_averaged_parameters() -> None:
     other = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(np.float32), same)
     (before, after), gradient = updated(other)
     assert float(gradient) > 1e-4
-    assert float(after) < 0.9 * float(before)
+    assert float(after) < 0.95 * float(before)
 
 
 def test_a_magnet_needs_an_average_and_a_policy_with_a_divergence() -> None:
