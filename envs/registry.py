@@ -44,6 +44,7 @@ from rljax.envs.probes import (
     ObservationReward,
     TruncationProbe,
 )
+from rljax.envs.race import Race
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
 from rljax.envs.territory import Territory
@@ -52,7 +53,7 @@ from rljax.envs.tmaze import TMaze
 
 EnvFactory = Callable[..., Any]
 
-GYMNAX_PREFIX, PGX_PREFIX = "gymnax:", "pgx:"
+GYMNAX_PREFIX, PGX_PREFIX, RACE_PREFIX = "gymnax:", "pgx:", "race:"
 _REQUIRED = ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params", "name")
 
 _factories: dict[str, EnvFactory] = {
@@ -229,7 +230,13 @@ def factory_of(env_id: str) -> EnvFactory:
     factory = _factories.get(env_id) or _games.get(env_id)
     if factory is None and env_id.startswith(PGX_PREFIX):
         factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
+    if factory is None and env_id.startswith(RACE_PREFIX):
+        factory = functools.partial(_make_race, env_id.removeprefix(RACE_PREFIX))
     return factory or _gymnax_factory(env_id)
+
+
+def _make_race(env_id: str, *, num_players: int = 2, turns: bool = False, relative: bool = False) -> Race:
+    return Race(resolve_env(env_id)[0], num_players, turns, relative)
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:
