@@ -6,6 +6,7 @@ from rljax.envs.command import Command
 from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft, DraftParams, random_draft
+from rljax.envs.goal_game import GoalGame
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
@@ -52,6 +53,7 @@ __all__ = [
     "DraftParams",
     "KuhnPoker",
     "LeducPoker",
+    "GoalGame",
     "MatrixGame",
     "NumberDuel",
     "PgxGame",

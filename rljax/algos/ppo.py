@@ -64,7 +64,7 @@ class PPOConfig(HeadConfig):
     )
     magnet_coef: float | None = leaf(
         default=None,
-        doc="weight of the KL divergence from the policy to a magnet, that of the averaged parameters (average_decay); none: without",
+        doc="weight of the KL divergence from the policy to a magnet, the policy of the averaged parameters; none: without",
         ge=0,
     )
 
@@ -74,6 +74,8 @@ class PPOConfig(HeadConfig):
             raise ConfigError(
                 f"magnet_coef = {self.magnet_coef}: the magnet is the policy of the averaged parameters, set average_decay"
             )
+        if self.magnet_coef is not None and self.action_heads != "independent":
+            raise ConfigError(f"action_heads = {self.action_heads!r}: expected 'independent' with magnet_coef, a KL divergence")
 
 
 class PPOParts(NamedTuple):
@@ -367,9 +369,10 @@ def _approx_kl(metrics: Metrics) -> jax.Array:
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
-    With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5). `magnet_coef`
-    adds the KL divergence from the policy to a magnet that moves slowly after it, which lets the last iterate of self-play approach
-    an equilibrium (magnetic mirror descent; Sokol et al., 2023, eq. 12 and section 4).
+    With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
+    `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
+    approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
+    games", Sokol et al., 2023: magnetic mirror descent with a moving magnet).
 
     Returns:
         The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of

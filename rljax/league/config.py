@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+
 from rljax.algos.impala import VtraceConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
@@ -61,9 +64,13 @@ class GameConfig(PPOConfig, VtraceConfig):
     )
     self_play: float = leaf(default=0.35, doc="share of a main agent's games against its current self", ge=0, le=1)
     pfsp_power: float = leaf(
-        default=2.0, doc="exponent p of the PFSP weight (1 - x)^p of an opponent that is beaten with probability x", ge=0
+        default=2.0,
+        doc="exponent p of a main agent's PFSP weight (1 - x)^p of an opponent that it beats with probability x; AlphaStar: 2",
+        ge=0,
     )
-    min_probability: float = leaf(default=0.0, doc="lower bound of the probability of each opponent in the pool", ge=0, le=1)
+    min_probability: float = leaf(
+        default=0.0, doc="lower bound of the probability of each opponent in the pool; AlphaStar: 0", ge=0, le=1
+    )
     payoff_decay: float = leaf(
         default=0.99, doc="factor by which the record of a pair of players shrinks with each of its games", gt=0, le=1
     )
@@ -103,6 +110,11 @@ class GameConfig(PPOConfig, VtraceConfig):
     def has_pool(self) -> bool:
         """True if past players are opponents; otherwise a learner plays all seats and learns from all of them."""
         return True
+
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        """Weights of the value heads' advantages for each learner, f32 `[L, K]`; None if they are `head_weights` for all."""
+        return None
 
     def rules(self) -> Rules:
         """Return the rules of matchmaking."""
@@ -184,10 +196,13 @@ class LeagueConfig(GameConfig):
     )
     branch_after: int | None = static(
         default=None,
-        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain, or it restarts "
-        "from a current main agent after a snapshot; none: never",
+        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain; otherwise it "
+        "restarts from a current main agent after a snapshot; none: never",
         gt=0,
         steps=True,
+    )
+    exploiter_head_weights: tuple[float, ...] | None = leaf(
+        default=None, doc="weight of each value head's advantages for exploiters; none: head_weights, as for main agents"
     )
     branch_gain: float = leaf(default=0.05, doc="smallest rise of an exploiter's win rate that counts as progress", ge=0, le=1)
 
@@ -197,6 +212,19 @@ class LeagueConfig(GameConfig):
             raise ConfigError(
                 f"snapshot_timeout = {self.snapshot_timeout}: expected at least snapshot_every = {self.snapshot_every}"
             )
+        given = self.exploiter_head_weights
+        if given is not None and (not self.value_heads or len(given) != len(self.value_heads)):
+            raise ConfigError(
+                f"exploiter_head_weights = {list(given)}: expected one number for each of value_heads = {list(self.value_heads)}"
+            )
+
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        if self.exploiter_head_weights is None:
+            return None
+        of_mains = (1.0,) * len(self.value_heads) if self.head_weights is None else self.head_weights
+        rows = [of_mains if role == MAIN else self.exploiter_head_weights for role in self.roles]
+        return jnp.stack([jnp.stack([jnp.asarray(x, jnp.float32) for x in row]) for row in rows])
 
     @property
     def num_learners(self) -> int:

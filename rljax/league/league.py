@@ -168,9 +168,9 @@ class League(struct.PyTreeNode):
             iteration: number of iterations done, i32 [].
 
         Returns:
-            The league; of which learners a snapshot was taken, bool `[L]`; and whose parameters each learner has from now on, i32
-            `[L]`: its own, those of a main agent, or those of `initial` (`INITIAL`). `restarted` gives them to it; a learner whose
-            parameters are not its own any more needs a fresh optimiser, too.
+            The league; of which learners a snapshot was taken, bool `[L]`; and whose parameters each learner has from now on,
+            i32 `[L]`: its own, those of a main agent, or those of `initial` (`INITIAL`). `restarted` returns them; a learner with
+            other parameters than its own also needs a fresh optimiser.
         """
         league, learners, mains = self, len(rules.roles), jnp.array(main_agents(rules))
         taken, origin = [], []

@@ -151,6 +151,11 @@ def game_parts(config: GameConfig) -> GameParts:
     return parts if config.exploitability_every is None else parts._replace(tree=game_tree(game, env_params))
 
 
+def with_ppo_fields(parts: GameParts, **changes: Any) -> GameParts:
+    """Return the parts with other fields of the configuration that the update reads; they may be traced."""
+    return parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(**changes)))
+
+
 def _check_parts(parts: GameParts) -> None:
     config, game = parts.config, parts.game
     if config.has_pool and game.num_teams < 2:

@@ -24,7 +24,7 @@ from rljax.collect.rollout import environment_noise, episode_means, episode_tota
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
-from rljax.league.config import LeagueConfig, SelfPlayConfig
+from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
 from rljax.league.learning import acting_params, improve
@@ -42,6 +42,7 @@ from rljax.league.parts import (
     player,
     players_of,
     split_player,
+    with_ppo_fields,
 )
 from rljax.league.ratings import elo
 from rljax.league.rules import INITIAL, MAIN, ROLES
@@ -149,13 +150,17 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
     if config.final_ent_coef is not None:
         done = jnp.minimum(state.iteration / config.num_iterations, 1.0)
         coefficient = config.ent_coef + done * (config.final_ent_coef - config.ent_coef)
-        parts = parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(ent_coef=coefficient)))
+        parts = with_ppo_fields(parts, ent_coef=coefficient)
 
-    def update(learner: Learner, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array) -> tuple[Learner, Metrics]:
-        return improve(parts, learner, steps, last, carry, key, rate)
+    def update(
+        learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array
+    ) -> tuple[Learner, Metrics]:
+        own = parts if weights is None else with_ppo_fields(parts, head_weights=tuple(weights))
+        return improve(own, learner, steps, last, carry, key, rate)
 
     after, stacked = of_learners(update, learners)(
         learners_of(state),
+        config.learner_head_weights,
         by_learner(steps._replace(carry=None), 1)._replace(carry=by_learner(steps.carry, 0)),
         by_learner(LastStep(last_obs, last_mask, last_moves), 0),
         by_learner(state.carry, 0),

@@ -131,7 +131,8 @@ def test_a_league_branches_from_one_players_parameters() -> None:
     one = jax.tree.map(lambda x: x[0] + 0.5, agent.init(jax.random.key(5)).params)
     state = branch(agent, one, jax.random.key(0))
     for x, *everywhere in zip(
-        *map(jax.tree.leaves, (one, state.params, state.league.initial, state.league.pool.params, state.league.lanes)), strict=True
+        *map(jax.tree.leaves, (one, state.params, state.league.initial, state.league.pool.params, state.league.lanes)),
+        strict=True,
     ):
         assert all(np.array_equal(other[i], x) for other in everywhere[:3] for i in range(3))
         np.testing.assert_array_equal(everywhere[3], np.broadcast_to(x, everywhere[3].shape))

@@ -83,7 +83,8 @@ def test_main_agents_play_everybody_themselves_and_what_they_may_have_forgotten(
 
 def test_a_main_agent_that_is_much_weaker_than_another_plays_that_ones_past() -> None:
     rules = RULES._replace(roles=(MAIN, MAIN))
-    players = Players(jnp.zeros(4, jnp.int32), jnp.array([0, 1, 0, 1]), jnp.array([False, False, True, True]), jnp.zeros(4, jnp.int32))
+    none = jnp.zeros(4, jnp.int32)
+    players = Players(none, jnp.array([0, 1, 0, 1]), jnp.array([False, False, True, True]), none)
     table = jnp.full((4, 4), 0.9).at[0, 1].set(0.2).at[0, 0].set(0.5)
     found = match_probabilities(rules, 0, table, players)
     # 35 % + 15 % for self-play, half of it with each mirror; the second is too strong, so its snapshot 3 stands in.

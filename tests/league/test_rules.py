@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -166,9 +166,7 @@ def test_matches_of_several_main_agents_are_those_of_the_pseudocode(roles: tuple
 @pytest.mark.parametrize("roles", LEAGUES)
 def test_snapshots_of_several_main_agents_are_those_of_the_pseudocode(roles: tuple[int, ...]) -> None:
     rules, rng = RULES._replace(roles=roles), np.random.default_rng(1)
-    due = jax.jit(
-        lambda rate, players, age: jnp.stack([snapshot_due(rules, i, rate, players, age) for i in range(len(roles))])
-    )
+    due = jax.jit(lambda rate, players, age: jnp.stack([snapshot_due(rules, i, rate, players, age) for i in range(len(roles))]))
     taken = []
     for step in range(100):
         plain, players, rate = random_league(rng, roles, 3, 0.65)
