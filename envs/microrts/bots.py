@@ -1,14 +1,15 @@
-"""Scripted players of MicroRTS: passive, random, and the rushes, which train one kind of fighter and send it to the nearest enemy.
+"""Scripted players of MicroRTS: passive, random, and the rushes, which train one kind of fighter and send it to the enemy.
 
-They follow the public descriptions of microRTS's bots of the same names and what these do in positions put before them; paths are
-shortest ones, and ties are broken as theirs are. Unlike theirs, these bots have no memory: the worker that harvests is chosen anew
-each time, and a building is begun beside its builder at once. A bot is a pure function: `Bot`.
+They follow the public descriptions of microRTS's bots of the same names and what those do in positions put before them: paths are
+shortest ones, and ties are broken in the same way. Unlike those, these have no memory and do not know which unit is the oldest:
+the worker that harvests is chosen anew each time, and a building is begun beside its builder at once. See `Bot`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import available, free_cells, is_idle, legal_orders, neighbor
-from rljax.envs.microrts.paths import FAR, manhattan_distance, path_lengths
+from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -50,7 +51,7 @@ PAUSE = 10
 """Number of cycles for which a unit without an order waits."""
 
 MAX_ORDERS = 16
-"""Largest number of moving units that a rush gives orders in a cycle; the others, in the lowest rows, get theirs in the next one."""
+"""Largest number of moving units that a rush gives orders in a cycle; the others, in the lowest rows, get theirs in the next."""
 
 _BIAS = 5
 """How much more often the random bot attacks, harvests or returns resources than it does anything else."""
@@ -59,7 +60,7 @@ _TURN_RANK = np.array([3, 2, 1, 0])
 """Which of equally short ways is taken first: left, down, right, up; by direction (up, right, down, left)."""
 
 
-def passive(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: np.ndarray) -> Orders:
     """Do nothing."""
     zero = jnp.zeros(state.unit.shape, jnp.int8)
     return Orders(action=zero + NONE, parameter=zero + PAUSE, product=zero + EMPTY)
@@ -123,15 +124,14 @@ def _let_wait(orders: Orders, cells: jax.Array) -> Orders:
     )
 
 
-def rush(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, *, fighter: int) -> Orders:
+def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, *, fighter: int) -> Orders:
     """Train fighters, and send each to the enemy's nearest unit.
 
-    With workers as fighters, bases train workers all the time, and all but one, which harvests, fight. With others, bases train a
-    worker when there is none, workers harvest and build a barracks, and barracks train fighters all the time. Workers build a base
-    if there is none.
+    With workers as fighters, bases train workers all the time, and all but one, which harvests, fight. With others, bases train
+    a worker when there is none, workers harvest and build a barracks, and barracks train fighters all the time. Workers build a
+    base if there is none.
 
     Args:
-        key: not used.
         state: state of the game.
         player: 0 or 1.
         walls: walls of the map.
@@ -142,36 +142,30 @@ def rush(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nda
     orders, entered, spent = _train(state, player, free, left, fighter)
     free &= ~entered
 
-    # K units that may move, in the order of the rows; those beyond the last have the index H * W.
-    height, width = state.unit.shape
     waiting = jnp.asarray(MOBILE)[state.unit] & idle
-    (cell,) = jnp.nonzero(waiting.reshape(-1), size=min(MAX_ORDERS, height * width), fill_value=height * width)
-    here = jnp.minimum(cell, height * width - 1)
-    there = cell < height * width
-    row, column = here // width, here % width
-    kind, carried = state.unit.reshape(-1)[here], state.carried.reshape(-1)[here]
-
-    site, building = _building(state, own, free, row, column, there & (kind == WORKER), left - spent, fighter)
-    free &= ~_neighbors_taken(building, row, column, site, (height, width))
+    cell, units = _first_units(state, waiting)
+    site, building, saves = _building(state, own, free, units, left - spent, fighter)
+    free &= ~_entered(building != EMPTY, units, site, state.unit.shape)
 
     bases, resources = own & (state.unit == BASE), state.unit == RESOURCE
-    gathers = there & (kind == WORKER) & (building == EMPTY)
+    busy = (building != EMPTY) | saves
+    gathers = units.there & (units.kind == WORKER) & ~busy
     if fighter == WORKER:
-        gathers &= here == _harvester(state, own)
-    fights = there & (building == EMPTY) & ~gathers
+        gathers &= cell == _harvester(state, own)
+    fights = units.there & ~busy & ~gathers
     gathers &= jnp.any(bases) & jnp.any(resources)
-    loaded = gathers & (carried > 0)
-    enemies = state.owner == 1 - player
-    goal = jnp.select(
-        [fights, loaded], [_nearest(enemies, row, column), _nearest(bases, row, column)], _nearest(resources, row, column)
-    )
-    down, right = goal // width - row, goal % width - column
-    reach = jnp.where(fights, jnp.asarray(RANGE)[kind], 1)
+    loaded = gathers & (units.carried > 0)
+    goal_of = [_nearest(cells, state.unit, units) for cells in (state.owner == 1 - player, bases, resources)]
+    goal = jnp.select([fights, loaded], goal_of[:2], goal_of[2])
+    width = state.unit.shape[1]
+    down, right = goal // width - units.row, goal % width - units.column
+    reach = jnp.where(fights, jnp.asarray(RANGE)[units.kind], 1)
     acts = (fights | gathers) & (down**2 + right**2 <= reach**2)
     goes = (fights | gathers) & ~acts
     # Units that go nowhere ask for the way to their own cell.
-    lengths = path_lengths(free, row, column, jnp.where(goes, row + down, row), jnp.where(goes, column + right, column))
-    way = _ways(free, lengths, goes, row, column)
+    lengths = path_lengths(free, units.row, units.column, units.row + down * goes, units.column + right * goes)
+    beeline = jnp.abs(down[:, None] - DIRECTIONS[:, 0]) + jnp.abs(right[:, None] - DIRECTIONS[:, 1])
+    way = _ways(width, jnp.where(goes[:, None], lengths, FAR), beeline, units)
 
     side = jnp.argmax((jnp.stack([down, right], axis=-1)[:, None] == DIRECTIONS).all(-1), axis=-1)
     aim = (down + REACH) * SPAN + right + REACH
@@ -200,10 +194,10 @@ def _train(
     trains = idle & (state.unit == BASE)
     if fighter != WORKER:
         trains &= ~jnp.any(own & (state.unit == WORKER))
-    to_goal = [manhattan_distance(state.unit == RESOURCE)]
+    to_goal = [distance_map(state.unit == RESOURCE)]
     product = jnp.where(trains, WORKER, EMPTY)
     if fighter != WORKER:
-        to_goal.append(manhattan_distance(state.owner == 1 - player))
+        to_goal.append(distance_map(state.owner == 1 - player))
         product = jnp.where(idle & (state.unit == BARRACKS), fighter, product)
     sides = []
     for offset in DIRECTIONS:
@@ -228,82 +222,100 @@ def _train(
     return orders, entered, jnp.sum(jnp.where(makes, cost, 0))
 
 
+class _Units(NamedTuple):
+    """K units: row, column, type and carried resources, each i32 or i8 `[K]`, and whether there is such a unit, bool `[K]`."""
+
+    row: jax.Array
+    column: jax.Array
+    kind: jax.Array
+    carried: jax.Array
+    there: jax.Array
+
+
+def _first_units(state: RTSState, cells: jax.Array) -> tuple[jax.Array, _Units]:
+    """Return the numbers of the first K of `cells`, bool `[H, W]`, row by row, i32 `[K]`, and their units; H * W for none."""
+    height, width = cells.shape
+    (cell,) = jnp.nonzero(cells.reshape(-1), size=min(MAX_ORDERS, height * width), fill_value=height * width)
+    here = jnp.minimum(cell, height * width - 1)
+    kind, carried = state.unit.reshape(-1)[here], state.carried.reshape(-1)[here]
+    return cell, _Units(here // width, here % width, kind, carried, cell < height * width)
+
+
 def _building(
-    state: RTSState,
-    own: jax.Array,
-    free: jax.Array,
-    row: jax.Array,
-    column: jax.Array,
-    worker: jax.Array,
-    left: jax.Array,
-    fighter: int,
-) -> tuple[jax.Array, jax.Array]:
-    """Return the direction in which each of the K units builds, i32 `[K]`, and what, i32 `[K]`, `EMPTY` for nothing.
+    state: RTSState, own: jax.Array, free: jax.Array, units: _Units, left: jax.Array, fighter: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the direction in which each of the K units builds, i32 `[K]`, what, i32 `[K]`, `EMPTY` for nothing, and which waits
+    for resources that are reserved, bool `[K]`.
 
     The first worker with a free cell beside it builds, the base before the barracks.
     """
     begun = state.action == PRODUCE
+    reserved = jnp.sum(jnp.where(own & begun, jnp.asarray(COST)[jnp.maximum(state.product, 0)], 0))
 
     def wanted(kind: int) -> jax.Array:
         missing = ~jnp.any(own & ((state.unit == kind) | (begun & (state.product == kind))))
-        return missing & (left >= int(COST[kind]))
+        return missing & (left + reserved >= int(COST[kind]))
 
     kind = jnp.where(wanted(BASE), BASE, EMPTY)
     if fighter != WORKER:
         kind = jnp.where(kind == EMPTY, jnp.where(wanted(BARRACKS), BARRACKS, EMPTY), kind)
-    open_sides = jnp.stack([neighbor(free, offset, False)[row, column] for offset in DIRECTIONS], axis=-1)
-    able = worker & jnp.any(open_sides, axis=-1)
-    first = able & (jnp.cumsum(able) == 1)
-    return jnp.argmax(open_sides, axis=-1), jnp.where(first, kind, EMPTY)
+    open_sides = jnp.stack([neighbor(free, offset, False)[units.row, units.column] for offset in DIRECTIONS], axis=-1)
+    able = units.there & (units.kind == WORKER) & jnp.any(open_sides, axis=-1)
+    first = able & (jnp.cumsum(able) == 1) & (kind != EMPTY)
+    pays = jnp.where(kind == BASE, int(COST[BASE]), int(COST[BARRACKS])) <= left
+    return jnp.argmax(open_sides, axis=-1), jnp.where(first & pays, kind, EMPTY), first & ~pays
 
 
-def _neighbors_taken(
-    building: jax.Array, row: jax.Array, column: jax.Array, side: jax.Array, shape: tuple[int, int]
-) -> jax.Array:
+def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Return the cells that builders reserve, bool `[H, W]`."""
     offset = jnp.asarray(DIRECTIONS)[side]
-    row = jnp.where(building != EMPTY, row + offset[:, 0], shape[0])
-    return jnp.zeros(shape, bool).at[row, column + offset[:, 1]].set(True, mode="drop")
+    row = jnp.where(builds, units.row + offset[:, 0], shape[0])
+    return jnp.zeros(shape, bool).at[row, units.column + offset[:, 1]].set(True, mode="drop")
 
 
 def _harvester(state: RTSState, own: jax.Array) -> jax.Array:
-    """Return the cell of the worker that harvests, i32 `[]`: one that carries, harvests or returns a resource, or else the nearest."""
+    """Return the worker that harvests, i32 `[]`: one that carries, harvests or returns a resource, or else the nearest."""
     workers = own & (state.unit == WORKER)
     at_it = (state.carried > 0) | (state.action == HARVEST) | (state.action == RETURN)
-    distance = manhattan_distance(state.unit == RESOURCE) - jnp.where(at_it, 2 * FAR, 0)
+    distance = distance_map(state.unit == RESOURCE, squared=True) - jnp.where(at_it, 2 * FAR, 0)
     return jnp.argmin(jnp.where(workers, distance, 2 * FAR))
 
 
-def _nearest(cells: jax.Array, row: jax.Array, column: jax.Array) -> jax.Array:
-    """Return the nearest of `cells`, bool `[H, W]`, to each of K cells by Manhattan distance, i32 `[K]`."""
+def _nearest(cells: jax.Array, kind: jax.Array, units: _Units) -> jax.Array:
+    """Return the number of the nearest of `cells`, bool `[H, W]`, to each of K units by Manhattan distance, i32 `[K]`.
+
+    Of equally near ones it is that with the lowest type in `kind`, `[H, W]`, a building say: microRTS takes the oldest.
+    """
     height, width = cells.shape
-    rows = jnp.abs(jnp.arange(height) - row[:, None])
-    columns = jnp.abs(jnp.arange(width) - column[:, None])
-    distance = jnp.where(cells, rows[:, :, None] + columns[:, None, :], FAR)
-    return jnp.argmin(distance.reshape(len(row), -1), axis=-1)
+    rows = jnp.abs(jnp.arange(height) - units.row[:, None])
+    columns = jnp.abs(jnp.arange(width) - units.column[:, None])
+    distance = jnp.where(cells, (rows[:, :, None] + columns[:, None, :]) * NUM_TYPES + kind, FAR)
+    return jnp.argmin(distance.reshape(len(rows), -1), axis=-1)
 
 
-def _ways(free: jax.Array, lengths: jax.Array, goes: jax.Array, row: jax.Array, column: jax.Array) -> jax.Array:
+def _ways(width: int, lengths: jax.Array, beeline: jax.Array, units: _Units) -> jax.Array:
     """Return the direction in which each of K units goes, i32 `[K]`, -1 if it cannot.
 
-    Units choose the shortest way into a cell that no unit before them enters. Three rounds suffice for nearly all positions; who
-    has no cell then waits.
+    Units choose the shortest way into a cell that no unit before them enters; of equally short ones that whose first cell is
+    nearest to the goal. Three rounds suffice for nearly all positions; a unit that has no cell then waits.
+
+    Args:
+        width: number of columns of the map.
+        lengths: steps to the goal from the cell in each direction, i32 `[K, 4]`; `FAR` for no way.
+        beeline: Manhattan distance from that cell to the goal, i32 `[K, 4]`.
+        units: the units.
     """
-    height, width = free.shape
-    offset = jnp.asarray(DIRECTIONS)
-    target = (row[:, None] + offset[:, 0]) * width + column[:, None] + offset[:, 1]
-    earlier = jnp.arange(len(row))[:, None] > jnp.arange(len(row))
-    way = jnp.full(row.shape, -1)
-    open_ways = (lengths < FAR) & goes[:, None]
+    target = (units.row[:, None] + DIRECTIONS[:, 0]) * width + units.column[:, None] + DIRECTIONS[:, 1]
+    earlier = jnp.arange(len(target))[:, None] > jnp.arange(len(target))
+    rank = ((lengths * MAX_WIDTH * 4 + beeline) * 4 + _TURN_RANK).astype(jnp.int32)
+    way, open_ways = jnp.full(len(rank), -1), lengths < FAR
     for _ in range(3):
-        wanted = jnp.argmin(jnp.where(open_ways, lengths * 4 + _TURN_RANK, 4 * FAR + 4), axis=-1)
+        wanted = jnp.argmin(jnp.where(open_ways, rank, jnp.iinfo(jnp.int32).max), axis=-1)
         asks = jnp.any(open_ways, axis=-1)
         cell = jnp.take_along_axis(target, wanted[:, None], axis=-1)[:, 0]
-        rival = (cell[:, None] == cell) & asks
-        gets = asks & ~jnp.any(rival & earlier, axis=-1)
+        gets = asks & ~jnp.any((cell[:, None] == cell) & asks & earlier, axis=-1)
         way = jnp.where(gets, wanted, way)
-        taken = jnp.any((target[:, :, None] == cell) & gets, axis=-1)
-        open_ways &= ~taken & ~gets[:, None]
+        open_ways &= ~jnp.any((target[:, :, None] == cell) & gets, axis=-1) & ~gets[:, None]
     return way
 
 

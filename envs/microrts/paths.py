@@ -1,4 +1,4 @@
-"""Distances on the map of MicroRTS: Manhattan distances to the nearest of some cells, and shortest paths around obstacles."""
+"""Distances on the map of MicroRTS: to the nearest of some cells, and along shortest paths around obstacles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ MAX_WIDTH = 32
 """Largest number of columns: a row of the map is a word of bits."""
 
 
-def manhattan_distance(cells: jax.Array) -> jax.Array:
-    """Return the Manhattan distance of every cell to the nearest of `cells`, bool `[H, W]`; i32 `[H, W]`, `FAR` if there is none."""
+def distance_map(cells: jax.Array, squared: bool = False) -> jax.Array:
+    """Return the distance of every cell to the nearest of `cells`, bool `[H, W]`; `FAR` if there is none.
+
+    Args:
+        cells: the cells.
+        squared: the square of the Euclidean distance instead of the Manhattan distance.
+
+    Returns:
+        i32 `[H, W]`.
+    """
     height, width = cells.shape
-    across = jnp.abs(jnp.arange(width)[:, None] - jnp.arange(width))
+    across, down = (jnp.abs(jnp.arange(size)[:, None] - jnp.arange(size)) for size in (width, height))
+    if squared:
+        across, down = across**2, down**2
     along_row = jnp.min(jnp.where(cells[:, None, :], across, FAR), axis=-1)
-    down = jnp.abs(jnp.arange(height)[:, None] - jnp.arange(height))
     return jnp.minimum(jnp.min(down[:, :, None] + along_row, axis=1), FAR)
 
 
