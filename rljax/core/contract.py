@@ -150,8 +150,6 @@ def check_contract(env: Any, params: Any) -> list[str]:
     action_space = _read_space(subject, "action_space", env.action_space, params)
     if isinstance(action_space, Dict) and head_sizes(action_space) is None:
         subject.refuse(f"a Dict as action_space takes at least one head, each Discrete: {action_space}")
-    if players is not None and not isinstance(action_space, Discrete):
-        subject.refuse(f"action_space is {type(action_space).__name__}, expected the Discrete of one player")
     action = _trace(subject, "action_space", action_space.sample, key)
     action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
     stepped = ("obs", "state", "reward", "terminated", "info")
@@ -383,7 +381,7 @@ def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[in
             f"not {type(action_space).__name__}"
         )
     total = sum(sizes)
-    shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(total,), (total, total)]
+    shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(*lead, total), (*lead, total, total)]
     if not is_array(mask) or mask.dtype != jnp.bool_ or mask.shape not in shapes:
         wanted = [f"bool[{','.join(map(str, shape))}]" for shape in shapes]
         expected = wanted[0] + (f", or {wanted[1]} for pairs of heads" if len(wanted) > 1 else "")

@@ -171,8 +171,9 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("teams not from 0", Pass, {"teams": (1, 2)},
      "teams = (1, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
     ("no players", Pass, {"num_players": 0}, "num_players = 0, expected a whole number of at least 2"),
-    ("actions of several heads", Pass, {"action_space": lambda *_: MultiDiscrete((2, 2))},
-     "action_space is MultiDiscrete, expected the Discrete of one player"),
+    ("a mask without players", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.ones(4, bool)},
+     "action_mask is bool[4], expected bool[2,4], or bool[2,4,4] for pairs of heads, a row for each player"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
