@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.core.chance import uses_key
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
@@ -50,6 +51,7 @@ class Race(Game):
             raise ConfigError(f"race: num_players = {num_players}: expected at least 2")
         self.env, self.num_players, self.turns, self.relative = env, num_players, turns, relative
         self.best_is_random = getattr(env, "best_is_random", False)
+        self.step_is_random = uses_key(env, env.default_params)
 
     @property
     def name(self) -> str:

@@ -148,7 +148,8 @@ def make_env(env_id: str, /, **params: Any) -> tuple[Any, Any]:
     """Build an environment by id; return `(env, env_params)`, like `gymnax.make`.
 
     Args:
-        env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", or "package.module:Class", a class of your own.
+        env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", "race:ID" (see `rljax.envs.race.Race`), or
+            "package.module:Class", a class of your own.
             If both rljax and gymnax have an id, rljax's environment is built; "gymnax:ID" builds gymnax's.
         params: changes to fields of `env.default_params`, and arguments of the constructor that fix shapes (`size` of
             GridWorld).
@@ -233,12 +234,26 @@ def factory_of(env_id: str) -> EnvFactory:
     if factory is None and env_id.startswith(PGX_PREFIX):
         factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
     if factory is None and env_id.startswith(RACE_PREFIX):
-        factory = functools.partial(_make_race, env_id.removeprefix(RACE_PREFIX))
+        factory = _race_factory(env_id.removeprefix(RACE_PREFIX))
     return factory or _gymnax_factory(env_id)
 
 
-def _make_race(env_id: str, *, num_players: int = 2, turns: bool = False, relative: bool = False) -> Race:
-    return Race(resolve_env(env_id)[0], num_players, turns, relative)
+def _race_factory(env_id: str) -> EnvFactory:
+    """Return the function that builds a race in the environment of this id; it takes the arguments of both constructors."""
+    inner = factory_of(env_id)
+
+    def make(*, num_players: int = 2, turns: bool = False, relative: bool = False, **arguments: Any) -> Race:
+        return Race(inner(**arguments), num_players, turns, relative)
+
+    own = list(inspect.signature(make).parameters.values())[:-1]
+    others = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in named_arguments(inner).items()
+        if name not in inspect.signature(make).parameters
+    ]
+    signed: Any = make
+    signed.__signature__ = inspect.Signature(own + others)
+    return make
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:

@@ -173,6 +173,26 @@ def entities(record: Record) -> list[Row]:
     return [[title, steps(record), arms[0], f"MLP with three times the steps: {arms[1]}"]]
 
 
+def game_features(record: Record) -> list[Row]:
+    summary = record["summary"]
+
+    def row(title: str, with_it: str, without: str, found: Callable[[str], str] = lambda arm: span(summary[arm], 2)) -> Row:
+        arm = next(name for name in record["configs"] if with_it.startswith(name))
+        return [title, steps(record, arm), found(with_it), found(without)]
+
+    seeds = lambda arm: solved(record, arm)  # noqa: E731
+    median = lambda arm: f"return 7 after {summary[arm]['median']:,.0f} steps (median)"  # noqa: E731
+    return [
+        row("memory, T-maze, players take turns", "T-maze, gru, in turns", "T-maze, mlp, in turns"),
+        row("memory, T-maze, all move at once", "T-maze, gru, at once", "T-maze, mlp, at once"),
+        row("auto-regressive heads: sampled return", "autoregressive", "independent"),
+        row("transformer and pointer: right picks of 8", "pointer", "picking MLP"),
+        row("bonus of counts: seeds that find the goal", "count", "no bonus", seeds),
+        row("privileged critic", "privileged critic: steps", "public critic: steps", median),
+        row("two value heads, no privileged critic", "two value heads: steps", "public critic: steps", median),
+    ]
+
+
 # Rows of a game
 
 
@@ -293,6 +313,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
             "command": command,
         },
     ),
+    "game_features": (["feature, in games of two players", "steps", "with it", "without it"], {"game_features": game_features}),
     "compared": (
         [
             "preset", "solved first, steps: median, worst seed", "seeds", "solved at the end", "at the end: mean, worst",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import dreamer, features, games, presets, speed
+from rljax.run.reproduce import dreamer, features, game_features, games, presets, speed
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -87,6 +87,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
+    "game_features": Experiment(
+        "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",
+        15,
+        5,
+        game_features.features,
+    ),
     "biased_rps_league": Experiment(
         "biased rock, paper, scissors: exploitability of a league and its controls", 4, 5, games.biased_rps
     ),

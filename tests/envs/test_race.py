@@ -1,0 +1,73 @@
+"""Races: each player's environment is the one that it would play alone."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.errors import ConfigError
+from rljax.envs import make_env
+from rljax.envs.race import Race
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_players_play_their_own_environments_as_if_alone(turns: bool) -> None:
+    """Against the environment stepped by itself with the same actions, until all episodes are over."""
+    game, params = make_env("race:TMaze-v0", num_players=3, turns=turns, length=1, max_steps_in_episode=6)
+    alone, own_params = make_env("TMaze-v0", length=1, max_steps_in_episode=6)
+    step, own_step = jax.jit(game.step_env), jax.jit(alone.step_env)
+    over_at: list[list[int]] = []
+    for seed in range(6):
+        obs, state = game.reset_env(jax.random.key(seed), params)
+        envs = [jax.tree.map(lambda x, i=i: x[i], state.envs) for i in range(3)]
+        over, order, rng = [False] * 3, [], np.random.default_rng(seed)
+        for time in range(30):
+            moves = np.asarray(game.to_move(state))
+            expected = [p for p in range(3) if not over[p]]
+            if turns:
+                expected = [next(p for p in ((order[-1] + 1 + i) % 3 if order else i for i in range(3)) if not over[p])]
+                order.append(expected[0])
+            assert np.flatnonzero(moves).tolist() == expected
+            action = jnp.asarray(rng.integers(0, 3, 3), jnp.int32)
+            obs, state, reward, done, _ = step(jax.random.key(time), state, action, params)
+            for p in range(3):
+                if p not in expected:
+                    assert float(reward[p]) == 0.0
+                    continue
+                own_obs, envs[p], own_reward, terminated, _ = own_step(jax.random.key(0), envs[p], action[p], own_params)
+                over[p] = bool(terminated | alone.is_truncated(envs[p], own_params))
+                np.testing.assert_array_equal(obs[p], own_obs)
+                assert float(reward[p]) == float(own_reward)
+            assert bool(done) == all(over)
+            if done:
+                over_at.append([time])
+                break
+    assert len(over_at) == 6
+
+
+def test_relative_rewards_sum_to_zero() -> None:
+    plain, params = make_env("race:CartPole-v1", num_players=3)
+    game, _ = make_env("race:CartPole-v1", num_players=3, relative=True)
+    _, state = plain.reset_env(jax.random.key(0), params)
+    state = state._replace(over=jnp.array([False, True, False]))
+    action = jnp.zeros(3, jnp.int32)
+    own, between = (x.step_env(jax.random.key(0), state, action, params)[2] for x in (plain, game))
+    assert own.tolist() == [1.0, 0.0, 1.0]
+    assert between.tolist() == [0.5, -1.0, 0.5]
+
+
+def test_races_are_checked_and_bad_ones_refused() -> None:
+    for name in ("race:Composite-v0", "race:Pendulum-v1", "race:HiddenBit-v0"):
+        rljax.check_environment(*make_env(name))
+    with pytest.raises(ConfigError, match="race: TicTacToe-v0 is a game already"):
+        make_env("race:TicTacToe-v0")
+    with pytest.raises(ConfigError, match="num_players = 1: expected at least 2"):
+        make_env("race:TMaze-v0", num_players=1)
+    with pytest.raises(ConfigError, match="unknown environment 'TMaze-v1'"):
+        make_env("race:TMaze-v1")
+    with pytest.raises(ConfigError, match="num_players"):
+        make_env("race:TMaze-v0", num_playrs=3)
+    assert Race(make_env("CartPole-v1")[0]).name == "race:CartPole-v1"
