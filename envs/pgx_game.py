@@ -107,9 +107,11 @@ class PgxGame(Game):
     def chance(self, state: Any, action: jax.Array, params: PgxParams) -> jax.Array:
         if not self.has_dice:
             return super().chance(state, action, params)
-        player = state.current_player
-        after = self.game.step(state, action[player], self._throwing_key(jnp.int32(0)))
-        throws = (after.current_player != player) & ~after.terminated
+        # The turn ends, and the other side throws, after the last of the dice or without a legal move, but not if that wins.
+        move = action[state.current_player]
+        source, die = move // 6 - 2, move % 6 + 1
+        wins = (state._board[26] == 14) & (source + die > 23)
+        throws = (move // 6 == 0) | ((jnp.sum(state._playable_dice >= 0) == 1) & ~wins)
         return jnp.where(throws, jnp.asarray(THROWS), jnp.arange(len(DICE)) == 0)
 
     def step_outcome(

@@ -105,8 +105,12 @@ class Race(Game):
         over = state.over | done
         info = dict(info)
         metrics = {name: jnp.mean(x) for name, x in info.pop("metrics", {}).items()}
-        return obs, RaceState(envs, obs, over, self._next(state.mover, over)), reward, jnp.all(over), info | (
-            {"metrics": metrics} if metrics else {}
+        return (
+            obs,
+            RaceState(envs, obs, over, self._next(state.mover, over)),
+            reward,
+            jnp.all(over),
+            info | ({"metrics": metrics} if metrics else {}),
         )
 
     def _next(self, mover: jax.Array, over: jax.Array) -> jax.Array:

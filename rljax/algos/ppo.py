@@ -28,7 +28,16 @@ from rljax.algos.common.policy import (
     rollout_outputs,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs
-from rljax.algos.common.value_heads import HeadConfig, combined, head_names, head_settings, info_keys, num_values, reward_streams, seat_of_heads
+from rljax.algos.common.value_heads import (
+    HeadConfig,
+    combined,
+    head_names,
+    head_settings,
+    info_keys,
+    num_values,
+    reward_streams,
+    seat_of_heads,
+)
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps

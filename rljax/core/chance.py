@@ -33,10 +33,10 @@ def num_outcomes(game: Game, params: Any) -> int:
     """
     state, action, _ = step_shapes(game, params)
     found = jax.eval_shape(lambda s, a: game.chance(s, a, params), state, action)
-    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
-    if shape is None or len(shape) != 1 or not shape[0] or not jnp.issubdtype(dtype, jnp.floating):
+    fits = isinstance(found, jax.ShapeDtypeStruct) and found.ndim == 1 and jnp.issubdtype(found.dtype, jnp.floating)
+    if not fits or not found.shape[0]:
         raise ConfigError(f"{game.name}: chance returned {found}, expected the probabilities of the outcomes, float32[C]")
-    return int(shape[0])
+    return int(found.shape[0])
 
 
 def is_random(game: Game, params: Any) -> bool:

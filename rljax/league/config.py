@@ -45,7 +45,9 @@ class GameConfig(PPOConfig, VtraceConfig):
         doc="which players share parameters: 'shared' (all), those of a 'team' or of a 'role', or each 'player' has its own",
         choices=("shared", "team", "role", "player"),
     )
-    central_critic: bool = static(default=False, doc="whether the critic of a player also sees what all other players see (MAPPO)")
+    central_critic: bool = static(
+        default=False, doc="whether the critic of a player also sees what all other players see (MAPPO)"
+    )
     upgo_coef: float | None = leaf(  # not none, so that the recorded configurations of games stay those of their presets
         default=0.0, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
     )

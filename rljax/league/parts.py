@@ -159,7 +159,9 @@ def with_ppo_fields(parts: GameParts, **changes: Any) -> GameParts:
 def _check_parts(parts: GameParts) -> None:
     config, game = parts.config, parts.game
     if config.has_pool and game.num_teams < 2:
-        raise ConfigError(f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'")
+        raise ConfigError(
+            f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'"
+        )
     streams = config.num_envs // parts.learners * parts.acting
     if parts.whole_streams and streams % config.num_minibatches:
         raise ConfigError(

@@ -71,9 +71,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         outputs, _, carry = policy_and_value(parts.ppo, params, obs, carry)
         return head.sample(head.distribution(outputs, mask), noise), carry
 
-    def act(
-        obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any
-    ) -> tuple[jax.Array, Any]:
+    def act(obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
         inputs = (obs, mask, noise, carry)
         own = jax.tree.map(lambda x: x.reshape(learners, -1, *x.shape[1:]), inputs)
         chosen = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), of_learners(decide, learners)(own_players, *own))

@@ -293,7 +293,11 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         return policy_and_value(parts, state.params, obs)[:2]
 
     return Agent(
-        init, step, game_act(parts.policy, parts.head, lambda state: (state.params, None)), config, policy_and_value=evaluate_positions
+        init,
+        step,
+        game_act(parts.policy, parts.head, lambda state: (state.params, None)),
+        config,
+        policy_and_value=evaluate_positions,
     )
 
 

@@ -70,7 +70,7 @@ class Race(Game):
         return 2
 
     def observation_space(self, params: Any) -> Box:
-        return Box(-2.0, 2.0, (1 + len(TURNS),))
+        return Box(0.0, 1.0, (31 + len(TURNS),))
 
     def action_space(self, params: Any) -> Discrete:
         return Discrete(2)
@@ -79,9 +79,9 @@ class Race(Game):
         return jnp.arange(2) == jnp.asarray(TURNS)[state.time % len(TURNS)]
 
     def observe(self, state: RaceState, params: Any) -> jax.Array:
-        ahead = (state.total - state.total[::-1]).astype(jnp.float32) / 10
+        ahead = jax.nn.one_hot(15 + state.total - state.total[::-1], 31)
         clock = jax.nn.one_hot(state.time, len(TURNS))
-        return jnp.concatenate([ahead[:, None], jnp.broadcast_to(clock, (2, len(TURNS)))], axis=1)
+        return jnp.concatenate([ahead, jnp.broadcast_to(clock, (2, len(TURNS)))], axis=1)
 
     def initial_states(self, params: Any) -> tuple[RaceState, jax.Array]:
         return RaceState(jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)), jnp.ones(1)

@@ -148,9 +148,10 @@ def test_alphazero_learns_to_play_a_dice_race(figure: Any) -> None:
         num_envs=64,
         num_steps=12,
         num_simulations=16,
-        total_timesteps=40_000,
+        total_timesteps=50_000,
         learning_rate=3e-3,
-        network={"hidden": [32, 32]},
+        random_moves=0.4,
+        network={"hidden": [64, 64]},
     )
     agent = rljax.make_agent(config)
     keys = jax.random.split(jax.random.key(0), 2)
@@ -163,13 +164,14 @@ def test_alphazero_learns_to_play_a_dice_race(figure: Any) -> None:
     logits, value = jax.vmap(lambda s: agent.policy_and_value(s, obs))(trained)  # type: ignore[misc]
     moves = np.asarray(jnp.argmax(logits, -1))
     lost = np.mean(best - values[np.arange(len(best)), moves], axis=1)
-    error = np.sqrt(np.mean(np.square(np.asarray(value) - best), axis=1))
+    alike = [float(np.corrcoef(v, best)[0, 1]) for v in np.asarray(value)]
     guess = float(np.mean(best - values.mean(1)))
     figure(
-        f"dice race: greedy policy loses {np.round(lost, 4)} a position (random: {guess:.3f}), RMS of values {np.round(error, 3)}"
+        f"dice race: greedy policy loses {np.round(lost, 4)} a position (random: {guess:.3f}), "
+        f"correlation of values {np.round(alike, 3)}"
     )
-    assert (lost < 0.15 * guess).all()
-    assert (error < 0.25).all()
+    assert (lost < 0.1 * guess).all()
+    assert min(alike) > 0.9
 
 
 @pytest.mark.slow

@@ -56,9 +56,7 @@ def fetch_microrts(say: Callable[[str], None] = lambda _: None) -> Path:
     if is_there(folder):
         return folder
     if folder.exists():
-        raise ConfigError(
-            f"{folder}: holds no microrts.jar; expected the Java archives of microRTS, or no folder, to fetch them"
-        )
+        raise ConfigError(f"{folder}: holds no microrts.jar; expected the Java archives of microRTS, or no folder, to fetch them")
     say(f"fetching the Java engine of microRTS and its bots ({MEGABYTES} MB) into {folder}")
     with tempfile.TemporaryDirectory(prefix="rljax-microrts-") as download:
         archive = _download(Path(download))
