@@ -73,18 +73,21 @@ def test_a_league_comes_to_the_equilibrium_of_unequal_stakes(figure: Any) -> Non
 
 def nash_conv(report: Any, value: float) -> str:
     """A line of what `exact_reports` found in poker, and the game's own value."""
-    found = {name: rounded(2 * getattr(report, name)) for name in ("last", "average", "meta_nash")}
+    found = {name: rounded(2 * getattr(report, name)) for name in ("last", "average", "meta_nash", "averaged")}
     return f"NashConv: {found}; value {rounded(report.average_value)} ({value:.3f})"
 
 
 @pytest.mark.long
 def test_kuhn_poker(figure: Any) -> None:
-    """On demand: over a minute of a processor, and its figures are in a record."""
+    """On demand: minutes of a processor. The last policy, the averaged parameters and the average of the pool; uniform play has
+    a NashConv of .92.
+    """
     config = rljax.load_config("kuhn_league")
     result = trained(config, 5)
     report = exact_reports(config, result.state)
     figure(f"Kuhn poker, {nash_conv(report, -1 / 18)}")
-    assert (2 * report.average).mean() <= 0.05
+    for part in (report.last, report.averaged, report.average):
+        assert (2 * part).mean() <= 0.03
     assert abs(float(report.average_value.mean()) + 1 / 18) <= 0.01
 
 
