@@ -6,12 +6,14 @@ from rljax.envs.command import Command
 from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft, DraftParams, random_draft
+from rljax.envs.goal_game import GoalGame
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
 from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.matrix_game import MatrixGame
+from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
@@ -54,7 +56,9 @@ __all__ = [
     "HeavyBox",
     "KuhnPoker",
     "LeducPoker",
+    "GoalGame",
     "MatrixGame",
+    "MicroRTS",
     "NumberDuel",
     "PgxGame",
     "Territory",

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install
-from rljax.core.game import Game
+from rljax.core.game import Game, outcome_at
 from rljax.core.spaces import Box, Discrete
 
 TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
@@ -19,8 +20,15 @@ TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
 HIDDEN = ("kuhn_poker", "leduc_holdem")
 """Two-player games in which a part of the state is hidden from a player, and the best policy is random."""
 
-RANDOM = ("backgammon",)
-"""Two-player games whose steps are random, because of dice."""
+DICE = tuple((i, j) for i in range(6) for j in range(i, 6))
+"""Throws of two dice in backgammon; their order does not matter."""
+
+THROWS = np.array([1.0 if i == j else 2.0 for i, j in DICE], np.float32) / 36
+"""Probabilities of the throws."""
+
+
+KEYS = "threefry2x32"
+"""Kind of the random keys that stand for throws of dice."""
 
 
 @struct.dataclass
@@ -32,7 +40,7 @@ class PgxGame(Game):
     """A game of pgx as a `Game`, with both players' observations, rewards and legal actions at every step.
 
     The seats are those of pgx, which draws the first player at the reset. The observation is that of pgx, as f32. An illegal
-    action loses the game.
+    action loses the game. In backgammon, a step that ends a turn has 21 outcomes of chance, the throws of two dice.
 
     Args:
         game_id: id of the game in pgx, such as "connect_four".
@@ -54,7 +62,8 @@ class PgxGame(Game):
             raise ConfigError(f"env = 'pgx:{game_id}': has {self.game.num_players} players, expected a game of 2")
         self.game_id = game_id
         self.hides_state = self.best_is_random = game_id in HIDDEN
-        self.step_is_random = game_id in RANDOM
+        self.has_dice = game_id == "backgammon"
+        self._throwing_keys = _find_throwing_keys() if self.has_dice else None
         self.opening_moves = 2 if game_id == "tic_tac_toe" else 4
 
     @property
@@ -95,8 +104,42 @@ class PgxGame(Game):
     def is_truncated(self, state: Any, params: PgxParams) -> jax.Array:
         return jnp.asarray(state.truncated)
 
+    def chance(self, state: Any, action: jax.Array, params: PgxParams) -> jax.Array:
+        if not self.has_dice:
+            return super().chance(state, action, params)
+        # The turn ends, and the other side throws, after the last of the dice or without a legal move, but not if that wins.
+        move = action[state.current_player]
+        source, die = move // 6 - 2, move % 6 + 1
+        wins = (state._board[26] == 14) & (source + die > 23)
+        throws = (move // 6 == 0) | ((jnp.sum(state._playable_dice >= 0) == 1) & ~wins)
+        return jnp.where(throws, jnp.asarray(THROWS), jnp.arange(len(DICE)) == 0)
+
+    def step_outcome(
+        self, state: Any, action: jax.Array, outcome: jax.Array, params: PgxParams
+    ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
+        return self._stepped(self._throwing_key(outcome), state, action, params)
+
     def step_env(
         self, key: jax.Array, state: Any, action: jax.Array, params: PgxParams
     ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
+        if self.has_dice:
+            # Throw in every step, as pgx does: a step that does not end the turn ignores it, and need not be told apart first.
+            key = self._throwing_key(outcome_at(jnp.asarray(THROWS), jax.random.uniform(key)))
+        return self._stepped(key, state, action, params)
+
+    def _stepped(self, key: jax.Array, state: Any, action: jax.Array, params: PgxParams) -> tuple[Any, ...]:
         state = self.game.step(state, action[state.current_player], key)
         return self.observe(state, params), state, state.rewards.astype(jnp.float32), jnp.asarray(state.terminated), {}
+
+    def _throwing_key(self, outcome: jax.Array) -> jax.Array:
+        return jax.random.wrap_key_data(jnp.asarray(self._throwing_keys)[outcome], impl=KEYS)
+
+
+def _find_throwing_keys() -> np.ndarray:
+    """Return, for each throw of `DICE`, data of a key with which pgx throws it, u32 `[21, 2]`: a step of pgx takes no dice."""
+    from pgx.backgammon import _roll_dice
+
+    keys = jax.random.split(jax.random.key(0, impl=KEYS), 1024)
+    thrown = np.sort(np.asarray(jax.vmap(_roll_dice)(keys)), axis=1)
+    first = [int(np.flatnonzero((thrown == throw).all(1))[0]) for throw in DICE]
+    return np.asarray(jax.random.key_data(keys))[first]

@@ -29,6 +29,7 @@ from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
+from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
@@ -45,6 +46,7 @@ from rljax.envs.probes import (
     ObservationReward,
     TruncationProbe,
 )
+from rljax.envs.race import Race
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
 from rljax.envs.territory import Territory
@@ -53,7 +55,7 @@ from rljax.envs.tmaze import TMaze
 
 EnvFactory = Callable[..., Any]
 
-GYMNAX_PREFIX, PGX_PREFIX = "gymnax:", "pgx:"
+GYMNAX_PREFIX, PGX_PREFIX, RACE_PREFIX = "gymnax:", "pgx:", "race:"
 _REQUIRED = ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params", "name")
 
 _factories: dict[str, EnvFactory] = {
@@ -91,6 +93,7 @@ _games: dict[str, EnvFactory] = {
     "Territory-v0": Territory,
     "HeavyBox-v0": HeavyBox,
     "Draft-v0": Draft,
+    "MicroRTS-v0": MicroRTS,
 }
 
 
@@ -231,7 +234,13 @@ def factory_of(env_id: str) -> EnvFactory:
     factory = _factories.get(env_id) or _games.get(env_id)
     if factory is None and env_id.startswith(PGX_PREFIX):
         factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
+    if factory is None and env_id.startswith(RACE_PREFIX):
+        factory = functools.partial(_make_race, env_id.removeprefix(RACE_PREFIX))
     return factory or _gymnax_factory(env_id)
+
+
+def _make_race(env_id: str, *, num_players: int = 2, turns: bool = False, relative: bool = False) -> Race:
+    return Race(resolve_env(env_id)[0], num_players, turns, relative)
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:

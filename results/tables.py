@@ -196,9 +196,13 @@ GAME_VALUES = {"kuhn_league": -1 / 18, "leduc_league": -0.0856}
 def poker(record: Record) -> list[Row]:
     summary, name = record["summary"], record["name"]
     twice = {}
-    for part in ("average", "last"):
+    for part in ("average", "last", "averaged"):
+        if f"{name}: exploitability, {part}" not in summary:
+            continue  # a run without averaged parameters
         twice[part] = {key: 2 * value for key, value in summary[f"{name}: exploitability, {part}"].items()}
     found = f"NashConv: pool's average {span(twice['average'], 3)}, last policy {span(twice['last'], 3)}"
+    if "averaged" in twice:
+        found += f", averaged parameters {span(twice['averaged'], 3)}"
     value = f"value {span(summary[f'{name}: value, average'], 3)}, the game's {GAME_VALUES[name]:.3f}"
     return of_game(record, f"{found}; {value}", f"uniform play {record['facts']['NashConv of uniform play']:.2f}")
 

@@ -28,7 +28,16 @@ from rljax.algos.common.policy import (
     rollout_outputs,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs
-from rljax.algos.common.value_heads import HeadConfig, combined, head_names, head_settings, info_keys, num_values, reward_streams, seat_of_heads
+from rljax.algos.common.value_heads import (
+    HeadConfig,
+    combined,
+    head_names,
+    head_settings,
+    info_keys,
+    num_values,
+    reward_streams,
+    seat_of_heads,
+)
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -62,6 +71,20 @@ class PPOConfig(HeadConfig):
         doc="skip the remaining gradient steps of an iteration once the approximate KL divergence exceeds this; none: never",
         gt=0,
     )
+    magnet_coef: float | None = leaf(
+        default=None,
+        doc="weight of the KL divergence from the policy to a magnet, the policy of the averaged parameters; none: without",
+        ge=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.magnet_coef is not None and self.average_decay is None:
+            raise ConfigError(
+                f"magnet_coef = {self.magnet_coef}: the magnet is the policy of the averaged parameters, set average_decay"
+            )
+        if self.magnet_coef is not None and self.action_heads != "independent":
+            raise ConfigError(f"action_heads = {self.action_heads!r}: expected 'independent' with magnet_coef, a KL divergence")
 
 
 class PPOParts(NamedTuple):
@@ -123,6 +146,7 @@ class Minibatch(NamedTuple):
     carry: Any = None
     seat: jax.Array | None = None
     own: jax.Array | None = None
+    magnet: Any = None
 
 
 LossFn = Callable[[PPOParts, Any, Minibatch], tuple[jax.Array, Metrics]]
@@ -218,8 +242,9 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         carry=rollout.carry,
     )
     rate = annealed(parts.config, state.iteration)
+    values = (rollout.value, rollout.next_value)
     params, opt_state, metrics = ppo_learn(
-        parts, state.params, state.opt_state, streams, rollout.value, rollout.next_value, shuffle_key, rate, loss_fn
+        parts, state.params, state.opt_state, streams, *values, shuffle_key, rate, loss_fn, magnet=state.average_params
     )
     metrics |= bonus_metrics | {"train/learning_rate": rate}
     return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
@@ -236,6 +261,7 @@ def ppo_learn(
     learning_rate: jax.Array,
     loss_fn: LossFn | None = None,
     size: int | None = None,
+    magnet: Any = None,
 ) -> tuple[Any, Any, Metrics]:
     """Improve the policy on streams, wherever they come from.
 
@@ -251,6 +277,7 @@ def ppo_learn(
         loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
         size: number of the learner's own steps to learn from, drawn from all of them; None: all, weighted in the loss. A policy
             with memory learns from whole streams, so it has no size.
+        magnet: parameters of the policy that the loss pulls towards; only needed with `magnet_coef`.
 
     Returns:
         `(params, opt_state, metrics)`; the metrics are means over the gradient steps taken.
@@ -274,6 +301,7 @@ def ppo_learn(
         carry=streams.carry,
         seat=streams.seat if has_memory else None,
         own=streams.own,
+        magnet=_magnet_outputs(parts, magnet, streams),
     )
     batch = batch_major(batch) if has_memory else flat_steps(batch)
     if size is not None:
@@ -285,6 +313,15 @@ def ppo_learn(
 
     params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
     return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value), batch.own)
+
+
+def _magnet_outputs(parts: PPOParts, magnet: Any, streams: Streams) -> Any:
+    """Return the outputs of the magnet's policy `[T, S, ...]`, from the learner's memory on; None without `magnet_coef`."""
+    if parts.config.magnet_coef is None:
+        return None
+    if magnet is None:
+        raise ConfigError("magnet_coef: a loop of your own must keep state.average_params (rljax.core.agent.with_average)")
+    return policy_unroll(parts, magnet, streams.obs, streams.carry, streams.begins, streams.seat)[0]
 
 
 def ppo_gradient_steps(
@@ -342,6 +379,9 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
+    `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
+    approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
+    games", Sokol et al., 2023: magnetic mirror descent with a moving magnet).
 
     Returns:
         The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of
@@ -373,6 +413,9 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
 
     entropy = own_mean(parts.head.entropy(distribution, batch.action), own)
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+    if config.magnet_coef is not None:
+        divergence = own_mean(distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask)), own)
+        loss += config.magnet_coef * divergence
     by_name = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
     return loss, by_name | {
         "train/policy_loss": policy_loss,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax.cli.options import List
+from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
 from rljax.core.errors import ConfigError, did_you_mean, shortened
@@ -93,7 +94,7 @@ def print_env(env_id: str) -> None:
         ("action" + " of each player" * is_game, _describe_space(env.action_space(params))),
     ]
     if is_game:
-        lines.append(("players", _describe_players(env)))
+        lines.append(("players", _describe_players(env, params)))
     fields = {**constructor_arguments(env_id), **dict(_fields(params))}
     limit = fields.get("max_steps_in_episode")
     threshold = getattr(env, "reward_threshold", None)
@@ -112,11 +113,11 @@ def print_env(env_id: str) -> None:
         print(_wrap_beside(f"  {name:{width}}", text))
 
 
-def _describe_players(game: Game) -> str:
+def _describe_players(game: Game, params: Any) -> str:
     turns = "all move at every step" if not game.turn_gap else "taking turns"
     teams = "" if len(set(game.teams)) == game.num_players else f", teams {list(game.teams)}"
     hidden = ", part of the state is hidden" * game.hides_state
-    return f"{game.num_players}{teams}, {turns}{hidden}{', steps are random' * game.step_is_random}"
+    return f"{game.num_players}{teams}, {turns}{hidden}{', steps are random' * is_random(game, params)}"
 
 
 def _describe_space(space: Any) -> str:

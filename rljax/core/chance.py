@@ -1,14 +1,15 @@
-"""Find out whether `step_env` is random. Searches and exact trees need a single result of each action."""
+"""Find out whether `step_env` is random, and whether the game says how. Searches and exact trees need to know all outcomes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
-from rljax.core.environment import tree_where
+from rljax.core.environment import strong, tree_where
+from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
 from rljax.core.versus import random_actions
@@ -22,6 +23,25 @@ def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
     if isinstance(env, Game):
         action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((env.num_players, *x.shape), x.dtype), action)
     return state, action, key
+
+
+def num_outcomes(game: Game, params: Any) -> int:
+    """Return the number of outcomes C that chance has in a step of the game; 1 if the game does not define `chance`.
+
+    Raises:
+        ConfigError: `chance` does not return a vector of float probabilities.
+    """
+    state, action, _ = step_shapes(game, params)
+    found = jax.eval_shape(lambda s, a: game.chance(s, a, params), state, action)
+    fits = isinstance(found, jax.ShapeDtypeStruct) and found.ndim == 1 and jnp.issubdtype(found.dtype, jnp.floating)
+    if not fits or not found.shape[0]:
+        raise ConfigError(f"{game.name}: chance returned {found}, expected the probabilities of the outcomes, float32[C]")
+    return int(found.shape[0])
+
+
+def is_random(game: Game, params: Any) -> bool:
+    """Return whether the game declares random steps: by `chance`, or by `step_is_random`."""
+    return game.step_is_random or num_outcomes(game, params) > 1
 
 
 def uses_key(env: Any, params: Any) -> bool:
@@ -47,7 +67,7 @@ def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action
 
 
 def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 64, num_keys: int = 4) -> bool:
-    """Return whether a step of the game depends on its key, whatever the game declares as `step_is_random`.
+    """Return whether a step of the game depends on its key, also if the game does not declare it (`is_random`).
 
     A step that does not use its key does not depend on it. Otherwise random games are played and each step is compared under
     several keys; chance in positions that random play does not reach is not found.
@@ -59,7 +79,7 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
         num_steps: number of steps of each; a game that ends begins anew.
         num_keys: number of keys with which each step is compared.
     """
-    if game.step_is_random:
+    if is_random(game, params):
         return True
     if not uses_key(game, params):
         return False
@@ -83,6 +103,45 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
     # The result is known also while the caller is being traced.
     with jax.ensure_compile_time_eval():
         return not bool(jnp.all(jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), num_games))))
+
+
+class ChanceSeen(NamedTuple):
+    """What random play found out about `chance`: its smallest probability, f32 []; how far the probabilities of a step were from
+    a sum of 1 at most, f32 []; and whether each step of `step_env` was that of a possible outcome, bool []."""
+
+    smallest: jax.Array
+    sum_error: jax.Array
+    agrees: jax.Array
+
+
+def play_chance(game: Game, params: Any, num_games: int = 4, num_steps: int = 32) -> ChanceSeen:
+    """Play random games that define `chance`, and compare each step of `step_env` with those of all outcomes."""
+
+    def close(x: jax.Array, outcomes: jax.Array) -> jax.Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, outcomes = jax.random.key_data(x), jax.random.key_data(outcomes)
+        same = jnp.isclose(outcomes, x, rtol=1e-4, atol=1e-5, equal_nan=True)
+        return jnp.all(same.reshape(same.shape[0], -1), axis=1)
+
+    def play(key: jax.Array) -> ChanceSeen:
+        def step(state: Any, key: jax.Array) -> tuple[Any, ChanceSeen]:
+            act_key, step_key, reset_key = jax.random.split(key, 3)
+            action = random_player(act_key, state, None, game.action_mask(state, params))
+            probabilities = game.chance(state, action, params)
+            possible = jax.vmap(lambda o: game.step_outcome(state, action, o, params)[:4])(jnp.arange(len(probabilities)))
+            stepped = game.step_env(step_key, state, action, params)[:4]
+            pairs = zip(*(map(jnp.asarray, jax.tree.leaves(x)) for x in (stepped, possible)), strict=True)
+            found = jnp.stack([close(*pair) for pair in pairs])
+            agrees = jnp.any(jnp.all(found, axis=0) & (probabilities > 0))
+            over = stepped[3] | game.is_truncated(stepped[1], params)
+            after = strong(tree_where(over, game.reset_env(reset_key, params)[1], stepped[1]))
+            return after, ChanceSeen(jnp.min(probabilities), jnp.abs(jnp.sum(probabilities) - 1.0), agrees)
+
+        reset_key, loop_key = jax.random.split(key)
+        return jax.lax.scan(step, strong(game.reset_env(reset_key, params)[1]), jax.random.split(loop_key, num_steps))[1]
+
+    seen = jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), num_games))
+    return ChanceSeen(jnp.min(seen.smallest), jnp.max(seen.sum_error), jnp.all(seen.agrees))
 
 
 def holds_key(game: Any, params: Any) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step, step_shapes
+from rljax.core.chance import draws_in_step, num_outcomes, play_chance, step_shapes
 from rljax.core.contract import Subject, attribute, check_contract, warn_of
 from rljax.core.environment import Environment, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
@@ -93,11 +93,28 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
         if not np.allclose(part, other, rtol=1e-3, atol=1e-5, equal_nan=True):
             subject.refuse("the same keys gave different results: step_env and reset_env must draw from their key alone")
     _check_seen(subject, env, params, seen)
-    if subject.is_game and not env.step_is_random and draws_in_step(env, params):
-        subject.refuse(
-            "step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"
-        )
+    if subject.is_game:
+        _check_chance(subject, env, params)
     return subject.doubts
+
+
+def _check_chance(subject: Subject, game: Game, params: Any) -> None:
+    """Refuse a game that draws and does not declare it, or that does not draw as its `chance` says."""
+    if num_outcomes(game, params) == 1:
+        if not game.step_is_random and draws_in_step(game, params):
+            subject.refuse(
+                "step_env draws from its key, which searches must know: define chance and step_outcome, "
+                "or set step_is_random = True"
+            )
+        return
+    seen = play_chance(game, params)
+    if not seen.smallest >= 0 or not seen.sum_error < 1e-3:
+        subject.refuse(
+            f"chance returned probabilities that do not add up to 1 or are below 0 (smallest {seen.smallest:g}, "
+            f"sum off by {seen.sum_error:g})"
+        )
+    if not seen.agrees:
+        subject.refuse("a step of step_env is none of step_outcome's with a probability above 0: play and search would differ")
 
 
 class Outside(NamedTuple):

@@ -33,8 +33,8 @@ class Game(Environment):
             other players.
         hides_state: whether a part of the state is hidden from a player, such as another's cards. Searches see all of the
             state, so they refuse such games.
-        step_is_random: whether `step_env` draws from its key (dice, cards that are turned over). Searches and exact trees need
-            a single result of each step, so they refuse such games.
+        step_is_random: whether `step_env` draws from its key without saying the outcomes. Searches and exact trees refuse such
+            games. A game that defines `chance` leaves it False.
         opening_moves: number of random steps at the start of a game in a tournament, so that deterministic players do not
             repeat one game. Not used where chance or random best play makes games differ.
     """
@@ -79,11 +79,38 @@ class Game(Environment):
         sizes = head_sizes(as_space(self.action_space(params)))
         return None if sizes is None else jnp.ones((self.num_players, sum(sizes)), bool)
 
+    def chance(self, state: Any, action: jax.Array, params: Any) -> jax.Array:
+        """Return the probabilities of the C outcomes of chance in a step, f32 `[C]`; by default, one certain outcome.
+
+        A game with dice or cards that are turned over defines `chance` and `step_outcome` instead of `step_env`. Then searches
+        plan for every outcome. C is the same in all steps; a step without chance gives one of its outcomes the probability 1.
+
+        Args:
+            state: the state before the step.
+            action: action of each player, i32 `[P]`.
+            params: parameters of the game.
+        """
+        return jnp.ones(1)
+
+    def step_outcome(
+        self, state: Any, action: jax.Array, outcome: jax.Array, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        """Take a step whose outcome of chance is given, i32 [], from 0 to C - 1; return what `step_env` returns."""
+        step = "step_env(key, state, action, params) -> (obs, state, reward, terminated, info)"
+        raise NotImplementedError(f"{self.name} must define {step}, or chance and step_outcome")
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
+        """Take a step without auto-reset: by default, `step_outcome` with an outcome drawn by the probabilities of `chance`."""
+        outcome = outcome_at(self.chance(state, action, params), jax.random.uniform(key))
+        return self.step_outcome(state, action, outcome, params)
+
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         """Return every state that `reset_env` may return, stacked `[N, ...]`, and their probabilities f32 `[N]`.
 
-        Exact values and exploitabilities are computed from it. It needs all chance to be at the beginning (deals, including cards
-        that are turned over later), so steps must not depend on their keys.
+        Exact values and exploitabilities are computed from it. Chance in later steps must be given by `chance`, or be decided at
+        the beginning (cards that are dealt then and turned over later).
         """
         raise NotImplementedError(f"{self.name} does not enumerate its initial states")
 
@@ -99,6 +126,16 @@ class Game(Environment):
         """Return the text that a person types for each action, heads in order; by default, its number in its head."""
         sizes = head_sizes(as_space(self.action_space(params))) or ()
         return tuple(str(i) for size in sizes for i in range(size))
+
+
+def outcome_at(probabilities: jax.Array, quantile: jax.Array) -> jax.Array:
+    """Return the outcome at a quantile in [0, 1) of the distribution `[C]`, i32 []: of a uniform one, a draw of the distribution.
+
+    An outcome of probability 0 is never returned.
+    """
+    cumulative = jnp.cumsum(probabilities)
+    last = probabilities.shape[0] - 1 - jnp.argmax(probabilities[::-1] > 0)
+    return jnp.minimum(jnp.sum(quantile * cumulative[-1] >= cumulative), last).astype(jnp.int32)
 
 
 def batch_players(tree: Any) -> Any:

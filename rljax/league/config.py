@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+
 from rljax.algos.impala import VtraceConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RULES, Rules
+from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, RESETS, RULES, Rules
 
 MAX_LEARNERS = 64
 """Largest number of learners: the rules are traced for each learner separately. AlphaStar had twelve."""
@@ -42,7 +45,9 @@ class GameConfig(PPOConfig, VtraceConfig):
         doc="which players share parameters: 'shared' (all), those of a 'team' or of a 'role', or each 'player' has its own",
         choices=("shared", "team", "role", "player"),
     )
-    central_critic: bool = static(default=False, doc="whether the critic of a player also sees what all other players see (MAPPO)")
+    central_critic: bool = static(
+        default=False, doc="whether the critic of a player also sees what all other players see (MAPPO)"
+    )
     upgo_coef: float | None = leaf(  # not none, so that the recorded configurations of games stay those of their presets
         default=0.0, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
     )
@@ -61,9 +66,13 @@ class GameConfig(PPOConfig, VtraceConfig):
     )
     self_play: float = leaf(default=0.35, doc="share of a main agent's games against its current self", ge=0, le=1)
     pfsp_power: float = leaf(
-        default=2.0, doc="exponent p of the PFSP weight (1 - x)^p of an opponent that is beaten with probability x", ge=0
+        default=2.0,
+        doc="exponent p of a main agent's PFSP weight (1 - x)^p of an opponent that it beats with probability x; AlphaStar: 2",
+        ge=0,
     )
-    min_probability: float = leaf(default=0.0, doc="lower bound of the probability of each opponent in the pool", ge=0, le=1)
+    min_probability: float = leaf(
+        default=0.0, doc="lower bound of the probability of each opponent in the pool; AlphaStar: 0", ge=0, le=1
+    )
     payoff_decay: float = leaf(
         default=0.99, doc="factor by which the record of a pair of players shrinks with each of its games", gt=0, le=1
     )
@@ -103,6 +112,11 @@ class GameConfig(PPOConfig, VtraceConfig):
     def has_pool(self) -> bool:
         """True if past players are opponents; otherwise a learner plays all seats and learns from all of them."""
         return True
+
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        """Weights of the value heads' advantages for each learner, f32 `[L, K]`; None if they are `head_weights` for all."""
+        return None
 
     def rules(self) -> Rules:
         """Return the rules of matchmaking."""
@@ -175,8 +189,24 @@ class LeagueConfig(GameConfig):
         le=1,
     )
     league_reset: float = leaf(
-        default=0.25, doc="probability that a league exploiter restarts from its initial parameters after a snapshot", ge=0, le=1
+        default=0.25, doc="probability that a league exploiter is reset after a snapshot; main exploiters always are", ge=0, le=1
     )
+    reset_to: str = static(
+        default="initial",
+        doc="parameters that an exploiter is reset to: 'initial' (those it began with) or 'main' (those of a current main agent)",
+        choices=RESETS,
+    )
+    branch_after: int | None = static(
+        default=None,
+        doc="number of game steps in which an exploiter's win rate against its opponents must rise by branch_gain; otherwise it "
+        "restarts from a current main agent after a snapshot; none: never",
+        gt=0,
+        steps=True,
+    )
+    exploiter_head_weights: tuple[float, ...] | None = leaf(
+        default=None, doc="weight of each value head's advantages for exploiters; none: head_weights, as for main agents"
+    )
+    branch_gain: float = leaf(default=0.05, doc="smallest rise of an exploiter's win rate that counts as progress", ge=0, le=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,6 +214,19 @@ class LeagueConfig(GameConfig):
             raise ConfigError(
                 f"snapshot_timeout = {self.snapshot_timeout}: expected at least snapshot_every = {self.snapshot_every}"
             )
+        given = self.exploiter_head_weights
+        if given is not None and (not self.value_heads or len(given) != len(self.value_heads)):
+            raise ConfigError(
+                f"exploiter_head_weights = {list(given)}: expected one number for each of value_heads = {list(self.value_heads)}"
+            )
+
+    @property
+    def learner_head_weights(self) -> jax.Array | None:
+        if self.exploiter_head_weights is None:
+            return None
+        of_mains = (1.0,) * len(self.value_heads) if self.head_weights is None else self.head_weights
+        rows = [of_mains if role == MAIN else self.exploiter_head_weights for role in self.roles]
+        return jnp.stack([jnp.stack([jnp.asarray(x, jnp.float32) for x in row]) for row in rows])
 
     @property
     def num_learners(self) -> int:
@@ -200,4 +243,7 @@ class LeagueConfig(GameConfig):
             snapshot_timeout=self._iterations(self.snapshot_timeout),
             beats_all=self.snapshot_win_rate,
             league_reset=self.league_reset,
+            reset_to=self.reset_to,
+            branch_after=None if self.branch_after is None else self._iterations(self.branch_after),
+            branch_gain=self.branch_gain,
         )

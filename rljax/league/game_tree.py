@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step
+from rljax.core.chance import draws_in_step, num_outcomes
 from rljax.core.errors import ConfigError
 
 Policies = Sequence[jax.Array]
@@ -20,6 +20,9 @@ class GameTree(NamedTuple):
     """The whole tree of a game of two players: N states in L levels (states after the same number of steps), at most J joint
     actions.
 
+    In a game that defines `chance`, each step takes two levels: in every second level chance moves, and its outcomes stand for
+    the joint actions.
+
     Attributes:
         start: index of each level's first state, i32 `[L]`.
         size: number of states in each level, i32 `[L]`.
@@ -29,6 +32,7 @@ class GameTree(NamedTuple):
         legal: whether a joint action is legal, bool `[N, J]`.
         reward: reward of each player, f32 `[N, J, 2]`, 0 where illegal.
         child: index of the state that follows, i32 `[N, J]`; -1 where the game is over or the action illegal.
+        probability: probability of the outcome where chance moves, f32 `[N, J]`; 1 elsewhere.
         chance: probabilities of the first level's states, `[size[0]]`.
         observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`.
         masks: for each player, the legal actions in each of its information sets, bool `[I_p, A]`.
@@ -44,6 +48,7 @@ class GameTree(NamedTuple):
     legal: np.ndarray
     reward: np.ndarray
     child: np.ndarray
+    probability: np.ndarray
     chance: np.ndarray
     observations: tuple[np.ndarray, np.ndarray]
     masks: tuple[np.ndarray, np.ndarray]
@@ -57,30 +62,35 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
     recall: two states that a player could tell apart earlier must have different observations.
 
     Raises:
-        ConfigError: the game has more than `max_states` states or random steps, or an observation occurs after different numbers
-            of steps or with different legal actions.
+        ConfigError: the game has more than `max_states` states or random steps whose outcomes it does not give, or an observation
+            occurs after different numbers of steps or with different legal actions.
     """
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
     params = game.default_params if params is None else params
-    if draws_in_step(game, params):
-        raise ConfigError(f"{game.name}: its steps are random; an exact tree needs a game whose only chance is in initial_states")
+    if num_outcomes(game, params) == 1 and draws_in_step(game, params):
+        raise ConfigError(
+            f"{game.name}: its steps are random, and it does not say how: an exact tree needs all chance in initial_states, "
+            "or the probabilities of outcomes (define chance and step_outcome instead of step_env)"
+        )
     # Compute values even inside a trace: the tree does not depend on traced values.
     with jax.ensure_compile_time_eval():
         return _written_out(game, params, max_states)
 
 
 def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
-    actions = game.action_space(params).n
+    actions, outcomes = game.action_space(params).n, num_outcomes(game, params)
     states, chance = game.initial_states(params)
     states = jax.tree.map(np.asarray, states)
     look = _in_batches(lambda s: (game.observe(s, params), game.action_mask(s, params), game.to_move(s)))
 
-    def after(state: Any, action: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        _, state, reward, over, _ = game.step_env(jax.random.key(0), state, action, params)
-        return state, reward, over | game.is_truncated(state, params)
+    def after(state: Any, action: jax.Array, outcome: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        given = outcomes > 1
+        stepped = game.step_outcome(state, action, outcome, params) if given else game.step_env(unused, state, action, params)
+        return stepped[1], stepped[2], stepped[3] | game.is_truncated(stepped[1], params)
 
-    step = _in_batches(after)
+    unused = jax.random.key(0)
+    step, probabilities = _in_batches(after), _in_batches(lambda s, a: game.chance(s, a, params))
     known: tuple[dict[bytes, tuple[int, int]], ...] = ({}, {})
     seen: tuple[list[np.ndarray], ...] = ([], [])
     legal_there: tuple[list[np.ndarray], ...] = ([], [])
@@ -90,9 +100,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     while jax.tree.leaves(states)[0].shape[0]:
         obs, mask, moves = look(states)
         count = len(moves)
-        total += count
-        if total > max_states:
-            raise ConfigError(f"{game.name}: has more than max_states = {max_states} states, too many for an exact tree")
+        total = _counted(game, total + count, max_states)
         both = bool(moves.all(1).any())
         joint = np.stack(np.divmod(np.arange(actions**2), actions), 1) if both else np.repeat(np.arange(actions)[:, None], 2, 1)
         info = np.zeros((count, 2), np.int32)
@@ -114,22 +122,40 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             allowed = np.where(moves[:, player, None], mask[:, player], np.arange(actions) == 0 if both else True)
             legal &= allowed[:, joint[:, player]]
         places, chosen = np.nonzero(legal)
-        following, reward, over = step(_rows(states, places), joint[chosen])
-        rewards = np.zeros((count, len(joint), 2), np.float32)
+        states, taken = _rows(states, places), joint[chosen]
+        outcome = np.zeros_like(places)
+        probability = np.ones(legal.shape, np.float32)
+        if outcomes > 1:
+            child = np.full(legal.shape, -1, np.int32)
+            child[places, chosen] = total + np.arange(len(places))
+            nothing = np.zeros((*legal.shape, 2), np.float32)
+            decided = {"moves": moves, "info": info, "legal": legal, "reward": nothing, "child": child}
+            levels.append(decided | {"probability": probability})
+            joints.append(joint)
+            count = len(places)
+            total = _counted(game, total + count, max_states)
+            moves, info, joint = np.zeros((count, 2), bool), np.zeros((count, 2), np.int32), np.zeros((outcomes, 2), np.int32)
+            probability = probabilities(states, taken)
+            legal = probability > 0
+            places, chosen = np.nonzero(legal)
+            outcome, states, taken = chosen, _rows(states, places), taken[places]
+        following, reward, over = step(states, taken, outcome.astype(np.int32))
+        rewards = np.zeros((*legal.shape, 2), np.float32)
         rewards[places, chosen] = reward
         going = np.flatnonzero(~over)
         rows = _bytes(_rows(following, going), len(going))
         _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         merged |= len(first) < len(going)
-        child = np.full((count, len(joint)), -1, np.int32)
+        child = np.full(legal.shape, -1, np.int32)
         child[places[going], chosen[going]] = total + index.reshape(-1)
-        levels.append({"moves": moves, "info": info, "legal": legal, "reward": rewards, "child": child})
+        level = {"moves": moves, "info": info, "legal": legal, "reward": rewards, "child": child, "probability": probability}
+        levels.append(level)
         joints.append(joint)
         states = _rows(following, going[first])
     size = np.array([len(level["moves"]) for level in levels], np.int32)
     widest = max(len(joint) for joint in joints)
     joined: dict[str, Any] = {"action": np.stack([_wider(joint, widest, 0, axis=0) for joint in joints]).astype(np.int32)}
-    for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1)):
+    for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1), ("probability", 1.0)):
         parts = [level[name] for level in levels]
         joined[name] = np.concatenate(parts if fill is None else [_wider(part, widest, fill) for part in parts])
     observations, masks = (tuple(map(np.stack, x)) for x in (seen, legal_there))
@@ -142,6 +168,13 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         merged=merged,
         **joined,
     )
+
+
+def _counted(game: Any, total: int, max_states: int) -> int:
+    """Return the number of states up to here, unless they are too many."""
+    if total > max_states:
+        raise ConfigError(f"{game.name}: has more than max_states = {max_states} states, too many for an exact tree")
+    return total
 
 
 def _in_batches(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,6 +226,7 @@ class _Level(NamedTuple):
     legal: jax.Array
     reward: jax.Array
     child: jax.Array
+    probability: jax.Array
 
 
 def _over_levels(tree: GameTree, visit: Callable[[Any, _Level], Any], carry: Any, backwards: bool = False) -> Any:
@@ -203,15 +237,15 @@ def _over_levels(tree: GameTree, visit: Callable[[Any, _Level], Any], carry: Any
     width = int(tree.size.max())
     extra = width - int(tree.size[-1])
     last = len(tree.moves) + extra
-    tables = (tree.moves, tree.info, tree.legal, tree.reward, np.where(tree.child < 0, last, tree.child))
+    tables = (tree.moves, tree.info, tree.legal, tree.reward, np.where(tree.child < 0, last, tree.child), tree.probability)
     padded = [jnp.asarray(np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1))) for x in tables]
 
     def body(carry: Any, here: tuple[jax.Array, ...]) -> tuple[Any, None]:
         start, size, action = here
-        moves, info, legal, reward, child = (jax.lax.dynamic_slice_in_dim(x, start, width) for x in padded)
+        moves, info, legal, reward, child, probability = (jax.lax.dynamic_slice_in_dim(x, start, width) for x in padded)
         there = jnp.arange(width) < size
         moves, legal = moves & there[:, None], legal & there[:, None]
-        return visit(carry, _Level(start, there, action, moves, info, legal, reward, child)), None
+        return visit(carry, _Level(start, there, action, moves, info, legal, reward, child, probability)), None
 
     levels = tuple(jnp.asarray(x) for x in (tree.start, tree.size, tree.action))
     return jax.lax.scan(body, carry, levels, reverse=backwards)[0]
@@ -248,7 +282,7 @@ def game_values(tree: GameTree, policies: Policies) -> jax.Array:
     """Return the expected return of both players, `[2]`."""
 
     def visit(values: jax.Array, level: _Level) -> jax.Array:
-        chosen = _taken(level, policies, 0) * _taken(level, policies, 1)
+        chosen = _taken(level, policies, 0) * _taken(level, policies, 1) * level.probability
         return jnp.stack([_put(level, x, jnp.sum(chosen * _after(level, x, p), -1)) for p, x in enumerate(values)])
 
     values = _over_levels(tree, visit, jnp.stack([_per_state(tree)] * 2), backwards=True)
@@ -264,15 +298,15 @@ def best_response(tree: GameTree, policies: Policies, player: int) -> tuple[jax.
     other = 1 - player
 
     def down(reach: jax.Array, level: _Level) -> jax.Array:
-        return reach.at[level.child].add(_of(level, reach)[:, None] * _taken(level, policies, other))
+        return reach.at[level.child].add(_of(level, reach)[:, None] * _taken(level, policies, other) * level.probability)
 
     reach = _over_levels(tree, down, _per_state(tree).at[: len(tree.chance)].set(tree.chance))
     count, actions = tree.masks[player].shape
 
     def up(carry: tuple[jax.Array, jax.Array], level: _Level) -> tuple[jax.Array, jax.Array]:
         best, values = carry
-        weighted = _taken(level, policies, other) * _after(level, values, player)
-        # The value of each action of the player, averaged over the other player's actions: [W, A].
+        weighted = _taken(level, policies, other) * level.probability * _after(level, values, player)
+        # The value of each action of the player, averaged over the other player's actions: [W, A]. Chance states are not read.
         outcome = jnp.zeros((len(weighted), actions), weighted.dtype).at[:, level.action[:, player]].add(weighted)
         moves, info = level.moves[:, player], level.info[:, player]
         reached = jnp.where(moves, _of(level, reach), 0.0)[:, None]

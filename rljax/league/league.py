@@ -16,7 +16,18 @@ from flax import struct
 from rljax.core.environment import tree_where
 from rljax.league.matchmaking import Payoff
 from rljax.league.pool import Pool
-from rljax.league.rules import Players, Rules, match_probabilities, reset_probability, snapshot_due
+from rljax.league.rules import (
+    INITIAL,
+    NO_RATE,
+    Players,
+    Rules,
+    main_agents,
+    match_probabilities,
+    reset_probability,
+    snapshot_due,
+    stagnates,
+    target_win_rate,
+)
 
 LANES = 2
 
@@ -33,6 +44,9 @@ class League(struct.PyTreeNode):
         lanes: parameters of the player on each lane when it was drawn; leaves `[L, S, 2, ...]`.
         newest: the lane of new games, i32 `[L, S]`.
         snapshot_at: the iteration after which each learner's last snapshot was taken, i32 `[L]`.
+        mark: each learner's win rate against those it is to beat, when it was last compared with the one before; `NO_RATE` before
+            the first time. f32 `[L]`.
+        marked_at: the iteration of that comparison, i32 `[L]`.
         initial: the learners' initial parameters, leaves `[L, ...]`.
     """
 
@@ -44,6 +58,8 @@ class League(struct.PyTreeNode):
     lanes: Any
     newest: jax.Array
     snapshot_at: jax.Array
+    mark: jax.Array
+    marked_at: jax.Array
     initial: Any
 
     @classmethod
@@ -76,6 +92,8 @@ class League(struct.PyTreeNode):
             lanes=jax.tree.map(on_all_lanes, params),
             newest=lanes[..., 0],
             snapshot_at=jnp.zeros(learners, jnp.int32),
+            mark=jnp.full(learners, NO_RATE),
+            marked_at=jnp.zeros(learners, jnp.int32),
             initial=params,
         )
 
@@ -86,6 +104,7 @@ class League(struct.PyTreeNode):
             role=jnp.concatenate([jnp.array(rules.roles), self.pool.role]),
             parent=jnp.concatenate([learners, self.pool.parent]),
             snapshot=jnp.concatenate([jnp.zeros(len(rules.roles), bool), self.pool.filled]),
+            age=jnp.concatenate([self.snapshot_at, self.pool.age]),
         )
 
     def match(self, rules: Rules, key: jax.Array, params: Any, used: jax.Array) -> League:
@@ -149,20 +168,25 @@ class League(struct.PyTreeNode):
             iteration: number of iterations done, i32 [].
 
         Returns:
-            The league; of which learners a snapshot was taken, bool `[L]`; and which learners are reset, bool `[L]`: give these
-            the parameters `initial` and a fresh optimiser.
+            The league; of which learners a snapshot was taken, bool `[L]`; and whose parameters each learner has from now on,
+            i32 `[L]`: its own, those of a main agent, or those of `initial` (`INITIAL`). `restarted` returns them; a learner with
+            other parameters than its own also needs a fresh optimiser.
         """
-        league, learners = self, len(rules.roles)
-        taken, anew = [], []
+        league, learners, mains = self, len(rules.roles), jnp.array(main_agents(rules))
+        taken, origin = [], []
         for i, learner_key in enumerate(jax.random.split(key, learners)):
             place_key, reset_key = jax.random.split(learner_key)
             win_rate, players = league.payoff.win_rate(), league.players(rules)
-            due = snapshot_due(rules, i, win_rate, players, iteration - league.snapshot_at[i])
+            rate = target_win_rate(rules, i, win_rate, league.payoff.record.games, players)
+            compared, stuck = stagnates(rules, i, rate, league.mark[i], iteration - league.marked_at[i])
+            due = snapshot_due(rules, i, win_rate, players, iteration - league.snapshot_at[i]) | stuck
             slot = league.pool.place(place_key, rules.eviction)
             kept = due & (slot >= 0)
             own = jax.tree.map(lambda x, i=i: x[i], params)
             pool = league.pool.add(slot, own, due, iteration, i, rules.roles[i])
-            resets = due & (jax.random.uniform(reset_key) < reset_probability(rules, i))
+            resets = stuck | (due & (jax.random.uniform(reset_key) < reset_probability(rules, i)))
+            main = mains[(jax.random.uniform(jax.random.fold_in(reset_key, 1)) * len(mains)).astype(jnp.int32)]
+            of_main = stuck | (rules.reset_to == "main")
             place = learners + jnp.maximum(slot, 0)
             league = league.replace(
                 pool=pool,
@@ -170,12 +194,40 @@ class League(struct.PyTreeNode):
                 payoff=league.payoff.clear(place, kept).clear(jnp.int32(i), resets),
                 generation=league.generation.at[place].add(kept).at[i].add(resets),
                 snapshot_at=league.snapshot_at.at[i].set(jnp.where(due, iteration, league.snapshot_at[i])),
+                mark=league.mark.at[i].set(jnp.where(resets, NO_RATE, jnp.where(compared, rate, league.mark[i]))),
+                marked_at=league.marked_at.at[i].set(jnp.where(compared | resets, iteration, league.marked_at[i])),
             )
             taken.append(kept)
-            anew.append(resets)
+            origin.append(jnp.where(resets, jnp.where(of_main, main, INITIAL), i))
+        whose = jnp.stack(origin).astype(jnp.int32)
         # Unfinished games were begun by a player that is gone, so their results do not count.
-        begun = jnp.where(jnp.stack(anew)[:, None, None], -1, league.opponent_generation)
-        return league.replace(opponent_generation=begun), jnp.stack(taken), jnp.stack(anew)
+        anew = (whose != jnp.arange(learners))[:, None, None]
+        begun = jnp.where(anew, -1, league.opponent_generation)
+        return league.replace(opponent_generation=begun), jnp.stack(taken), whose
+
+    def begun_with(self, params: Any) -> League:
+        """Return this league, of which nothing has been played, with other parameters `[L, ...]` of its untrained players."""
+        learners = len(self.snapshot_at)
+
+        def on_all_lanes(x: jax.Array, lanes: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x[:, None, None], lanes.shape)
+
+        first = jax.tree.map(lambda pool, x: pool.at[:learners].set(x), self.pool.params, params)
+        return self.replace(
+            pool=self.pool.replace(params=first), lanes=jax.tree.map(on_all_lanes, params, self.lanes), initial=params
+        )
+
+
+def restarted(origin: jax.Array, params: Any, initial: Any) -> Any:
+    """Return the parameters of the learners after `League.review`, leaves `[L, ...]`.
+
+    Args:
+        origin: whose parameters each learner has from now on, i32 `[L]`.
+        params: parameters of the learners so far, leaves `[L, ...]`.
+        initial: their initial parameters, leaves `[L, ...]`.
+    """
+    moved = jax.tree.map(lambda x: x[jnp.maximum(origin, 0)], params)
+    return reset_where(origin == INITIAL, moved, initial)
 
 
 def reset_where(anew: jax.Array, current: Any, initial: Any) -> Any:

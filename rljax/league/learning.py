@@ -86,7 +86,16 @@ def _by_ppo(
         if not parts.config.has_pool and everybody and parts.ppo.intrinsic is None:
             streams = streams._replace(own=None)  # all are known, and one's own
     params, opt_state, metrics = ppo_learn(
-        parts.ppo, learner.params, learner.opt_state, streams, value, next_value, key, rate, size=size
+        parts.ppo,
+        learner.params,
+        learner.opt_state,
+        streams,
+        value,
+        next_value,
+        key,
+        rate,
+        size=size,
+        magnet=learner.average_params,
     )
     return learner._replace(params=params, opt_state=opt_state), metrics
 

@@ -77,16 +77,17 @@ class GameState(NormalizedState, kw_only=True):
         past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
     """
 
-    league: League | None
+    league: League | None = copy_of_params(lambda params, league: league.begun_with(player_like(params, league.initial)))
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
-    past_params: jax.Array | None = copy_of_params(lambda params, past: _copies(params, past.shape[1]))
+    past_params: jax.Array | None = copy_of_params(lambda params, past: copies_of(params, past.shape[1]))
 
 
 class Learner(NamedTuple):
     """The fields of a state that belong to learners, of one of them or with leaves `[L, ...]`."""
 
     params: Any
+    average_params: Any
     opt_state: Any
     obs_statistics: Any
     reward_statistics: Any
@@ -109,6 +110,11 @@ def learners_of(state: GameState) -> Learner:
 def player(params: Any, obs_statistics: Any) -> Any:
     """Return what a pool keeps of players: their parameters, and the statistics if there are any."""
     return params if obs_statistics is None else Player(params, obs_statistics)
+
+
+def player_like(params: Any, kept: Any) -> Any:
+    """Return a player with other parameters, and the statistics of `kept`."""
+    return player(params, split_player(kept).obs_statistics)
 
 
 def split_player(kept: Any) -> Player:
@@ -145,10 +151,17 @@ def game_parts(config: GameConfig) -> GameParts:
     return parts if config.exploitability_every is None else parts._replace(tree=game_tree(game, env_params))
 
 
+def with_ppo_fields(parts: GameParts, **changes: Any) -> GameParts:
+    """Return the parts with other fields of the configuration that the update reads; they may be traced."""
+    return parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(**changes)))
+
+
 def _check_parts(parts: GameParts) -> None:
     config, game = parts.config, parts.game
     if config.has_pool and game.num_teams < 2:
-        raise ConfigError(f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'")
+        raise ConfigError(
+            f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'"
+        )
     streams = config.num_envs // parts.learners * parts.acting
     if parts.whole_streams and streams % config.num_minibatches:
         raise ConfigError(
@@ -159,6 +172,8 @@ def _check_parts(parts: GameParts) -> None:
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
         )
+    if config.magnet_coef is not None and config.learner == "impala":
+        raise ConfigError("magnet_coef: is a term of PPO's loss, expected none with learner = 'impala'")
     if config.exploitability_every is not None and parts.has_memory:
         raise ConfigError("exploitability_every: is computed of policies without memory, expected none with this network")
     if config.policy_lag:
@@ -208,7 +223,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         obs_statistics=obs_statistics,
         reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
         intrinsic=_initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
-        past_params=_copies(params, config.policy_lag) if config.policy_lag else None,
+        past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
         carry=parts.ppo.policy.initial_carry((config.num_envs, players)),
         env_state=playing,
         obs=obs,
@@ -237,7 +252,7 @@ def _of_each(learners: int, tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (learners, *x.shape)), tree)
 
 
-def _copies(params: Any, count: int) -> jax.Array:
+def copies_of(params: Any, count: int) -> jax.Array:
     """Return the parameters of each learner `[L, ...]`, raveled, `count` times: f32 `[L, count, P]`."""
     return jax.vmap(lambda p: jnp.tile(ravel(p), (count, 1)))(params)
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
 from rljax.league.game_tree import GameTree, exploitability, game_values, mixed_policies
-from rljax.league.parts import GameParts, GameState, players_of
+from rljax.league.parts import GameParts, GameState, player_like, players_of
 from rljax.league.ratings import nash_mixture
 from rljax.league.rules import MAIN
 from rljax.league.training import tree_policies
 
 
 class ExactReport(NamedTuple):
-    """Exploitability (half of NashConv) and value for the first player, each f32 [], of three policies of a run.
+    """Exploitability (half of NashConv) and value for the first player, each f32 [], of four policies of a run.
 
     Attributes:
         last: exploitability of the main agent's current policy.
@@ -27,6 +27,8 @@ class ExactReport(NamedTuple):
         average_value: value of the average against itself.
         meta_nash_value: value of the equilibrium mixture against itself.
         weights: weights of the equilibrium mixture, `[C + 1]`, the main agent last.
+        averaged: exploitability of the policy of the averaged parameters, which acts outside training (`average_decay`); without
+            an average the same as `last`.
     """
 
     last: jax.Array
@@ -36,6 +38,7 @@ class ExactReport(NamedTuple):
     average_value: jax.Array
     meta_nash_value: jax.Array
     weights: jax.Array
+    averaged: jax.Array
 
 
 def exact_report(parts: GameParts, state: GameState) -> ExactReport:
@@ -56,9 +59,12 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
     average = mixed_policies(tree, policies, of_main / jnp.sum(of_main))
     weights = _meta_nash(tree, policies, there)
     mixture = mixed_policies(tree, policies, weights)
-    found = [exploitability(tree, p) for p in (last, average, mixture)]
+    averaged = last
+    if state.average_params is not None:
+        averaged = tree_policies(parts, player_like(jax.tree.map(lambda x: x[0], state.average_params), main))
+    found = [exploitability(tree, p) for p in (last, average, mixture, averaged)]
     values = [game_values(tree, p)[0] for p in (last, average, mixture)]
-    return ExactReport(found[0], found[1], found[2], values[0], values[1], values[2], weights)
+    return ExactReport(found[0], found[1], found[2], values[0], values[1], values[2], weights, found[3])
 
 
 def _meta_nash(tree: GameTree, policies: tuple[jax.Array, jax.Array], there: jax.Array) -> jax.Array:

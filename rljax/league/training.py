@@ -24,14 +24,15 @@ from rljax.collect.rollout import environment_noise, episode_means, episode_tota
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
-from rljax.league.config import LeagueConfig, SelfPlayConfig
+from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
-from rljax.league.league import LANES, League, reset_where
+from rljax.league.league import LANES, League, reset_where, restarted
 from rljax.league.learning import acting_params, improve
 from rljax.league.parts import (
     GameParts,
     GameState,
     Learner,
+    copies_of,
     draw_teams,
     game_init,
     game_parts,
@@ -41,9 +42,10 @@ from rljax.league.parts import (
     player,
     players_of,
     split_player,
+    with_ppo_fields,
 )
 from rljax.league.ratings import elo
-from rljax.league.rules import MAIN, ROLES
+from rljax.league.rules import INITIAL, MAIN, ROLES
 from rljax.nn.groups import PerGroup
 
 
@@ -69,9 +71,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         outputs, _, carry = policy_and_value(parts.ppo, params, obs, carry)
         return head.sample(head.distribution(outputs, mask), noise), carry
 
-    def act(
-        obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any
-    ) -> tuple[jax.Array, Any]:
+    def act(obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
         inputs = (obs, mask, noise, carry)
         own = jax.tree.map(lambda x: x.reshape(learners, -1, *x.shape[1:]), inputs)
         chosen = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), of_learners(decide, learners)(own_players, *own))
@@ -148,13 +148,17 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
     if config.final_ent_coef is not None:
         done = jnp.minimum(state.iteration / config.num_iterations, 1.0)
         coefficient = config.ent_coef + done * (config.final_ent_coef - config.ent_coef)
-        parts = parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(ent_coef=coefficient)))
+        parts = with_ppo_fields(parts, ent_coef=coefficient)
 
-    def update(learner: Learner, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array) -> tuple[Learner, Metrics]:
-        return improve(parts, learner, steps, last, carry, key, rate)
+    def update(
+        learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array
+    ) -> tuple[Learner, Metrics]:
+        own = parts if weights is None else with_ppo_fields(parts, head_weights=tuple(weights))
+        return improve(own, learner, steps, last, carry, key, rate)
 
     after, stacked = of_learners(update, learners)(
         learners_of(state),
+        config.learner_head_weights,
         by_learner(steps._replace(carry=None), 1)._replace(carry=by_learner(steps.carry, 0)),
         by_learner(LastStep(last_obs, last_mask, last_moves), 0),
         by_learner(state.carry, 0),
@@ -170,18 +174,24 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
     if league is None:
         return state, {}
     key, review_key = jax.random.split(state.key)
-    league, taken, anew = league.review(parts.rules, review_key, players_of(state), state.iteration)
-    params, obs_statistics = split_player(reset_where(anew, players_of(state), league.initial))
+    league, taken, origin = league.review(parts.rules, review_key, players_of(state), state.iteration)
+    anew = origin != jnp.arange(len(origin))
+    params, obs_statistics = split_player(restarted(origin, players_of(state), league.initial))
     fresh = jax.vmap(lambda p: init_optimizer(adam(parts.config), p))(params)
     opt_state = reset_where(anew, state.opt_state, fresh)
+    average = state.average_params
+    if average is not None:
+        average = reset_where(anew, average, params)
     metrics = league_metrics(parts, league, state.iteration) | {
         "league/snapshots": jnp.sum(taken, dtype=jnp.float32),
         "league/resets": jnp.sum(anew, dtype=jnp.float32),
+        "league/branches": jnp.sum(anew & (origin != INITIAL), dtype=jnp.float32),
     }
-    return (
-        state.replace(params=params, opt_state=opt_state, obs_statistics=obs_statistics, league=league, key=key),
-        metrics,
-    )
+    past = state.past_params
+    if past is not None:
+        past = reset_where(anew, past, copies_of(params, past.shape[1]))
+    state = state.replace(params=params, average_params=average, past_params=past, obs_statistics=obs_statistics)
+    return state.replace(opt_state=opt_state, league=league, key=key), metrics
 
 
 def league_metrics(parts: GameParts, league: League, iteration: jax.Array) -> Metrics:

@@ -112,6 +112,15 @@ class GroupedDistribution(NamedTuple):
         found: jax.Array = self._chosen(lambda d: self.head.entropy(d, action))
         return found
 
+    def kl_divergence(self, other: GroupedDistribution) -> jax.Array:
+        def of_group(outputs: Any, others: Any) -> jax.Array:
+            one, two = (self.head.distribution(x, self.mask) for x in (outputs, others))
+            divergence: jax.Array = one.kl_divergence(two)
+            return divergence
+
+        found: jax.Array = self.outputs.chosen(jax.vmap(of_group, -1, -1)(self.outputs.each, other.outputs.each))
+        return found
+
 
 def grouped_head(head: ActionHead) -> ActionHead:
     """Return an action head for the outputs of a `GroupedPolicy`."""

@@ -43,12 +43,13 @@ from rljax.core.keys import as_key, draw
 from rljax.core.state import State, per_environment
 from rljax.nn.actions import ActionHead, mask_logits
 from rljax.nn.policy import Policy
-from rljax.planning.mcts import ILLEGAL, MAX_SIMULATIONS, check_searchable, evaluation_from, search_functions
+from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, evaluation_from
+from rljax.planning.nodes import ILLEGAL, completed_qvalues, search_nodes
 
 
 @algorithm("alphazero")
 class AlphaZeroConfig(OnPolicyConfig):
-    """AlphaZero, for games with turns, full information and deterministic steps."""
+    """AlphaZero, for games with turns and full information; chance in their steps must be given by `Game.chance`."""
 
     of_games: ClassVar[bool] = True
 
@@ -166,7 +167,7 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     config, game, game_params = parts.config, parts.game, parts.game_params
     key, search_key, env_key = jax.random.split(state.key, 3)
     evaluate = evaluation_from(lambda obs: policy_and_value(parts, state.params, obs)[:2])
-    root, recurrent = search_functions(game, game_params, evaluate)
+    nodes = search_nodes(game, game_params, evaluate)
 
     def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
         env_state, obs, length, returns = loop
@@ -174,13 +175,16 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
         root_key, tree_key = jax.random.split(key)
         seen, mask, _, moves = acting_view(game, env_state, obs, game_params)
         seen, mask = jax.tree.map(lambda x: x[:, 0], (seen, mask))
+        root = nodes.root(root_key, env_state)
+        legal = jnp.pad(mask, ((0, 0), (0, root.prior_logits.shape[1] - nodes.num_actions)))
         found = mctx.gumbel_muzero_policy(
             params=None,
             rng_key=tree_key,
-            root=_with_root_exploration(root(root_key, env_state), mask, config.root_exploration),
-            recurrent_fn=recurrent,
+            root=_with_root_exploration(root, legal, config.root_exploration),
+            recurrent_fn=nodes.recurrent,
             num_simulations=config.num_simulations,
-            invalid_actions=~mask,
+            invalid_actions=~legal,
+            qtransform=completed_qvalues(nodes),
         )
         taken = jnp.where(
             chance[..., 0] < config.random_moves, jnp.argmax(jnp.where(mask, chance[..., 1:], -1.0), -1), found.action
@@ -189,8 +193,9 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, game_params)
         )(noise.step_key, fresh_episodes(game, game_params, noise), env_state, joint)
+        weights = found.action_weights[:, : nodes.num_actions]
         done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
-        happened = SearchedMoves(seen, mask, found.action_weights, moves, reward, done, length, returns, metrics_of(info))
+        happened = SearchedMoves(seen, mask, weights, moves, reward, done, length, returns, metrics_of(info))
         return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
 
     noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs)
@@ -288,7 +293,11 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         return policy_and_value(parts, state.params, obs)[:2]
 
     return Agent(
-        init, step, game_act(parts.policy, parts.head, lambda state: (state.params, None)), config, policy_and_value=evaluate_positions
+        init,
+        step,
+        game_act(parts.policy, parts.head, lambda state: (state.params, None)),
+        config,
+        policy_and_value=evaluate_positions,
     )
 
 

@@ -1,7 +1,8 @@
 """Monte Carlo tree search over any `Game` in which players take turns, with mctx (Babuschkin et al., 2020).
 
-The search starts from the true state, so games with hidden information are refused: the search would see the hidden part. Each
-action leads to one state of the tree, so games with random steps are refused, too: one random result would count as certain.
+The search starts from the true state, so games with hidden information are refused: the search would see the hidden part. Random
+steps are searched if the game gives the probabilities of their outcomes (`Game.chance`), by chance nodes (see nodes.py); games
+that do not are refused, too: one random result would count as certain.
 """
 
 from __future__ import annotations
@@ -16,35 +17,18 @@ import mctx
 
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
-from rljax.core.chance import draws_in_step, holds_key
+from rljax.core.chance import draws_in_step, holds_key, num_outcomes
 from rljax.core.config import env_name
-from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.versus import Player, random_player
-
-ILLEGAL = -1e9
-"""Logit of an illegal action."""
+from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
 
 MAX_ROLLOUT = 1_000
 """Largest number of steps of random play; its return up to there counts."""
 
 MAX_SIMULATIONS = 100_000
 """Largest number of simulations of one search: a search keeps the state of every position in its tree."""
-
-Evaluation = Callable[[jax.Array, Any, Any, jax.Array], tuple[jax.Array, jax.Array]]
-"""Evaluation of one state in which the game is not over: `(key, state, obs [...], mask bool [A]) -> (logits f32 [A], value f32
-[])`. `obs` and `mask` are those of the player to move; the logits are its prior policy, and the value its expected return from
-here on.
-"""
-
-
-class Node(NamedTuple):
-    """A position in the tree: whether the game was over before it, and the player to move."""
-
-    state: Any
-    over: jax.Array
-    player: jax.Array
 
 
 class SearchResult(NamedTuple):
@@ -95,53 +79,6 @@ def evaluation_from(policy_and_value: Callable[[Any], tuple[jax.Array, jax.Array
     return evaluate
 
 
-def search_functions(
-    game: Game, params: Any, evaluate: Evaluation
-) -> tuple[Callable[[jax.Array, Any], mctx.RootFnOutput], Callable[..., Any]]:
-    """Return the functions that mctx searches with: `root(key, state [B, ...])`, and its recurrent function.
-
-    A value is that of the player to move. Its sign flips from one state to the next unless the same player (or its team) moves
-    again, since turns do not alternate in all games. The value after the end of a game is 0.
-    """
-    teams = jnp.asarray(game.teams)
-
-    def evaluate_state(key: jax.Array, state: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        moves = game.to_move(state)
-        player = jnp.argmax(moves)
-        mask = game.action_mask(state, params)[player]
-        obs = jax.tree.map(lambda x: x[player], game.observe(state, params))
-        logits, value = evaluate(key, state, obs, mask)
-        return jnp.where(mask, logits, ILLEGAL), value, player
-
-    def root(key: jax.Array, state: Any) -> mctx.RootFnOutput:
-        batch = jax.tree.leaves(state)[0].shape[0]
-        logits, value, player = jax.vmap(evaluate_state)(jax.random.split(key, batch), state)
-        node = Node(state, jnp.zeros(batch, bool), player)
-        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=node)
-
-    def follow(key: jax.Array, action: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        step_key, evaluate_key = jax.random.split(key)
-        joint = jnp.full(game.num_players, action)
-        _, state, reward, ends, _ = game.step_env(step_key, node.state, joint, params)
-        over = node.over | ends | game.is_truncated(state, params)
-        # At the end of a game, evaluate the state before it, since an evaluation needs a player to move; the value is not used.
-        state = tree_where(over, node.state, state)
-        logits, value, player = evaluate_state(evaluate_key, state)
-        same = teams[player] == teams[node.player]
-        output = mctx.RecurrentFnOutput(
-            reward=jnp.where(node.over, 0.0, reward[node.player]),
-            discount=jnp.where(over, 0.0, jnp.where(same, 1.0, -1.0)),
-            prior_logits=logits,
-            value=jnp.where(over, 0.0, value),
-        )
-        return output, Node(state, over, player)
-
-    def recurrent(_: Any, key: jax.Array, action: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        return jax.vmap(follow)(jax.random.split(key, action.shape[0]), action, node)
-
-    return root, recurrent
-
-
 def make_mcts(
     game: Game,
     params: Any = None,
@@ -169,9 +106,9 @@ def make_mcts(
     if not 0 < num_simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0 and <= {MAX_SIMULATIONS}")
     params = game.default_params if params is None else params
-    root, recurrent = search_functions(game, params, evaluate or random_evaluation(game, params))
+    nodes = search_nodes(game, params, evaluate or random_evaluation(game, params))
 
-    def select(_key: jax.Array, tree: Any, node: jax.Array, _depth: jax.Array | None = None) -> jax.Array:
+    def select(tree: Any, node: jax.Array) -> jax.Array:
         visits = tree.children_visits[node]
         q = jnp.where(visits > 0, tree.qvalues(node), tree.node_values[node])
         logits = tree.children_prior_logits[node]
@@ -180,21 +117,25 @@ def make_mcts(
         score = q + jnp.where(jnp.sum(visits) > 0, bonus, jax.nn.softmax(logits))
         return jnp.argmax(jnp.where(logits > 0.5 * ILLEGAL, score, -jnp.inf)).astype(jnp.int32)
 
+    def choose(_key: jax.Array, tree: Any, node: jax.Array, _depth: jax.Array | None = None) -> jax.Array:
+        return nodes.choose(select, tree, node)
+
     def search(key: jax.Array, state: Any) -> SearchResult:
         root_key, search_key = jax.random.split(key)
-        found = root(root_key, state)
+        found = nodes.root(root_key, state)
         tree = mctx.search(
             params=None,
             rng_key=search_key,
             root=found,
-            recurrent_fn=recurrent,
-            root_action_selection_fn=select,
-            interior_action_selection_fn=select,
+            recurrent_fn=nodes.recurrent,
+            root_action_selection_fn=choose,
+            interior_action_selection_fn=choose,
             num_simulations=num_simulations,
             invalid_actions=found.prior_logits < 0.5 * ILLEGAL,
         )
         summary = tree.summary()
-        return SearchResult(jnp.argmax(summary.visit_counts, axis=-1).astype(jnp.int32), summary.visit_probs, summary.value)
+        visits, weights = (x[:, : nodes.num_actions] for x in (summary.visit_counts, summary.visit_probs))
+        return SearchResult(jnp.argmax(visits, axis=-1).astype(jnp.int32), weights, summary.value)
 
     return search
 
@@ -230,7 +171,7 @@ def check_searchable(game: Game, params: Any = None) -> None:
     """Refuse games that a search would play wrongly.
 
     These are games with simultaneous moves, with more than two sides (one side's loss is then not the other's gain), with hidden
-    information, or with random steps.
+    information, or with random steps whose outcomes are not said (`Game.chance`).
 
     Args:
         game: the game.
@@ -248,5 +189,8 @@ def check_searchable(game: Game, params: Any = None) -> None:
         raise ConfigError(f"{game.name}: hides a part of its state, which a search would see; expected full information")
     if holds_key(game, params):
         raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee random results")
-    if draws_in_step(game, params):
-        raise ConfigError(f"{game.name}: its steps are random, and a search would take one random result for certain")
+    if num_outcomes(game, params) == 1 and draws_in_step(game, params):
+        raise ConfigError(
+            f"{game.name}: its steps are random, and it does not say how: "
+            "define chance (the probabilities of the outcomes) and step_outcome instead of step_env"
+        )

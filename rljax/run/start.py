@@ -152,7 +152,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
 
     All of the parameters must fit. Every other part of the state is taken over as a whole, or made anew with a warning that
     names it: the environments if they or their number changed, the optimiser if it changed. With another `seed` the random keys
-    are those of that seed.
+    are those of that seed. All learners of a league begin with the parameters of a run of one player, or those of the first
+    learner of a run with another number of learners; a league that begins anew also resets its exploiters to them.
 
     Args:
         path: a checkpoint, or a run's folder for its latest one.
@@ -223,6 +224,8 @@ def _take_over(
     fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if getattr(fresh, name) is not None}
     here = {name: named_arrays({name: value}) for name, value in fields.items()}
 
+    if new.of_games:
+        saved["params"] = _for_all_learners(saved.get("params", {}), here["params"], 0 if seeds is None else 1)
     misfit = _first_difference(saved.get("params", {}), here["params"])
     if misfit is not None:
         name, there_is, here_is = misfit
@@ -248,6 +251,27 @@ def _take_over(
         made = (copy if seeds is None else jax.vmap(copy))(state.params, fields[name])
         state = state.replace(**{name: jax.tree.map(jnp.copy, made)})  # training donates both: they must not share memory
     return state, sorted(reset), sorted(set(saved) - set(fields))
+
+
+def _for_all_learners(saved: dict[str, np.ndarray], here: dict[str, Any], axis: int) -> dict[str, np.ndarray]:
+    """Return the saved parameters repeated for all learners of a league, where they are those of one player; of a run with
+    another number of learners the first one's, who is a main agent. Parameters that do not fit in this way are as they were.
+
+    Args:
+        saved: arrays by name.
+        here: arrays of the new run, which have an axis of learners.
+        axis: that axis.
+    """
+    repeated = {}
+    for name, x in here.items():
+        there = saved.get(name)
+        one = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if there is not None and there.shape != one and there.ndim == x.ndim and there.shape[axis] != x.shape[axis]:
+            there = there.take(0, axis)
+        if there is None or there.shape != one:
+            return saved
+        repeated[name] = np.repeat(np.expand_dims(there, axis), x.shape[axis], axis)
+    return repeated if saved.keys() == here.keys() else saved
 
 
 def _first_difference(there: dict[str, np.ndarray], here: dict[str, np.ndarray]) -> tuple[str, str, str] | None:

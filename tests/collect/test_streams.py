@@ -11,9 +11,9 @@ import pytest
 
 import rljax
 from rljax import ConfigError
-from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn
-from rljax.collect.returns import gae, upgo
-from rljax.collect.streams import Streams, own_steps
+from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn, ppo_loss
+from rljax.collect.returns import gae, upgo, vtrace
+from rljax.collect.streams import Streams, of_seat, own_steps, with_seat
 
 SEATS = 3
 
@@ -27,10 +27,18 @@ def seats_taking_turns(length: int = 60, streams: int = 2) -> tuple[np.ndarray, 
     return seat[..., None] == np.arange(SEATS), arrays
 
 
-@pytest.mark.parametrize("kind", ["gae", "upgo"])
+KINDS = {
+    "gae": lambda *x: gae(*x[:5], 0.9, 0.8, *x[5:]),
+    "upgo": lambda *x: upgo(*x[:5], 0.9, *x[5:]),
+    # The next value stands for the log ratio of the policies.
+    "vtrace": lambda *x: jnp.stack(vtrace(*x[:5], x[2], 0.9, 1.0, 0.8, 0.7, *x[5:]), axis=-1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_seats_that_take_turns_are_as_streams_of_their_own(kind: str) -> None:
     seat, arrays = seats_taking_turns()
-    function = (lambda *x: gae(*x[:5], 0.9, 0.8, *x[5:])) if kind == "gae" else (lambda *x: upgo(*x[:5], 0.9, *x[5:]))
+    function = KINDS[kind]
     together = np.asarray(jax.jit(function)(*arrays.values(), seat))
     compared = 0
     for stream in range(seat.shape[1]):
@@ -107,14 +115,41 @@ def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
         parts, state.params, state.opt_state, streams, rollout.value, rollout.next_value, jax.random.key(1), rate, loss
     )
     assert metrics["unlearned"] == jnp.sum(out)
-    with pytest.raises(ConfigError, match=r"streams\.own: needs a size"):
-        ppo_learn(
-            parts,
-            state.params,
-            state.opt_state,
-            streams._replace(own=out),
-            rollout.value,
-            rollout.next_value,
-            jax.random.key(1),
-            rate,
-        )
+
+
+def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
+    """PPO's loss and metrics with weights are those of the own steps alone."""
+    parts = rljax.ppo_parts(rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, dual_clip=3.0))
+    state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
+    steps = rollout.steps
+    rng = np.random.default_rng(0)
+    noise = [jnp.asarray(rng.normal(size=(16, 4)), jnp.float32) for _ in range(3)]
+    batch = Minibatch(
+        obs=steps.obs,
+        action=steps.action,
+        mask=None,
+        log_prob=rollout.log_prob + 0.3 * noise[0],
+        value=rollout.value,
+        advantage=noise[1],
+        target=noise[2],
+    )
+    own = rng.random((16, 4)) < 0.4
+    loss, metrics = ppo_loss(parts, state.params, batch._replace(own=jnp.asarray(own)))
+    alone, expected = ppo_loss(parts, state.params, jax.tree.map(lambda x: x[own], batch))
+    np.testing.assert_allclose(loss, alone, rtol=1e-5)
+    for name, value in expected.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    nobody = ppo_loss(parts, state.params, batch._replace(own=jnp.zeros((16, 4), bool)))
+    assert float(nobody[0]) == 0.0
+
+
+def test_the_part_of_a_seat_is_put_back_where_it_was() -> None:
+    seat, _ = seats_taking_turns()
+    tree = {"a": jnp.arange(60 * 2 * SEATS * 5.0).reshape(120, SEATS, 5)}
+    taken = jnp.asarray(seat.reshape(120, SEATS))
+    part = of_seat(tree, taken)["a"]
+    for i in range(120):
+        who = np.flatnonzero(taken[i])
+        np.testing.assert_array_equal(part[i], tree["a"][i, who[0]] if len(who) else 0.0)
+    back = with_seat(tree, taken, {"a": part + 1.0})["a"]
+    np.testing.assert_array_equal(back - tree["a"], np.broadcast_to(np.asarray(taken)[..., None], back.shape))

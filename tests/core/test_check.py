@@ -184,6 +184,9 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
      "action_mask is bool[2,4], expected bool[2,5], or bool[2,5,5] for pairs of heads, a row for each player"),
     ("mask of a Box", Pass, {"action_space": lambda *_: Box(0.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones((2, 2), bool)},
      "action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete, not Box"),
+    ("a mask without players", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.ones(4, bool)},
+     "action_mask is bool[4], expected bool[2,4], or bool[2,4,4] for pairs of heads, a row for each player"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
@@ -228,7 +231,13 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      r"action_mask of player 1, who is to move allows no action after 1 steps of random play: expected at least one"),
     ("draws and does not say so", Pass,
      {"step_env": lambda self, k, s, a, p: Pass.step_env(self, k, s.replace(position=jax.random.uniform(k)), a, p)},
-     r"step_env draws from its key, but step_is_random is False: set step_is_random = True, which searches rely on"),
+     r"step_env draws from its key, which searches must know: define chance and step_outcome, or set step_is_random = True"),
+    ("chance that is no distribution", Pass, {"chance": lambda *_: jnp.array([0.5, 0.4])},
+     r"chance returned probabilities that do not add up to 1 or are below 0 \(smallest 0.4, sum off by 0.1\)"),
+    ("plays otherwise than chance says", Pass,
+     {"chance": lambda *_: jnp.array([0.5, 0.5]),
+      "step_outcome": lambda self, s, a, o, p: Pass.step_env(self, None, s.replace(position=0.5 + 0.5 * o), a, p)},
+     r"a step of step_env is none of step_outcome's with a probability above 0: play and search would differ"),
 ]  # fmt: skip
 
 

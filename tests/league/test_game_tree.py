@@ -26,6 +26,7 @@ from rljax.league.game_tree import (
     nash_conv,
     uniform_policies,
 )
+from tests.planning.dice import BOLD, SAFE, TURNS, Race, race_positions, race_values
 
 GAMES = {"kuhn_poker": KuhnPoker(), "leduc_poker": LeducPoker(), "tic_tac_toe": TicTacToe()}
 
@@ -273,3 +274,37 @@ def test_what_is_not_a_small_game_of_two_is_refused() -> None:
         game_tree(Territory())
     with pytest.raises(rljax.ConfigError, match="max_states = 500"):
         game_tree(ConnectFour(), max_states=500)
+
+
+def test_chance_in_the_steps_of_a_game_is_in_its_tree() -> None:
+    """The dice race: its value, and the best responses to best play and to uniform play, against plain Python."""
+    tree = game_tree(Race())
+    assert len(tree.size) == 2 * len(TURNS)
+    assert (tree.probability >= 0).all()
+    policies = [np.zeros(mask.shape, np.float32) for mask in tree.masks]
+    states, values, _ = race_positions()
+    obs = np.asarray(jax.vmap(lambda s: Race().observe(s, None))(states))
+    moves = np.asarray(jax.vmap(Race().to_move)(states))
+    for n, player in zip(*np.nonzero(moves), strict=True):
+        seen = int(np.flatnonzero((tree.observations[player] == obs[n, player]).all(1))[0])
+        policies[player][seen, values[n].argmax()] = 1.0
+    best = [jnp.asarray(x) for x in policies]
+    won = max(race_values(0, 0, 0))
+    np.testing.assert_allclose(game_values(tree, best), [won, -won], atol=1e-6)
+    assert float(nash_conv(tree, best)) == pytest.approx(0.0, abs=1e-6)
+
+    @functools.cache
+    def against_uniform(first: int, second: int, time: int) -> float:
+        """What player 0 gets from a player 1 of random moves."""
+        after = []
+        for outcomes in (((SAFE, 1.0),), BOLD):
+            value = 0.0
+            for gain, p in outcomes:
+                totals = (first + gain, second) if TURNS[time] == 0 else (first, second + gain)
+                last = time + 1 == len(TURNS)
+                value += p * (float(np.sign(totals[0] - totals[1])) if last else against_uniform(*totals, time + 1))
+            after.append(value)
+        return max(after) if TURNS[time] == 0 else sum(after) / 2
+
+    found = best_response(tree, uniform_policies(tree), 0)[0]
+    assert float(found) == pytest.approx(against_uniform(0, 0, 0), abs=1e-6)

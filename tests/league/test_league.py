@@ -19,7 +19,7 @@ from rljax.core.versus import random_player
 from rljax.envs.tic_tac_toe import LINES
 from rljax.league.exploit import branch
 from rljax.league.league import League
-from rljax.league.rules import LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
+from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
 from rljax.league.training import game_collect, game_init, game_parts, game_update, league_step, make_games, rating
 from rljax.run.reproduce.perfect import POWERS, optimal_moves
 
@@ -41,6 +41,7 @@ PLAYERS = Players(
     role=jnp.array([MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER, MAIN, MAIN, MAIN_EXPLOITER, MAIN]),
     parent=jnp.array([0, 1, 2, 0, 0, 1, -1]),
     snapshot=jnp.array([False, False, False, True, True, True, False]),
+    age=jnp.array([0, 0, 0, 4, 6, 5, 0]),
 )
 
 
@@ -65,13 +66,16 @@ def test_main_agents_play_everybody_themselves_and_what_they_may_have_forgotten(
     expected[5] += 0.15
     expected[0] += 0.35
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    # Not exploited, but an earlier self is beaten less than 70 %.
-    found = match_probabilities(RULES, MAIN, rates(0, p3=0.9, p4=0.6, p5=0.8), PLAYERS)
+    # Not exploited, but an earlier self is beaten less than 70 %, and a newer one more often.
+    found = match_probabilities(RULES, MAIN, rates(0, p3=0.6, p4=0.9, p5=0.8), PLAYERS)
     expected = np.zeros(7)
-    expected[3:6] += 0.5 * squared(0.9, 0.6, 0.8)
-    expected[3:5] += 0.15 * squared(0.9, 0.6)
+    expected[3:6] += 0.5 * squared(0.6, 0.9, 0.8)
+    expected[3:5] += 0.15 * squared(0.6, 0.9)
     expected[0] += 0.35
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    # The newest self is beaten least of all: that is no sign of forgetting.
+    found = match_probabilities(RULES, MAIN, rates(0, p3=0.9, p4=0.6, p5=0.8), PLAYERS)
+    np.testing.assert_allclose(found[0], 0.5, atol=1e-6)
     # Nothing forgotten: the verification games are self-play.
     found = match_probabilities(RULES, MAIN, rates(0, p3=0.9, p4=0.8, p5=0.8), PLAYERS)
     np.testing.assert_allclose(found[0], 0.5, atol=1e-6)
@@ -79,7 +83,8 @@ def test_main_agents_play_everybody_themselves_and_what_they_may_have_forgotten(
 
 def test_a_main_agent_that_is_much_weaker_than_another_plays_that_ones_past() -> None:
     rules = RULES._replace(roles=(MAIN, MAIN))
-    players = Players(jnp.zeros(4, jnp.int32), jnp.array([0, 1, 0, 1]), jnp.array([False, False, True, True]))
+    none = jnp.zeros(4, jnp.int32)
+    players = Players(none, jnp.array([0, 1, 0, 1]), jnp.array([False, False, True, True]), none)
     table = jnp.full((4, 4), 0.9).at[0, 1].set(0.2).at[0, 0].set(0.5)
     found = match_probabilities(rules, 0, table, players)
     # 35 % + 15 % for self-play, half of it with each mirror; the second is too strong, so its snapshot 3 stands in.
@@ -128,10 +133,9 @@ def test_a_snapshot_is_what_was_there_before_the_reset_and_results_of_another_ar
     played = jnp.ones((7, 7))
     league = league.replace(payoff=league.payoff.replace(record=jax.tree.map(lambda _: played, league.payoff.record)))
     trained = params_of(10.0, 20.0, 30.0)
-    after, taken, anew = league.review(rules, jax.random.key(0), trained, jnp.int32(5))
+    after, taken, origin = league.review(rules, jax.random.key(0), trained, jnp.int32(5))
     assert bool(taken[0])
-    assert bool(anew[1])
-    assert not bool(anew[0])
+    assert origin.tolist()[:2] == [0, INITIAL]
     # One slot is free of the protected ones: the last who was put there is there, with the trained weights.
     assert float(after.pool.params["w"][3, 0]) in (10.0, 20.0, 30.0)
     assert after.pool.params["w"][:3, 0].tolist() == [1.0, 2.0, 3.0]
@@ -335,10 +339,6 @@ def test_a_game_is_evaluated_against_random_play() -> None:
         ({"env": "CartPole-v1"}, "env = 'CartPole-v1': is not a game"),
         ({"num_envs": 60}, "num_envs = 60: expected a multiple"),
         ({"pool_size": 2}, "pool_size = 2: expected at least one place for each of 4 learners"),
-        ({"time_limit": 5}, "time_limit = 5: is not supported in games"),
-        ({"normalize_rewards": True}, "normalize_rewards = True: is not supported in games"),
-        ({"clip_rewards": np.array([1, 2])}, r"clip_rewards = array\(\[1, 2\]\): is not supported in games"),
-        ({"network": {"type": "lstm"}}, "policies with memory"),
         ({"snapshot_timeout": 10}, "snapshot_timeout = 10: expected at least snapshot_every = 50000"),
         ({"num_envs": 32, "num_steps": 2, "num_minibatches": 64}, "num_minibatches = 64: a learner has fewer moves"),
         ({"league_rules": "alphastr"}, "league_rules = 'alphastr'"),
@@ -396,8 +396,8 @@ def test_games_of_a_learner_that_began_anew_do_not_count() -> None:
     league = league.replace(opponent=jnp.array([[[3, 3]], [[0, 0]]]))
     ended, lane = jnp.ones((1, 2, 1, 3), bool), jnp.zeros((1, 2, 1, 3), jnp.int32)
     assert league.record(rules, jnp.ones((1, 2, 1, 3)), ended, lane).payoff.record.games[1, 0] == 3.0
-    after, _, anew = league.review(rules, jax.random.key(0), params_of(3.0, 4.0), jnp.int32(1))
-    assert anew.tolist() == [False, True]
+    after, _, origin = league.review(rules, jax.random.key(0), params_of(3.0, 4.0), jnp.int32(1))
+    assert origin.tolist() == [0, INITIAL]
     games = after.record(rules, jnp.ones((1, 2, 1, 3)), ended, lane).payoff.record.games
     assert games[1].sum() == 0.0
     assert games[0, 3] == 3.0

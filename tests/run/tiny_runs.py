@@ -143,6 +143,11 @@ TINY = {
         network={"hidden": [8]},
         league_exploiters=0,
         exploitability_every=320,
+        reset_to="main",
+        branch_after=64,
+        branch_gain=0.3,
+        average_decay=0.9,
+        magnet_coef=0.1,
         seed=7,
     ),
     "alphazero": rljax.AlphaZeroConfig(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rljax.algos.common.config import ReplayConfig
 from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
-from rljax.core.config import algorithm, leaf, static
+from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 
 
@@ -75,7 +75,11 @@ class DreamerConfig(ReplayConfig):
             raise ConfigError(
                 "normalize_rewards = true: expected false, since Dreamer predicts rewards of any size by two-hot encoding"
             )
-        _, _, ratio = self.schedule
+        _, updates, ratio = self.schedule
+        if updates > MAX_COUNT:
+            raise ConfigError(
+                f"train_ratio = {self.train_ratio:g}: expected fewer than 2**31 updates in a row, this would take {updates:,}"
+            )
         if not 0.5 <= ratio / self.train_ratio <= 2.0:
             raise ConfigError(
                 f"train_ratio = {self.train_ratio:g}: expected at least {ratio:g}, one update in the {self.steps_per_iteration} "

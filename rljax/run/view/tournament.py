@@ -18,6 +18,7 @@ import numpy as np
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import Games, play_games, policy_player, seatings_of
 from rljax.core.agent import make_agent
+from rljax.core.chance import is_random
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
@@ -231,7 +232,7 @@ def tournament(
         raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
     swiss = count > teams and (system == "swiss" or (system == "auto" and len(tables) > ROUND_ROBIN))
     if opening_moves is None:
-        varied = game.best_is_random or game.hides_state or game.step_is_random
+        varied = game.best_is_random or game.hides_state or is_random(game, params)
         opening_moves = 0 if varied else game.opening_moves
     programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))

@@ -600,6 +600,7 @@ def test_no_buffer_is_copied_in_a_whole_run_of_vmapped_seeds() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"train_ratio": 1e12}, r"train_ratio = 1e\+12: expected fewer than 2\*\*31 updates in a row"),
         ({"size": "2M"}, r"size = '2M': (did you mean|expected one of)"),
         ({"size": "12m"}, "size = '12m': did you mean '12M'"),
         ({"batch_length": 30}, r"buffer_size = 60: expected at least 62, 31 rows of .* a sample takes batch_length \+ 1 = 31"),

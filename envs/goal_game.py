@@ -1,0 +1,100 @@
+"""GoalGame: a game in which each player is given a goal z of its own, and a reward component for following it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import check_int
+from rljax.core.game import Game
+from rljax.core.game_wrappers import WrappedGame
+from rljax.core.keys import draw
+from rljax.core.spaces import Box, Dict
+
+WIN, FOLLOW = "win", "follow"
+"""Reward components: the game's own reward, and the reward for following the goal."""
+
+Follow = Callable[[Any, Any, jax.Array], jax.Array]
+"""`follow(state, action, goal) -> f32 [P]`: rewards for following the goals i32 `[P]`, of the actions `[P, ...]` in a state."""
+
+
+class GoalState(NamedTuple):
+    """State: that of the game, and the goal of each player, i32 `[P]`."""
+
+    game: Any
+    goal: jax.Array
+
+
+class GoalGame(WrappedGame):
+    """A game in which each player gets a goal z that it alone sees, drawn uniformly when a game begins.
+
+    Observations are dictionaries: "observation" is that of the game, and "goal" f32 `[P, num_goals]` is the goal, one-hot.
+    Rewards are those of the game. `info["reward_components"]` has "win", the game's reward, and "follow", the reward for
+    following the goal, each f32 `[P]`. With value heads for both, `exploiter_head_weights` lets the exploiters of a league follow
+    their goals while main agents play to win (statistics z: Vinyals et al., "Grandmaster level in StarCraft II", 2019).
+
+    Args:
+        game: the game.
+        num_goals: number of goals.
+        follow: `(state, action, goal i32 [P]) -> f32 [P]`, the rewards for following the goals. By default a player who moves
+            gets 1 if it takes the action of its goal's number.
+    """
+
+    def __init__(self, game: Game, num_goals: int, follow: Follow | None = None):
+        super().__init__(game)
+        check_int(f"GoalGame({game.name})", 1, num_goals=num_goals)
+        self.num_goals = num_goals
+        # Goals are a part of the state that others do not see.
+        self.hides_state = True
+        self._follow = follow or self._takes_its_action
+
+    @property
+    def name(self) -> str:
+        return f"{self.env.name} with goals"
+
+    def inner(self, state: GoalState) -> Any:
+        return state.game
+
+    def observation_space(self, params: Any) -> Dict:
+        goal = Box(0.0, 1.0, (self.num_goals,))
+        return Dict({"observation": self.env.observation_space(params), "goal": goal})
+
+    def observe(self, state: GoalState, params: Any) -> dict[str, Any]:
+        return self._with_goal(self.env.observe(state.game, params), state.goal)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[dict[str, Any], GoalState]:
+        goal = (draw(jax.random.uniform, jax.random.fold_in(key, 1), (self.num_players,)) * self.num_goals).astype(jnp.int32)
+        obs, game = self.env.reset_env(key, params)
+        return self._with_goal(obs, goal), GoalState(game, goal)
+
+    def step_env(
+        self, key: jax.Array, state: GoalState, action: Any, params: Any
+    ) -> tuple[dict[str, Any], GoalState, jax.Array, jax.Array, dict[str, Any]]:
+        follow = self._follow(state.game, action, state.goal)
+        obs, game, reward, terminated, info = self.env.step_env(key, state.game, action, params)
+        components = {WIN: reward, FOLLOW: follow}
+        return (
+            self._with_goal(obs, state.goal),
+            GoalState(game, state.goal),
+            reward,
+            terminated,
+            {**info, "reward_components": components},
+        )
+
+    def initial_states(self, params: Any) -> tuple[GoalState, jax.Array]:
+        """Return every state of the game with every combination of goals."""
+        states, probabilities = self.env.initial_states(params)
+        goals = jnp.stack(jnp.meshgrid(*[jnp.arange(self.num_goals)] * self.num_players, indexing="ij"), -1)
+        goals = goals.reshape(-1, self.num_players)
+        each, count = len(goals), len(probabilities)
+        repeated = jax.tree.map(lambda x: jnp.repeat(x, each, axis=0), states)
+        return GoalState(repeated, jnp.tile(goals, (count, 1))), jnp.repeat(probabilities / each, each)
+
+    def _with_goal(self, obs: Any, goal: jax.Array) -> dict[str, Any]:
+        return {"observation": obs, "goal": jax.nn.one_hot(goal, self.num_goals)}
+
+    def _takes_its_action(self, state: Any, action: Any, goal: jax.Array) -> jax.Array:
+        return (self.env.to_move(state) & (action == goal)).astype(jnp.float32)

@@ -1,0 +1,341 @@
+"""Scripted players of MicroRTS: passive, random, and the rushes, which train one kind of fighter and send it to the enemy.
+
+They follow the public descriptions of microRTS's bots of the same names and what those do in positions put before them: paths are
+shortest ones, and ties are broken in the same way. Unlike those, these have no memory and do not know which unit is the oldest:
+the worker that harvests is chosen anew each time, and a building is begun beside its builder at once. See `Bot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.envs.microrts.engine import available, free_cells, is_idle, legal_orders, neighbor
+from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK,
+    BARRACKS,
+    BASE,
+    COST,
+    DIRECTIONS,
+    EMPTY,
+    HARVEST,
+    HEAVY,
+    LIGHT,
+    MOBILE,
+    MOVE,
+    NONE,
+    NUM_TYPES,
+    OFFSETS,
+    PRODUCE,
+    RANGE,
+    RANGED,
+    REACH,
+    RESOURCE,
+    RETURN,
+    SPAN,
+    WORKER,
+)
+
+Bot = Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray], Orders]
+"""`(key, state, player, walls) -> orders` for the idle units of player 0 or 1, which may be traced; `walls` is bool `[H, W]`."""
+
+PAUSE = 10
+"""Number of cycles for which a unit without an order waits."""
+
+MAX_ORDERS = 16
+"""Largest number of moving units that a rush gives orders in a cycle; the others, in the lowest rows, get theirs in the next."""
+
+_BIAS = 5
+"""How much more often the random bot attacks, harvests or returns resources than it does anything else."""
+
+_TURN_RANK = np.array([3, 2, 1, 0])
+"""Which of equally short ways is taken first: left, down, right, up; by direction (up, right, down, left)."""
+
+
+def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: np.ndarray) -> Orders:
+    """Do nothing."""
+    zero = jnp.zeros(state.unit.shape, jnp.int8)
+    return Orders(action=zero + NONE, parameter=zero + PAUSE, product=zero + EMPTY)
+
+
+def random_biased(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+    """Draw each unit's order from its legal ones, of which attacks, harvests and returns of resources have five times the weight.
+
+    Units whose order conflicts with that of a unit before them, row by row, wait.
+    """
+    # The barrier keeps the compiler from computing what is legal anew for each of the many planes below.
+    legal = jax.lax.optimization_barrier(legal_orders(state, walls))
+    planes, table = [jnp.ones(state.unit.shape, bool)], [(NONE, PAUSE, EMPTY, 1)]
+    for action, weight, moves in ((MOVE, 1, legal.move), (HARVEST, _BIAS, legal.harvest), (RETURN, _BIAS, legal.give)):
+        planes += list(moves)
+        table += [(action, d, EMPTY, weight) for d in range(4)]
+    for kind in range(RESOURCE + 1, NUM_TYPES):
+        planes += [legal.produce[d] & legal.product[kind] for d in range(4)]
+        table += [(PRODUCE, d, kind, 1) for d in range(4)]
+    near = [i for i, (down, right) in enumerate(OFFSETS) if 0 < np.hypot(down, right) <= REACH]
+    planes += [legal.attack[i] for i in near]
+    table += [(ATTACK, i, EMPTY, _BIAS) for i in near]
+    choices = np.array(table)
+    total = sum(jnp.where(plane, weight, 0) for plane, weight in zip(planes, choices[:, 3], strict=True))
+    draw = jnp.floor(jax.random.uniform(key, state.unit.shape) * total).astype(jnp.int32)
+    below, chosen = jnp.zeros(state.unit.shape, jnp.int32), jnp.zeros(state.unit.shape, jnp.int32)
+    for plane, weight in zip(planes, choices[:, 3], strict=True):  # unrolled: the compiler makes one loop over the cells of it
+        below += jnp.where(plane, int(weight), 0)
+        chosen += below <= draw
+    chosen = jnp.minimum(chosen, len(choices) - 1)
+    action, parameter, product = (jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3))
+    return _without_conflicts(state, player, Orders(action=action, parameter=parameter, product=product))
+
+
+def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders) -> Orders:
+    """Let units wait whose production can no longer be paid, or that would enter the same cell as a unit before them."""
+    own = is_idle(state) & (state.owner == player)
+    cost = jnp.where(own & (orders.action == PRODUCE), jnp.asarray(COST)[jnp.maximum(orders.product, 0)], 0)
+    cannot = (cost > 0) & (_running_sum(cost) > available(state)[player])
+    enters = own & ~cannot & ((orders.action == MOVE) | (orders.action == PRODUCE))
+    taken = jnp.zeros_like(own)
+    # The unit above a cell, which goes down, comes first, then those on its left, on its right and below.
+    for d in (2, 1, 3, 0):
+        arrives = neighbor(enters & (orders.parameter == d), -DIRECTIONS[d], False)
+        cannot |= neighbor(arrives & taken, DIRECTIONS[d], False)
+        taken |= arrives
+    return _let_wait(orders, cannot)
+
+
+def _running_sum(x: jax.Array) -> jax.Array:
+    """Return the sum of the cells up to each, row by row, `[H, W]`."""
+    within = jnp.cumsum(x, axis=1)
+    return within + (jnp.cumsum(within[:, -1]) - within[:, -1])[:, None]
+
+
+def _let_wait(orders: Orders, cells: jax.Array) -> Orders:
+    return Orders(
+        action=jnp.where(cells, jnp.int8(NONE), orders.action),
+        parameter=jnp.where(cells, jnp.int8(PAUSE), orders.parameter),
+        product=jnp.where(cells, jnp.int8(EMPTY), orders.product),
+    )
+
+
+def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, *, fighter: int) -> Orders:
+    """Train fighters, and send each to the enemy's nearest unit.
+
+    With workers as fighters, bases train workers all the time, and all but one, which harvests, fight. With others, bases train
+    a worker when there is none, workers harvest and build a barracks, and barracks train fighters all the time. Workers build a
+    base if there is none.
+
+    Args:
+        state: state of the game.
+        player: 0 or 1.
+        walls: walls of the map.
+        fighter: type of the units that fight.
+    """
+    own, idle = state.owner == player, is_idle(state) & (state.owner == player)
+    free, left = free_cells(state, walls), available(state)[player]
+    orders, entered, spent = _train(state, player, free, left, fighter)
+    free &= ~entered
+
+    waiting = jnp.asarray(MOBILE)[state.unit] & idle
+    cell, units = _first_units(state, waiting)
+    site, building, saves = _building(state, own, free, units, left - spent, fighter)
+    free &= ~_entered(building != EMPTY, units, site, state.unit.shape)
+
+    bases, resources = own & (state.unit == BASE), state.unit == RESOURCE
+    busy = (building != EMPTY) | saves
+    gathers = units.there & (units.kind == WORKER) & ~busy
+    if fighter == WORKER:
+        gathers &= cell == _harvester(state, own)
+    fights = units.there & ~busy & ~gathers
+    gathers &= jnp.any(bases) & jnp.any(resources)
+    loaded = gathers & (units.carried > 0)
+    goal_of = [_nearest(cells, state.unit, units) for cells in (state.owner == 1 - player, bases, resources)]
+    goal = jnp.select([fights, loaded], goal_of[:2], goal_of[2])
+    width = state.unit.shape[1]
+    down, right = goal // width - units.row, goal % width - units.column
+    reach = jnp.where(fights, jnp.asarray(RANGE)[units.kind], 1)
+    acts = (fights | gathers) & (down**2 + right**2 <= reach**2)
+    goes = (fights | gathers) & ~acts
+    # Units that go nowhere ask for the way to their own cell.
+    lengths = path_lengths(free, units.row, units.column, units.row + down * goes, units.column + right * goes)
+    beeline = jnp.abs(down[:, None] - DIRECTIONS[:, 0]) + jnp.abs(right[:, None] - DIRECTIONS[:, 1])
+    way = _ways(width, jnp.where(goes[:, None], lengths, FAR), beeline, units)
+
+    side = jnp.argmax((jnp.stack([down, right], axis=-1)[:, None] == DIRECTIONS).all(-1), axis=-1)
+    aim = (down + REACH) * SPAN + right + REACH
+    cases = [building != EMPTY, acts & fights, acts & loaded, acts, goes & (way >= 0)]
+    action = jnp.select(cases, [jnp.int32(a) for a in (PRODUCE, ATTACK, RETURN, HARVEST, MOVE)], NONE)
+    parameter = jnp.select(cases, [site, aim, side, side, way], PAUSE)
+
+    def put(cells: jax.Array, values: jax.Array) -> jax.Array:
+        return cells.reshape(-1).at[cell].set(values.astype(jnp.int8), mode="drop").reshape(cells.shape)
+
+    # Units that are not among the K stay idle and are asked again in the next cycle.
+    parameter_of = jnp.where(waiting, jnp.int8(0), orders.parameter)
+    return Orders(
+        action=put(orders.action, action), parameter=put(parameter_of, parameter), product=put(orders.product, building)
+    )
+
+
+def _train(
+    state: RTSState, player: jax.Array | int, free: jax.Array, left: jax.Array, fighter: int
+) -> tuple[Orders, jax.Array, jax.Array]:
+    """Return the orders of bases and barracks, which cells they reserve, bool `[H, W]`, and what they cost, i32 `[]`.
+
+    Workers appear on the side that is nearest to a resource, others on that nearest to an enemy; of equal sides the first.
+    """
+    own, idle = state.owner == player, is_idle(state) & (state.owner == player)
+    trains = idle & (state.unit == BASE)
+    if fighter != WORKER:
+        trains &= ~jnp.any(own & (state.unit == WORKER))
+    to_goal = [distance_map(state.unit == RESOURCE)]
+    product = jnp.where(trains, WORKER, EMPTY)
+    if fighter != WORKER:
+        to_goal.append(distance_map(state.owner == 1 - player))
+        product = jnp.where(idle & (state.unit == BARRACKS), fighter, product)
+    sides = []
+    for offset in DIRECTIONS:
+        distance = [jnp.where(neighbor(free, offset, False), neighbor(goal, offset, FAR), 2 * FAR) for goal in to_goal]
+        sides.append(distance[0] if fighter == WORKER else jnp.where(product == WORKER, *distance))
+    side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
+    product = jnp.where(best < 2 * FAR, product, EMPTY)
+    cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
+    product = jnp.where(_running_sum(cost) <= left, product, EMPTY)
+    entered = jnp.zeros_like(idle)
+    # Two of them may want the same cell: the unit before, row by row, has it.
+    for d in (2, 1, 3, 0):
+        arrives = neighbor((product != EMPTY) & (side == d), -DIRECTIONS[d], False)
+        product = jnp.where(neighbor(arrives & entered, DIRECTIONS[d], False), EMPTY, product)
+        entered |= arrives
+    makes = product != EMPTY
+    orders = Orders(
+        action=jnp.where(makes, PRODUCE, NONE).astype(jnp.int8),
+        parameter=jnp.where(makes, side, PAUSE).astype(jnp.int8),
+        product=product.astype(jnp.int8),
+    )
+    return orders, entered, jnp.sum(jnp.where(makes, cost, 0))
+
+
+class _Units(NamedTuple):
+    """K units: row, column, type and carried resources, each i32 or i8 `[K]`, and whether there is such a unit, bool `[K]`."""
+
+    row: jax.Array
+    column: jax.Array
+    kind: jax.Array
+    carried: jax.Array
+    there: jax.Array
+
+
+def _first_units(state: RTSState, cells: jax.Array) -> tuple[jax.Array, _Units]:
+    """Return the numbers of the first K of `cells`, bool `[H, W]`, row by row, i32 `[K]`, and their units; H * W for none."""
+    height, width = cells.shape
+    (cell,) = jnp.nonzero(cells.reshape(-1), size=min(MAX_ORDERS, height * width), fill_value=height * width)
+    here = jnp.minimum(cell, height * width - 1)
+    kind, carried = state.unit.reshape(-1)[here], state.carried.reshape(-1)[here]
+    return cell, _Units(here // width, here % width, kind, carried, cell < height * width)
+
+
+def _building(
+    state: RTSState, own: jax.Array, free: jax.Array, units: _Units, left: jax.Array, fighter: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the direction in which each of the K units builds, i32 `[K]`, what, i32 `[K]`, `EMPTY` for nothing, and which waits
+    for resources that are reserved, bool `[K]`.
+
+    The first worker with a free cell beside it builds, the base before the barracks.
+    """
+    begun = state.action == PRODUCE
+    reserved = jnp.sum(jnp.where(own & begun, jnp.asarray(COST)[jnp.maximum(state.product, 0)], 0))
+
+    def wanted(kind: int) -> jax.Array:
+        missing = ~jnp.any(own & ((state.unit == kind) | (begun & (state.product == kind))))
+        return missing & (left + reserved >= int(COST[kind]))
+
+    kind = jnp.where(wanted(BASE), BASE, EMPTY)
+    if fighter != WORKER:
+        kind = jnp.where(kind == EMPTY, jnp.where(wanted(BARRACKS), BARRACKS, EMPTY), kind)
+    open_sides = jnp.stack([neighbor(free, offset, False)[units.row, units.column] for offset in DIRECTIONS], axis=-1)
+    able = units.there & (units.kind == WORKER) & jnp.any(open_sides, axis=-1)
+    first = able & (jnp.cumsum(able) == 1) & (kind != EMPTY)
+    pays = jnp.where(kind == BASE, int(COST[BASE]), int(COST[BARRACKS])) <= left
+    return jnp.argmax(open_sides, axis=-1), jnp.where(first & pays, kind, EMPTY), first & ~pays
+
+
+def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Return the cells that builders reserve, bool `[H, W]`."""
+    offset = jnp.asarray(DIRECTIONS)[side]
+    row = jnp.where(builds, units.row + offset[:, 0], shape[0])
+    return jnp.zeros(shape, bool).at[row, units.column + offset[:, 1]].set(True, mode="drop")
+
+
+def _harvester(state: RTSState, own: jax.Array) -> jax.Array:
+    """Return the worker that harvests, i32 `[]`: one that carries, harvests or returns a resource, or else the nearest."""
+    workers = own & (state.unit == WORKER)
+    at_it = (state.carried > 0) | (state.action == HARVEST) | (state.action == RETURN)
+    distance = distance_map(state.unit == RESOURCE, squared=True) - jnp.where(at_it, 2 * FAR, 0)
+    return jnp.argmin(jnp.where(workers, distance, 2 * FAR))
+
+
+def _nearest(cells: jax.Array, kind: jax.Array, units: _Units) -> jax.Array:
+    """Return the number of the nearest of `cells`, bool `[H, W]`, to each of K units by Manhattan distance, i32 `[K]`.
+
+    Of equally near ones it is that with the lowest type in `kind`, `[H, W]`, a building say: microRTS takes the oldest.
+    """
+    height, width = cells.shape
+    rows = jnp.abs(jnp.arange(height) - units.row[:, None])
+    columns = jnp.abs(jnp.arange(width) - units.column[:, None])
+    distance = jnp.where(cells, (rows[:, :, None] + columns[:, None, :]) * NUM_TYPES + kind, FAR)
+    return jnp.argmin(distance.reshape(len(rows), -1), axis=-1)
+
+
+def _ways(width: int, lengths: jax.Array, beeline: jax.Array, units: _Units) -> jax.Array:
+    """Return the direction in which each of K units goes, i32 `[K]`, -1 if it cannot.
+
+    Units choose the shortest way into a cell that no unit before them enters; of equally short ones that whose first cell is
+    nearest to the goal. Three rounds suffice for nearly all positions; a unit that has no cell then waits.
+
+    Args:
+        width: number of columns of the map.
+        lengths: steps to the goal from the cell in each direction, i32 `[K, 4]`; `FAR` for no way.
+        beeline: Manhattan distance from that cell to the goal, i32 `[K, 4]`.
+        units: the units.
+    """
+    target = (units.row[:, None] + DIRECTIONS[:, 0]) * width + units.column[:, None] + DIRECTIONS[:, 1]
+    earlier = jnp.arange(len(target))[:, None] > jnp.arange(len(target))
+    rank = ((lengths * MAX_WIDTH * 4 + beeline) * 4 + _TURN_RANK).astype(jnp.int32)
+    way, open_ways = jnp.full(len(rank), -1), lengths < FAR
+    for _ in range(3):
+        wanted = jnp.argmin(jnp.where(open_ways, rank, jnp.iinfo(jnp.int32).max), axis=-1)
+        asks = jnp.any(open_ways, axis=-1)
+        cell = jnp.take_along_axis(target, wanted[:, None], axis=-1)[:, 0]
+        gets = asks & ~jnp.any((cell[:, None] == cell) & asks & earlier, axis=-1)
+        way = jnp.where(gets, wanted, way)
+        open_ways &= ~jnp.any((target[:, :, None] == cell) & gets, axis=-1) & ~gets[:, None]
+    return way
+
+
+BOTS: dict[str, Bot] = {
+    "passive": passive,
+    "randombiased": random_biased,
+    "workerrush": partial(rush, fighter=WORKER),
+    "lightrush": partial(rush, fighter=LIGHT),
+    "heavyrush": partial(rush, fighter=HEAVY),
+    "rangedrush": partial(rush, fighter=RANGED),
+}
+"""The scripted players by name."""
+
+
+def find_bot(name: str) -> Bot:
+    """Return the scripted player of this name.
+
+    Raises:
+        ConfigError: there is none; the closest match is named.
+    """
+    if not isinstance(name, str) or name not in BOTS:
+        raise ConfigError(f"MicroRTS: unknown scripted player {shown(name)}: {did_you_mean(str(name), BOTS)}")
+    return BOTS[name]

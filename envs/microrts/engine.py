@@ -1,0 +1,318 @@
+"""The rules of MicroRTS: legal orders, what becomes of the orders of one cycle, and the actions that are due at its end.
+
+Everything is computed for all cells at once. The rules were taken from the description of microRTS (Ontanon, "The combinatorial
+multi-armed bandit problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with
+which the tests compare this one. Actions that are due in the same cycle happen in the order in which they were ordered: productions
+first, then harvests, returns and moves, and attacks, the shortest, last.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK,
+    ATTACK_TIME,
+    BASE,
+    COST,
+    DAMAGE,
+    DIRECTIONS,
+    EMPTY,
+    HARVEST,
+    HARVEST_TIME,
+    HP,
+    MOBILE,
+    MOVE,
+    MOVE_TIME,
+    NONE,
+    NUM_TYPES,
+    OFFSETS,
+    PRODUCE,
+    PRODUCE_TIME,
+    PRODUCES,
+    RANGE,
+    RESOURCE,
+    RETURN,
+    RETURN_TIME,
+    WORKER,
+)
+
+NOT_OVER, DRAW = -2, -1
+_DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
+IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (_DISTANCE <= RANGE.max()))]
+"""The targets in `OFFSETS` that a unit can reach."""
+
+
+def neighbor(x: jax.Array, offset: np.ndarray, fill: int | bool) -> jax.Array:
+    """Return for every cell the value of the cell `offset` (rows and columns) away, `[H, W]`; `fill` outside the map."""
+    (height, width), (down, right) = x.shape, (int(offset[0]), int(offset[1]))
+    edges = ((max(-down, 0), max(down, 0), 0), (max(-right, 0), max(right, 0), 0))
+    padded = jax.lax.pad(x, jnp.asarray(fill, x.dtype), edges)
+    top, left = max(down, 0), max(right, 0)
+    return jax.lax.slice(padded, (top, left), (top + height, left + width))
+
+
+def of_type(table: np.ndarray, kind: jax.Array) -> jax.Array:
+    """Return the entry of a table `[7]` for each cell's type, in the dtype of `kind`; 0 where there is none (-1)."""
+    result = jnp.zeros_like(kind)
+    for value in np.unique(table[table != 0]):
+        is_value = [kind == t for t in np.flatnonzero(table == value)]
+        result = jnp.where(_any(is_value), kind.dtype.type(value), result)
+    return result
+
+
+def _any(planes: list[jax.Array]) -> jax.Array:
+    result = planes[0]
+    for plane in planes[1:]:
+        result = result | plane
+    return result
+
+
+def is_idle(state: RTSState) -> jax.Array:
+    """Return which cells have a unit that may be given an order, bool `[H, W]`."""
+    return (state.owner >= 0) & (state.remaining == 0)
+
+
+def claims(moves: jax.Array, direction: jax.Array) -> list[jax.Array]:
+    """Return for each direction which cells are the target of a unit that acts in that direction, 4 bool `[H, W]`."""
+    return [neighbor(moves & (direction == d), -DIRECTIONS[d], False) for d in range(4)]
+
+
+def _along(planes: list[jax.Array], direction: jax.Array) -> jax.Array:
+    """Return for every cell the value of `planes[direction]`; of the first where the direction is not 0 to 3."""
+    result = planes[0]
+    for d in range(1, 4):
+        result = jnp.where(direction == d, planes[d], result)
+    return result
+
+
+def _around(x: jax.Array, fill: int | bool) -> list[jax.Array]:
+    return [neighbor(x, offset, fill) for offset in DIRECTIONS]
+
+
+def _spent(state: RTSState, paying: jax.Array, product: jax.Array) -> jax.Array:
+    """Return what both players pay for the products of the cells in `paying`, i32 `[2]`."""
+    cost = jnp.where(paying, of_type(COST, product), 0).astype(jnp.int32)
+    return jnp.stack([jnp.sum(jnp.where(state.owner == player, cost, 0)) for player in range(2)])
+
+
+def resources_left(state: RTSState) -> jax.Array:
+    """Return the resources of both players that no production under way has reserved, i32 `[2]`."""
+    return state.resources - _spent(state, state.action == PRODUCE, state.product)
+
+
+def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:
+    """Return which cells are empty, no wall, and not the target of a move or production under way, bool `[H, W]`."""
+    enters = (state.action == MOVE) | (state.action == PRODUCE)
+    return (state.unit == EMPTY) & ~walls & ~_any(claims(enters, state.parameter))
+
+
+def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
+    """Return the legal orders of all idle units of both players."""
+    idle = is_idle(state)
+    left = resources_left(state)
+    free = _around(free_cells(state, walls), False)
+    worker, mobile = idle & (state.unit == WORKER), idle & (of_type(MOBILE.astype(int), state.unit) > 0)
+    empty_handed, loaded = worker & (state.carried == 0), worker & (state.carried > 0)
+    own_base = [loaded & (base == state.owner) for base in _around(jnp.where(state.unit == BASE, state.owner, -1), -1)]
+    budget = jnp.where(state.owner == 0, left[0], left[1])
+    affordable = {cost: idle & (budget >= cost) for cost in set(COST.tolist())}
+    beside_free = _any(free)
+    product = [
+        affordable[int(COST[t])] & beside_free & _any([state.unit == maker for maker in np.flatnonzero(PRODUCES[:, t])])
+        if PRODUCES[:, t].any()
+        else jnp.zeros_like(idle)
+        for t in range(NUM_TYPES)
+    ]
+    return LegalOrders(
+        move=jnp.stack([mobile & cell for cell in free]),
+        harvest=jnp.stack([empty_handed & cell for cell in _around(state.unit == RESOURCE, False)]),
+        give=jnp.stack(own_base),
+        produce=jnp.stack([_any(product) & cell for cell in free]),
+        product=jnp.stack(product),
+        attack=_attackable(state, mobile),
+    )
+
+
+def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
+    reach = jnp.where(mobile, of_type(RANGE, state.unit), 0)
+    opponent = jnp.where(state.owner >= 0, 1 - state.owner, -2)
+    planes = [jnp.zeros_like(mobile)] * len(OFFSETS)
+    for i in IN_REACH:
+        planes[i] = (reach >= int(np.ceil(_DISTANCE[i]))) & (neighbor(state.owner, OFFSETS[i], -1) == opponent)
+    return jnp.stack(planes)
+
+
+def is_legal(state: RTSState, orders: Orders, legal: LegalOrders) -> jax.Array:
+    """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
+    directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
+    ok = _any([(orders.action == action) & (orders.parameter == d) & planes[d] for action, planes in directed for d in range(4)])
+    ok &= (orders.action != PRODUCE) | _any([(orders.product == t) & legal.product[t] for t in range(NUM_TYPES)])
+    return ok | ((orders.action == ATTACK) & _any([(orders.parameter == i) & legal.attack[i] for i in IN_REACH]))
+
+
+def _durations(state: RTSState, orders: Orders) -> jax.Array:
+    """Return how many cycles each cell's order takes, i16 `[H, W]`."""
+    by_action = {
+        NONE: orders.parameter.astype(jnp.int16),
+        MOVE: of_type(MOVE_TIME, state.unit).astype(jnp.int16),
+        PRODUCE: of_type(PRODUCE_TIME, orders.product.astype(jnp.int16)),
+        HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME,
+    }  # fmt: skip
+    result = jnp.zeros(state.unit.shape, jnp.int16)
+    for action, duration in by_action.items():
+        result = jnp.where(orders.action == action, jnp.asarray(duration, jnp.int16), result)
+    return result
+
+
+def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
+    """Give orders to the idle units of both players; orders for other cells are not read.
+
+    A unit whose order is not legal waits for as long as the order would have taken, and so do units whose orders are in conflict,
+    for the shortest of their orders: those that would enter the same cell, and all productions of a player that cannot pay for
+    them together. microRTS compares conflicting orders two by two, so with three or more its result depends on the order of its
+    list; here it does not.
+    """
+    return carry_out(state, orders, is_legal(state, orders, legal_orders(state, walls)))
+
+
+def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
+    """Do `issue` for orders of which is known which are legal, bool `[H, W]`."""
+    idle = is_idle(state)
+    valid = idle & valid
+    duration = _durations(state, orders)
+    enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
+    wait = _shortest_of_rivals(enters, orders.parameter, duration)
+    produces = valid & (orders.action == PRODUCE)
+    cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
+    for player in range(2):
+        own = produces & (state.owner == player)
+        shortest = jnp.min(jnp.where(own, duration, _LONG))
+        wait = jnp.where(own & cannot_pay[player], jnp.minimum(wait, shortest), wait)
+    cancelled = wait < _LONG
+    acts = valid & ~cancelled
+    return state.replace(
+        action=jnp.where(acts, orders.action, jnp.where(idle, NONE, state.action)),
+        parameter=jnp.where(acts, orders.parameter, jnp.where(idle, 0, state.parameter)),
+        product=jnp.where(acts & (orders.action == PRODUCE), orders.product, jnp.where(idle, EMPTY, state.product)),
+        remaining=jnp.where(idle, jnp.where(cancelled, wait, duration), state.remaining),
+    )
+
+
+_LONG = np.int16(np.iinfo(np.int16).max)
+
+
+def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.Array) -> jax.Array:
+    """Return the shortest duration among orders that enter the same cell, i16 `[H, W]`; `_LONG` for those without rivals."""
+    entering = claims(enters, direction)
+    rivals = sum(plane.astype(jnp.int8) for plane in entering)
+    shortest = jnp.full(enters.shape, _LONG)
+    for d, plane in enumerate(entering):
+        shortest = jnp.minimum(shortest, jnp.where(plane, neighbor(duration, -DIRECTIONS[d], 0), _LONG))
+    contested = jnp.where(rivals > 1, shortest, _LONG)
+    return jnp.where(enters, _along(_around(contested, _LONG), direction), _LONG)
+
+
+def advance(state: RTSState) -> RTSState:
+    """Play one cycle: all actions that are due happen, then units without hit points die."""
+    due = state.remaining == 1
+    state = state.replace(remaining=jnp.maximum(state.remaining - 1, 0), time=state.time + 1)
+    acts = {action: due & (state.action == action) for action in (MOVE, HARVEST, RETURN, PRODUCE, ATTACK)}
+    damage = jnp.where(acts[ATTACK], of_type(DAMAGE, state.unit), 0)
+    aim, direction, product = state.parameter, state.parameter, state.product
+    state = state.replace(
+        action=jnp.where(due, NONE, state.action),
+        parameter=jnp.where(due, 0, state.parameter),
+        product=jnp.where(due, EMPTY, state.product),
+        resources=state.resources - _spent(state, acts[PRODUCE], product),
+    )
+    state = _harvest(state, acts[HARVEST], direction)
+    state = _give(state, acts[RETURN], direction)
+    state = _enter(state, acts[MOVE], acts[PRODUCE], direction, product)
+    return _hit(state, damage, aim)
+
+
+def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:
+    """Workers take one resource each; if too few are left, player 0's workers come first, then those in the upper rows."""
+    taking = claims(harvests, direction)
+    left = jnp.where(state.unit == RESOURCE, state.carried, 0)
+    from_cell = [neighbor(state.owner, -DIRECTIONS[d], -1) for d in range(4)]
+    gains = [jnp.zeros_like(harvests)] * 4
+    # A worker above a resource harvests downwards (2), one on its left to the right (1), and so on: from the upper row to the lower.
+    for player in range(2):
+        for d in (2, 1, 3, 0):
+            takes = taking[d] & (from_cell[d] == player) & (left > 0)
+            gains[d] = gains[d] | takes
+            left = left - takes.astype(left.dtype)
+    gained = harvests & _along([neighbor(gains[d], DIRECTIONS[d], False) for d in range(4)], direction)
+    exhausted = (state.unit == RESOURCE) & (left <= 0)
+    carried = jnp.where(state.unit == RESOURCE, left, state.carried + gained.astype(state.carried.dtype))
+    return _clear(state.replace(carried=carried), exhausted)
+
+
+def _give(state: RTSState, gives: jax.Array, direction: jax.Array) -> RTSState:
+    """Workers give what they carry to the base beside them, if it still stands."""
+    gives &= _along(_around(state.unit == BASE, False), direction)
+    amount = jnp.where(gives, state.carried, 0).astype(jnp.int32)
+    gained = jnp.stack([jnp.sum(jnp.where(state.owner == player, amount, 0)) for player in range(2)])
+    return state.replace(carried=jnp.where(gives, 0, state.carried), resources=state.resources + gained)
+
+
+def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: jax.Array, product: jax.Array) -> RTSState:
+    """Units move to, or appear in, the cells that their orders have reserved."""
+    arrivals = {
+        "unit": jnp.where(produces, product, state.unit),
+        "owner": state.owner,
+        "hp": jnp.where(produces, of_type(HP, product), state.hp),
+        "carried": jnp.where(produces, 0, state.carried),
+    }
+    entering = claims(moves | produces, direction)
+    state = _clear(state, moves)
+    for name, value in arrivals.items():
+        cells = getattr(state, name)
+        for d, plane in enumerate(entering):
+            cells = jnp.where(plane, neighbor(value, -DIRECTIONS[d], 0), cells)
+        state = state.replace(**{name: cells})
+    return state
+
+
+def _clear(state: RTSState, cells: jax.Array) -> RTSState:
+    """Remove the units of these cells."""
+    return state.replace(
+        unit=jnp.where(cells, EMPTY, state.unit),
+        owner=jnp.where(cells, -1, state.owner),
+        hp=jnp.where(cells, 0, state.hp),
+        carried=jnp.where(cells, 0, state.carried),
+        action=jnp.where(cells, NONE, state.action),
+        parameter=jnp.where(cells, 0, state.parameter),
+        product=jnp.where(cells, EMPTY, state.product),
+        remaining=jnp.where(cells, 0, state.remaining),
+    )
+
+
+def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
+    """Attacks reduce the hit points of whatever is in their target's cell now."""
+    total = jnp.zeros_like(state.hp)
+    for i in IN_REACH:
+        total = total + neighbor(jnp.where(aim == i, damage, 0), -OFFSETS[i], 0)
+    hp = jnp.where(state.unit == EMPTY, 0, state.hp - total)
+    return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
+
+
+def cycle(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
+    """Give orders to both players' idle units and play one cycle."""
+    return advance(issue(state, orders, walls))
+
+
+def winner(state: RTSState) -> jax.Array:
+    """Return the player whose opponent has no units, -1 if neither has any (a draw), or -2 if both have, i32 `[]`."""
+    alive = [jnp.any(state.owner == player) for player in range(2)]
+    return jnp.where(alive[0], jnp.where(alive[1], NOT_OVER, 0), jnp.where(alive[1], 1, DRAW)).astype(jnp.int32)
+
+
+def merge_orders(state: RTSState, first: Orders, second: Orders) -> Orders:
+    """Return the orders of player 0 from `first` and those of player 1 from `second`."""
+    return jax.tree.map(lambda a, b: jnp.where(state.owner == 0, a, b), first, second)

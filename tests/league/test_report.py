@@ -1,0 +1,37 @@
+"""Exact reports of runs with averaged parameters."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.league import exact_report
+from rljax.league.training import game_init, game_parts
+
+
+@pytest.mark.slow
+def test_a_report_has_the_exploitability_of_the_averaged_parameters() -> None:
+    config = rljax.LeagueConfig(
+        env="KuhnPoker-v0",
+        num_envs=4,
+        num_slots=1,
+        num_minibatches=1,
+        main_exploiters=0,
+        league_exploiters=0,
+        pool_size=1,
+        network={"hidden": [4]},
+        average_decay=0.9,
+        exploitability_every=10_000,
+    )
+    parts = game_parts(config)
+    state = game_init(parts, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    other = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(np.float32), state.params)
+    report = jax.jit(lambda s: exact_report(parts, s))
+    without, with_other = report(state), report(state.replace(average_params=other))
+    acting = report(state.replace(params=other))
+    assert float(without.averaged) == float(without.last) == float(with_other.last)
+    np.testing.assert_allclose(with_other.averaged, acting.last, rtol=1e-6)
+    assert abs(float(with_other.averaged) - float(with_other.last)) > 0.01
