@@ -8,6 +8,7 @@ from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft, DraftParams, random_draft
 from rljax.envs.goal_game import GoalGame
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
+from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
@@ -52,6 +53,7 @@ __all__ = [
     "ConnectFour",
     "Draft",
     "DraftParams",
+    "HeavyBox",
     "KuhnPoker",
     "LeducPoker",
     "GoalGame",

@@ -24,6 +24,7 @@ from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft
 from rljax.envs.gridworld import GridWorld, GridWorldPixels
+from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
@@ -90,6 +91,7 @@ _games: dict[str, EnvFactory] = {
     "ConnectFour-v0": ConnectFour,
     "NumberDuel-v0": NumberDuel,
     "Territory-v0": Territory,
+    "HeavyBox-v0": HeavyBox,
     "Draft-v0": Draft,
     "MicroRTS-v0": MicroRTS,
 }

@@ -14,10 +14,10 @@ import rljax
 from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
-from rljax.collect.environments import EVALUATION_OPPONENT, make_evaluation_env
+from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
-from rljax.core.config import env_name, load_config
+from rljax.core.config import Config, env_name, load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
 from rljax.run.files.folder import check_free, read_config, split_path
@@ -131,7 +131,7 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     returns, lengths, ended = map(np.asarray, results[:3])
     mean, deviation = returns.mean(), returns.std()
     say(
-        f"{_mode(sample)} return over {_describe_episodes(episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
+        f"{_mode(sample)} return over {_describe_episodes(agent.config, episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
         f"min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
     )
     if not ended.all():
@@ -147,7 +147,7 @@ def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> N
     """Print the return of every seed and how many reach the threshold; greedy, unless the best policy of the task is random."""
     env = make_evaluation_env(agent.config)[0]
     results = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes)))(states)
-    means, played = np.asarray(results.returns).mean(1), _describe_episodes(episodes, results.distinct)
+    means, played = np.asarray(results.returns).mean(1), _describe_episodes(agent.config, episodes, results.distinct)
     say(
         f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: mean {means.mean():.1f}, "
         f"worst {means.min():.1f}, "
@@ -159,11 +159,13 @@ def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> N
         say(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
 
 
-def _describe_episodes(episodes: int, distinct: Any) -> str:
-    """Return the number of episodes in words; for games also the opponent, and how many games are distinct."""
+def _describe_episodes(config: Config, episodes: int, distinct: Any) -> str:
+    """Return the number of episodes in words; for games also the opponent, if there is one, and how many games are distinct."""
     if distinct is None:
         return f"{episodes} episodes"
-    return f"{episodes} games against {EVALUATION_OPPONENT} ({np.min(distinct)} distinct)"
+    opponent = evaluation_opponent(config)
+    whom = "" if opponent is None else f" against {opponent}"
+    return f"{episodes} games{whom} ({np.min(distinct)} distinct)"
 
 
 def _mode(sample: bool) -> str:

@@ -22,6 +22,18 @@ EVALUATION_OPPONENT = "random play"
 """The opponent of a game's evaluations: random legal moves."""
 
 
+def evaluation_opponent(config: Config) -> str | None:
+    """Return whom a game's policy is evaluated against, in words; None for environments, and for games of a single team.
+
+    Raises:
+        ConfigError: as for `resolve_env`.
+    """
+    if not config.of_games:
+        return None
+    game, _ = resolve_env(config.env, config.env_params)
+    return EVALUATION_OPPONENT if getattr(game, "num_teams", 2) > 1 else None
+
+
 def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     """Return `(env, env_params)` for evaluation: observations as the policy sees them, true rewards, episode statistics.
 

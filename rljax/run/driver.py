@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.collect.environments import EVALUATION_OPPONENT
+from rljax.collect.environments import evaluation_opponent
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
 from rljax.core.devices import make_mesh, replicated, shardings
@@ -171,7 +171,8 @@ class Driver:
         if start.info.seeds:
             table["seeds"] = start.info.seeds
         written = self._step(self.records.written)
-        opponent = {"eval_opponent": EVALUATION_OPPONENT} if self.config.of_games else {}
+        whom = evaluation_opponent(self.config)
+        opponent = {} if whom is None else {"eval_opponent": whom}
         if self.folder is not None:
             with _explain_disk_errors(self.folder):
                 if self.resumed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,11 +14,28 @@ import pytest
 import rljax
 from rljax.core.check import check_environment
 from rljax.core.game import Game
-from rljax.envs import ConnectFour, KuhnPoker, LeducPoker, MatrixGame, NumberDuel, PgxGame, Territory, TicTacToe, make_env
+from rljax.envs import (
+    ConnectFour,
+    HeavyBox,
+    KuhnPoker,
+    LeducPoker,
+    MatrixGame,
+    NumberDuel,
+    PgxGame,
+    Territory,
+    TicTacToe,
+    make_env,
+)
+from rljax.envs.heavy_box import HeavyBoxState
 
 PLAYOUTS = 1_000
+RANDOM_PARTNER = 0.0733
+"""Best return in HeavyBox-v0 with a partner that moves at random, by dynamic programming."""
 GAMES: dict[str, Game] = {
     "kuhn_poker": KuhnPoker(),
+    "kuhn_poker(players=3)": KuhnPoker(3),
+    "kuhn_poker(players=4)": KuhnPoker(4),
+    "heavy_box": HeavyBox(),
     "leduc_poker": LeducPoker(),
     "tic_tac_toe": TicTacToe(),
     "connect_four": ConnectFour(),
@@ -59,7 +78,17 @@ def playouts(game: Game, steps: int, count: int = PLAYOUTS, seed: int = 0) -> Pl
     return Playout(start, *map(np.asarray, out))
 
 
-@pytest.mark.parametrize(("name", "steps"), [("kuhn_poker", 3), ("leduc_poker", 8), ("tic_tac_toe", 9), ("connect_four", 42)])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("kuhn_poker", 3),
+        ("kuhn_poker(players=3)", 5),
+        ("kuhn_poker(players=4)", 7),
+        ("leduc_poker", 8),
+        ("tic_tac_toe", 9),
+        ("connect_four", 42),
+    ],
+)
 def test_rules_are_those_of_openspiel(name: str, steps: int) -> None:
     """Legal moves at every step, whose turn it is, when it ends and what everybody gets."""
     pyspiel = pytest.importorskip("pyspiel")
@@ -75,14 +104,16 @@ def test_rules_are_those_of_openspiel(name: str, steps: int) -> None:
                 state.apply_action(next(o for o in outcomes if (o // 2 if name == "leduc_poker" else o) == wanted))
                 dealt += 1
             player = state.current_player()
-            assert run.moves[t, n].tolist() == [player == 0, player == 1]
+            assert run.moves[t, n].tolist() == [player == seat for seat in range(spiel.num_players())]
             assert np.flatnonzero(run.mask[t, n, player]).tolist() == state.legal_actions()
             state.apply_action(int(run.action[t, n, player]))
             if run.over[t, n]:
                 break
-            assert (run.reward[t, n] == 0).all()
+            # Only who folds in poker of more than two pays before the end, and then nothing else.
+            assert (run.reward[t, n] == 0).all() or (spiel.num_players() > 2 and run.reward[t, n].tolist()[player] == -1)
         assert state.is_terminal()
-        np.testing.assert_allclose(run.reward[t, n], state.returns(), atol=1e-6)
+        np.testing.assert_allclose(run.reward[: t + 1, n].sum(0), state.returns(), atol=1e-6)
+        assert ((run.reward[: t + 1, n] != 0).sum(0) <= 1).all()
 
 
 @pytest.mark.parametrize(("name", "ours"), [("connect_four", ConnectFour()), ("tic_tac_toe", TicTacToe())])
@@ -141,7 +172,7 @@ def test_players_see_a_legal_state_and_nothing_of_what_is_hidden(name: str) -> N
         assert (before[:, 1] != after[:, 1]).any()
 
 
-@pytest.mark.parametrize("name", [name for name in GAMES if name != "connect_four"])
+@pytest.mark.parametrize("name", [name for name in GAMES if name not in ("connect_four", "heavy_box") and "players" not in name])
 def test_zero_sum_and_teams_share(name: str) -> None:
     game = GAMES[name]
     run = playouts(game, 9, 64)
@@ -152,7 +183,7 @@ def test_zero_sum_and_teams_share(name: str) -> None:
             np.testing.assert_array_equal(run.reward[..., a], run.reward[..., b])
 
 
-@pytest.mark.parametrize("name", ["kuhn_poker", "leduc_poker"])
+@pytest.mark.parametrize("name", ["kuhn_poker", "kuhn_poker(players=3)", "leduc_poker"])
 def test_deals_are_as_likely_as_stated(name: str) -> None:
     """Chi-square of 20,000 resets: below its 1e-6 quantile."""
     game = GAMES[name]
@@ -178,6 +209,95 @@ def test_number_duel_pays_as_plain_python_says() -> None:
         np.testing.assert_allclose(reward, [won, -won], atol=1e-6)
     assert run.over[4].all()
     assert not run.over[:4].any()
+
+
+def pushed(place: list[list[int]], beam: list[int], action: list[int]) -> tuple[list[list[int]], list[int], bool]:
+    """HeavyBox's rules in plain Python: the cells and the beam after a step, and whether it moved."""
+    row, column = beam
+    below = [[row + 1, column], [row + 1, column + 1]]
+    moved = action == [1, 1] and place in (below, below[::-1])
+    row -= moved
+    after = []
+    for (r, c), a in zip(place, action, strict=True):
+        down, right = {0: (0, 0), 1: (-1, 0), 2: (0, 1), 3: (1, 0), 4: (0, -1)}[a]
+        to = [min(max(r + down, 0), 4), min(max(c + right, 0), 4)]
+        after.append([r, c] if to in ([row, column], [row, column + 1]) else to)
+    return after, [row, column], moved
+
+
+def test_heavy_box_moves_as_plain_python_says() -> None:
+    """Random games, and every position below the beam with all 25 pairs of actions."""
+    run = playouts(GAMES["heavy_box"], 25, 30)
+    for n in range(30):
+        place, beam = np.asarray(run.start.place)[n].tolist(), np.asarray(run.start.beam)[n].tolist()
+        assert all(cell not in ([3, beam[1]], [3, beam[1] + 1]) for cell in place)
+        for t in range(25):
+            for player in range(2):
+                view = np.zeros((5, 5, 5), np.float32)
+                view[tuple(place[player])][0] = view[tuple(place[1 - player])][1] = 1
+                view[beam[0], beam[1] : beam[1] + 2, 2] = 1
+                view[..., 3], view[..., 4] = 1 - t / 25, player
+                np.testing.assert_allclose(run.obs[t, n, player], view, atol=1e-6)
+            place, beam, moved = pushed(place, beam, run.action[t, n].tolist())
+            np.testing.assert_allclose(run.reward[t, n], [moved / 3] * 2, atol=1e-6)
+            if run.over[t, n]:
+                break
+        assert t == 24 or beam[0] == 0
+    states, joint, after, reward = all_steps_of_heavy_box()
+    rng = np.random.default_rng(0)
+    pushes = np.flatnonzero((reward > 0).any(1))
+    for i in [*pushes, *rng.integers(0, len(states), 200)]:
+        for j, action in enumerate(joint):
+            place, beam, moved = pushed(states[i, :4].reshape(2, 2).tolist(), states[i, 4:].tolist(), action.tolist())
+            assert after[i, j].tolist() == [*place[0], *place[1], *beam]
+            assert reward[i, j] == pytest.approx(moved / 3)
+
+
+@functools.cache
+def all_steps_of_heavy_box() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Positions `[S, 6]` (cells of both players, beam), the 25 pairs of actions, where each leads `[S, 25, 6]`, its reward."""
+    game = HeavyBox()
+    cells, beams = list(itertools.product(range(5), repeat=2)), list(itertools.product((1, 2, 3), range(4)))
+    states = np.array([
+        (*a, *b, *beam) for a in cells for b in cells for beam in beams
+        if not {a, b} & {beam, (beam[0], beam[1] + 1)}
+    ])  # fmt: skip
+    joint = np.array(list(itertools.product(range(5), repeat=2)))
+
+    @jax.jit
+    def step(row: jax.Array, action: jax.Array) -> Any:
+        state = HeavyBoxState(row[:4].reshape(2, 2), row[4:], jnp.zeros((), jnp.int32))
+        _, after, reward, _, _ = game.step_env(jax.random.key(0), state, action, game.default_params)
+        return jnp.concatenate([after.place.reshape(-1), after.beam]), reward
+
+    after, reward = jax.vmap(jax.vmap(step, (None, 0)), (0, None))(jnp.asarray(states), jnp.asarray(joint))
+    assert (reward[..., 0] == reward[..., 1]).all()
+    return states, joint, np.asarray(after), np.asarray(reward[..., 0])
+
+
+def values_of_heavy_box(partner: np.ndarray | None, steps: int = 25) -> np.ndarray:
+    """Best return from every position in `steps` steps, f64 `[S]`, with a partner that takes its five actions with these
+    probabilities, or (None) with the best partner."""
+    states, _, after, reward = all_steps_of_heavy_box()
+    index = {tuple(row): i for i, row in enumerate(states.tolist())}
+    to = np.array([[index.get(tuple(row), -1) for row in rows] for rows in after.tolist()])  # -1: the beam has arrived
+    value = np.zeros(len(states) + 1)
+    for _ in range(steps):
+        each = (reward + value[to]).reshape(-1, 5, 5)
+        value[:-1] = each.max((1, 2)) if partner is None else (each @ partner).max(1)
+    return value[:-1]
+
+
+def test_one_player_alone_gets_nothing_in_heavy_box_and_two_always_push_it_home() -> None:
+    """By enumeration of all positions and dynamic programming over all 25 steps."""
+    states, joint, _, reward = all_steps_of_heavy_box()
+    assert (reward[:, (joint != 1).any(1)] == 0).all()  # only if both go up
+    for partner in ([1, 0, 0, 0, 0], [0, 0, 0.5, 0, 0.5]):  # idle, or wandering to the sides
+        assert (values_of_heavy_box(np.array(partner)) == 0).all()
+    starts = states[:, 4] == 3
+    np.testing.assert_allclose(values_of_heavy_box(None)[starts], 1.0)
+    with_random = values_of_heavy_box(np.full(5, 0.2))[starts].mean()
+    assert with_random == pytest.approx(RANDOM_PARTNER, abs=5e-4)
 
 
 def painted_by(place: list[list[int]], paint: dict[tuple[int, int], int]) -> None:
@@ -221,7 +341,7 @@ def test_territory_is_painted_as_plain_python_says() -> None:
 
 @pytest.mark.slow
 def test_games_are_made_by_id_and_drawn() -> None:
-    for name in ("TicTacToe-v0", "ConnectFour-v0", "Territory-v0"):
+    for name in ("TicTacToe-v0", "ConnectFour-v0", "Territory-v0", "HeavyBox-v0"):
         game, params = make_env(name)
         assert game.name == name
         _, state = game.reset_env(jax.random.key(0), params)

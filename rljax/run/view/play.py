@@ -11,7 +11,11 @@ import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.versus import Player
+from rljax.core.spaces import Box, Dict, Discrete, Space, as_space, head_sizes
+from rljax.core.versus import Player, seat_player
+
+Ask = Callable[[str], str]
+Say = Callable[[str], None]
 
 
 def play(
@@ -21,10 +25,12 @@ def play(
     *,
     seat: int,
     key: jax.Array,
-    ask: Callable[[str], str] = input,
-    say: Callable[[str], None] = print,
+    ask: Ask = input,
+    say: Say = print,
 ) -> float | None:
     """Play one game. A wrong answer is asked for again; "quit", or the end of the input, ends the game.
+
+    The heads of a composite action are asked for one after the other, and numbers of a Box are typed in one line.
 
     Args:
         game: a game of any number of players.
@@ -39,34 +45,51 @@ def play(
         The person's return; None if the person quit.
     """
     check_seat(game, seat)
-    names = game.action_names(params)
+    names, space = game.action_names(params), as_space(game.action_space(params))
     reset_key, key = jax.random.split(key)
     obs, state = jax.jit(game.reset_env)(reset_key, params)
     look = jax.jit(lambda s: (game.to_move(s), game.action_mask(s, params)))
-    choose, step = jax.jit(opponent), jax.jit(lambda k, s, a: game.step_env(k, s, a, params))
-    total, over = 0.0, False
+    seated = seat_player(opponent, game, params)
+    carry = jax.jit(seated.initial)(state, obs)
+    choose, step = jax.jit(seated.act), jax.jit(lambda k, s, a: game.step_env(k, s, a, params))
+    returns, over = np.zeros(game.num_players), False
     while not over:
         key, act_key, step_key = jax.random.split(key, 3)
-        moves, mask = (np.asarray(x) for x in look(state))
-        action = np.array(choose(act_key, state, obs, jnp.asarray(mask)))
+        moves, mask = jax.tree.map(np.asarray, look(state))
+        action, carry = choose(act_key, state, obs, mask, carry)
+        action = jax.tree.map(np.array, action)
         if moves[seat]:
             say(game.text(state, params, seat))
-            chosen = _ask_action(names, mask[seat], ask, say)
+            chosen = _ask_action(space, names, None if mask is None else mask[seat], ask, say)
             if chosen is None:
                 say("you left the game")
                 return None
-            action[seat] = chosen
+            for leaf, part in zip(jax.tree.leaves(action), jax.tree.leaves(chosen), strict=True):
+                leaf[seat] = part
         for other in np.flatnonzero(moves):
             if other != seat:
                 who = "the agent" if game.num_players == 2 else f"player {other}"
-                say(f"{who} chooses {names[action[other]]}{' (at the same time)' if moves[seat] else ''}")
-        obs, state, reward, terminated, _ = step(step_key, state, jnp.asarray(action))
-        total += float(reward[seat])
+                what = _describe(space, names, jax.tree.map(lambda x: x[other], action))  # noqa: B023
+                say(f"{who} chooses {what}{' (at the same time)' if moves[seat] else ''}")
+        obs, state, reward, terminated, _ = step(step_key, state, jax.tree.map(jnp.asarray, action))
+        returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     say(game.text(state, params, seat))
-    result = "you win" if total > 0 else "you lose" if total < 0 else "a draw"
-    say(f"{result}: {total:+g}")
-    return total
+    say(f"{_result(game, returns, seat)}: {returns[seat]:+g}")
+    return float(returns[seat])
+
+
+def _result(game: Game, returns: np.ndarray, seat: int) -> str:
+    """Return the result of a finished game in words: by sign against one other team, by place against several."""
+    if game.num_teams == 1:
+        return "your team gets"
+    if game.num_teams == 2:
+        return "you win" if returns[seat] > 0 else "you lose" if returns[seat] < 0 else "a draw"
+    teams = np.array(game.teams)
+    of_team = np.array([returns[teams == team].mean() for team in range(game.num_teams)])
+    own = of_team[teams[seat]]
+    shared = " (shared)" if (of_team == own).sum() > 1 else ""
+    return f"you have place {1 + (of_team > own).sum()} of {game.num_teams}{shared}"
 
 
 def check_seat(game: Game, seat: int) -> None:
@@ -76,17 +99,84 @@ def check_seat(game: Game, seat: int) -> None:
         raise ConfigError(f"seat = {seat}: expected {seats}")
 
 
-def _ask_action(names: tuple[str, ...], mask: np.ndarray, ask: Callable[[str], str], say: Callable[[str], None]) -> int | None:
-    """Ask for an action and return its number; None to quit."""
+def _ask_action(space: Space, names: tuple[str, ...], mask: np.ndarray | None, ask: Ask, say: Say) -> Any:
+    """Ask for an action of one player; None to quit."""
+    if isinstance(space, Box):
+        return _ask_numbers(space, ask, say)
+    sizes = head_sizes(space)
+    assert sizes is not None
+    assert mask is not None
+    legal, picks, start = mask if mask.ndim == 1 else np.diagonal(mask), [], 0
+    for label, size in zip(_labels(space), sizes, strict=True):
+        part = slice(start, start + size)
+        pick = _ask_choice(label, names[part], legal[part], ask, say)
+        if pick is None:
+            return None
+        picks.append(pick)
+        # What a head may choose can depend on earlier heads.
+        legal = legal if mask.ndim == 1 else legal & mask[start + pick]
+        start += size
+    if isinstance(space, Dict):
+        return dict(zip(space.spaces, picks, strict=True))
+    return picks[0] if isinstance(space, Discrete) else np.array(picks)
+
+
+def _labels(space: Space) -> list[str]:
+    """Return what to ask for at each head: its name, or its number from 1."""
+    if isinstance(space, Dict):
+        return list(space.spaces)
+    count = len(head_sizes(space) or ())
+    return ["your move"] if count == 1 else [f"your move, part {i + 1} of {count}" for i in range(count)]
+
+
+def _describe(space: Space, names: tuple[str, ...], action: Any) -> str:
+    """Return an action of one player as text."""
+    sizes = head_sizes(space)
+    if sizes is None:
+        return " ".join(f"{x:g}" for x in np.ravel(action))
+    picks = [action[name] for name in space.spaces] if isinstance(space, Dict) else np.ravel(action)
+    starts = np.cumsum((0, *sizes[:-1]))
+    told = [names[start + int(pick)] for start, pick in zip(starts, picks, strict=True)]
+    if isinstance(space, Dict):
+        told = [f"{name} {what}" for name, what in zip(space.spaces, told, strict=True)]
+    return ", ".join(told)
+
+
+def _ask_line(prompt: str, ask: Ask) -> str | None:
+    """Ask for a line; None to quit."""
+    try:
+        answer = ask(prompt).strip().lower()
+    except EOFError:
+        return None
+    return None if answer in ("quit", "q") else answer
+
+
+def _ask_choice(label: str, names: tuple[str, ...], mask: np.ndarray, ask: Ask, say: Say) -> int | None:
+    """Ask for one of several names and return its number; None to quit."""
     legal = [name for name, allowed in zip(names, mask, strict=True) if allowed]
     shown = " ".join(legal) if len(legal) <= 20 else f"{legal[0]} ... {legal[-1]}"
     while True:
-        try:
-            answer = ask(f"your move ({shown}, or quit): ").strip().lower()
-        except EOFError:
-            return None
-        if answer in ("quit", "q"):
+        answer = _ask_line(f"{label} ({shown}, or quit): ", ask)
+        if answer is None:
             return None
         if answer in legal:
             return names.index(answer)
         say(f"'{answer}' is {'not legal here' if answer in names else 'not a move'}: expected {shown}")
+
+
+def _ask_numbers(space: Box, ask: Ask, say: Say) -> np.ndarray | None:
+    """Ask for the numbers of a Box, separated by spaces; None to quit."""
+    count = max(space.flat_dim, 1)
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape).ravel() for bound in (space.low, space.high))
+    expected = f"{count} number{'s' if count > 1 else ''} from {low.min():g} to {high.max():g}"
+    while True:
+        answer = _ask_line(f"your move ({expected}, or quit): ", ask)
+        if answer is None:
+            return None
+        try:
+            numbers = np.array([float(word) for word in answer.replace(",", " ").split()], np.float32)
+        except ValueError:
+            numbers = np.zeros(0, np.float32)
+        if len(numbers) == count and ((numbers >= low) & (numbers <= high)).all():
+            return numbers.reshape(space.shape).astype(space.dtype)
+        say(f"'{answer}' is not a move: expected {expected}")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rljax.collect.environments import EVALUATION_OPPONENT
-from rljax.core.config import class_name
-from rljax.core.errors import printable
+from rljax.collect.environments import evaluation_opponent
+from rljax.core.config import Config, class_name
+from rljax.core.errors import ConfigError, printable
 from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
@@ -70,8 +70,9 @@ def show(
     if status.startswith("stopped"):
         # The command has a line of its own that is never broken, to be copied.
         console.print(_text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
-    if config.of_games:
-        console.print(_text(f"evaluated against {EVALUATION_OPPONENT}"))
+    opponent = _opponent(config)
+    if opponent is not None:
+        console.print(_text(f"evaluated against {opponent}"))
     if info.forked_from is not None:
         console.print(_text(f"forked from {info.forked_from['checkpoint']} at step {info.forked_from['step']:,}"), soft_wrap=True)
     for line in _changes(history):
@@ -213,6 +214,14 @@ def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[i
         for i in range(len(known)):
             table.add_row(str(i), _number(latest[i]), _number(best[i]))
         print_table(console, table)
+
+
+def _opponent(config: Config) -> str | None:
+    """Return whom a run is evaluated against, or None; a run whose game cannot be made here is shown without."""
+    try:
+        return evaluation_opponent(config)
+    except ConfigError:
+        return None
 
 
 def _checkpoints(folder: Path) -> list[_Checkpoint]:

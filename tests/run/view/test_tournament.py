@@ -27,7 +27,7 @@ from rljax.run.files.folder import Run
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import play
 from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, tournament
-from tests.collect.games.parade import Parade
+from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 from tests.run.tiny_runs import assert_refused
 
 GAME, PARAMS = make_env("BiasedRPS-v0")
@@ -262,6 +262,37 @@ def test_games_of_more_than_two_can_be_played_from_every_seat() -> None:
     assert all(line.split(" chooses ")[1].split(" (")[0] in names for line in others)
     with pytest.raises(rljax.ConfigError, match="seat = 4: expected 0 to 3"):
         play(game, params, random_player, seat=4, key=jax.random.key(2), ask=ask, say=said.append)
+
+
+@pytest.mark.parametrize(("space", "typed"), [("heads", 2), ("multi", 2), ("box", 1)])
+def test_a_person_types_the_heads_and_numbers_of_composite_actions(space: str, typed: int) -> None:
+    """Three players in turns; the agent has a memory for each seat, and the person gets what plain Python says."""
+    game = Parade((0, 1, 2), space, turns=True)
+    said: list[str] = []
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        if space == "box":
+            return ["1 9", "a", "2, 1.0"][(len(asked) - 1) % 3]
+        return prompt.partition("(")[2].split()[0].strip(",")  # the first legal one
+
+    result = play(game, game.default_params, counting(space, 1), seat=1, key=jax.random.key(0), ask=ask, say=said.append)
+    # The person moves at steps 1 and 4. A second head may not choose what the first has chosen; at odd times it is not 0.
+    own = {"box": [[2, 1], [2, 1]]}.get(space, [[1, 0], [0, 1]])
+    plain, moved, _ = plain_parade(game, lambda s, n: own[n] if s == 1 else plain_choice(space, 1, s, n))
+    assert moved[1] == 2
+    assert result == pytest.approx(plain[1])
+    assert len(asked) == (6 if space == "box" else 2 * typed)
+    labels = {"heads": ("word (1 2,", "number (0 2 3,"), "multi": ("part 1 of 2 (1 2,", "part 2 of 2 (0 2 3,")}
+    for label, prompt in zip(labels.get(space, ("2 numbers from 0 to 3",)), asked, strict=False):
+        assert label in prompt
+    heads = plain_choice(space, 1, 2, 0)
+    wanted = {"heads": f"word {heads[0]}, number {heads[1]}", "multi": f"{heads[0]}, {heads[1]}", "box": f"{heads[0]} {heads[1]}"}
+    assert f"player 2 chooses {wanted[space]}" in said
+    place = 1 + sum(other > plain[1] for other in plain)
+    assert said[-1].startswith(f"you have place {place} of 3")
+    assert play(game, game.default_params, random_player, seat=0, key=jax.random.key(0), ask=replies(), say=said.append) is None
 
 
 @pytest.mark.parametrize("name", ["NumberDuel-v0", "LeducPoker-v0", "BiasedRPS-v0", "Draft-v0", "ConnectFour-v0"])
