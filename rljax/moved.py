@@ -69,12 +69,16 @@ RENAMED = {
         "batch_major": "rljax.collect.streams:batch_major",
         "episode_starts": "rljax.collect.streams:episode_starts",
     },
-    "rljax.collect.games": {"seen_advantages": "rljax.collect.games.turns:turn_advantages"},
+    "rljax.collect.games": {
+        "seen_advantages": "rljax.collect.games.turns:turn_advantages",
+        "view_advantages": "rljax.collect.games.turns:turn_advantages",
+    },
     "rljax.collect.games.rollout": {
         "TurnAdvantages": "rljax.collect.games.turns:TurnAdvantages",
         "turn_advantages": "rljax.collect.games.turns:turn_advantages",
-        "view_advantages": "rljax.collect.games.turns:view_advantages",
+        "view_advantages": "rljax.collect.games.turns:turn_advantages",
     },
+    "rljax.collect.games.turns": {"view_advantages": "rljax.collect.games.turns:turn_advantages"},
 }
 """Names that have moved to another module, or have another name there, by the module that had them."""
 

@@ -15,8 +15,9 @@ One iteration is `impala_collect` then `impala_update`; both are public, so a us
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +33,12 @@ from rljax.algos.common.policy import (
     rollout_outputs,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.value_heads import HeadConfig, Heads, combined, head_settings, seat_of_heads
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
-from rljax.collect.streams import Streams, batch_major, episode_starts
+from rljax.collect.streams import Streams, batch_major, episode_starts, own_mean
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -47,14 +49,10 @@ from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
 
-@algorithm("impala")
-class ImpalaConfig(PolicyConfig):
-    """V-trace actor-critic. The weights of the losses are the paper's; the optimiser is Adam."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VtraceConfig(PolicyConfig):
+    """Fields of V-trace, for whatever learns by it."""
 
-    num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
-    num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
-    num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
-    learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
     rho_bar: float = leaf(
         default=1.0, doc="upper bound of the importance weights of value errors and of the policy gradient", gt=0
     )
@@ -64,6 +62,16 @@ class ImpalaConfig(PolicyConfig):
     off_policy_correction: bool = static(
         default=True, doc="whether to correct for an older policy; false treats every action as taken by the current policy"
     )
+
+
+@algorithm("impala")
+class ImpalaConfig(VtraceConfig):
+    """V-trace actor-critic. The weights of the losses are the paper's; the optimiser is Adam."""
+
+    num_steps: int = static(default=20, doc="steps per environment in one rollout", gt=0)
+    num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
+    num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
+    learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
 
     def check_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
@@ -101,6 +109,17 @@ class ImpalaRollout(NamedTuple):
     steps: Steps
     log_prob: jax.Array
     carry: Any = None
+
+
+class VtraceParts(Protocol):
+    """What `impala_loss` needs of an algorithm's parts."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def policy(self) -> Any: ...
+    @property
+    def head(self) -> ActionHead: ...
 
 
 LossFn = Callable[[ImpalaParts, Any, Streams], tuple[jax.Array, Metrics]]
@@ -218,21 +237,26 @@ def impala_update(
     return state, metrics | {"train/learning_rate": learning_rate}
 
 
-def impala_loss(parts: ImpalaParts, params: Any, streams: Streams) -> tuple[jax.Array, Metrics]:
+def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.Array, Metrics]:
     """Policy gradient, value loss and entropy bonus of V-trace (Espeholt et al., 2018, section 4.2), and with `upgo_coef` the
     upgoing policy gradient (Vinyals et al., 2019): rho_t (G_t - V(x_t)) grad log pi(a_t | x_t).
 
-    Targets and advantages are constants; their values are those of `params`.
+    Targets and advantages are constants; their values are those of `params`. With K value heads each has targets of its own, and the
+    policy follows the weighted sum of their advantages.
+
+    Args:
+        parts: `impala_parts`, or other parts with a policy, an action head and a configuration with V-trace's fields.
+        params: parameters of the policy.
+        streams: `[T, S, ...]`, with `next_obs`, or with `follows` of seats that take turns.
 
     Returns:
         The loss f32 [], and metrics. `train/mean_rho` is the mean of the clipped ratios of `params` to the policy that acted,
         `train/rho_clip_fraction` the share of those clipped, `train/approx_kl` the mean of (ratio - 1) - log ratio.
     """
-    if streams.own is not None or streams.seat is not None:
-        raise ConfigError("streams: V-trace takes streams of environments, without own steps and seats")
-    config = parts.config
-    outputs, value, carry = policy_unroll(parts, params, streams.obs, streams.carry, streams.begins)
-    _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, streams.next_obs, carry)))
+    config, own = parts.config, streams.own
+    heads = trace_settings(config)
+    outputs, value, carry = policy_unroll(parts, params, streams.obs, streams.carry, streams.begins, streams.seat)
+    next_value, seat = _next_values(parts, params, streams, value, carry), _traced_seat(streams, value)
     distribution = parts.head.distribution(outputs, streams.mask)
     log_prob = distribution.log_prob(streams.action)
 
@@ -241,37 +265,64 @@ def impala_loss(parts: ImpalaParts, params: Any, streams: Streams) -> tuple[jax.
     used_log_rho = log_rho if config.off_policy_correction else jnp.zeros_like(log_rho)
     baseline = jax.lax.stop_gradient(value)
     ends = (streams.terminated, streams.truncated)
-    target, advantage = vtrace(
+    of_heads = used_log_rho if value.ndim == log_rho.ndim else jnp.broadcast_to(used_log_rho[..., None], value.shape)
+    target, advantages = vtrace(
         streams.reward,
         baseline,
         next_value,
         *ends,
-        used_log_rho,
-        config.gamma,
+        of_heads,
+        heads.gamma,
         config.rho_bar,
         config.c_bar,
-        config.vtrace_lambda,
+        heads.gae_lambda,
+        seat,
     )
-    policy_loss = -jnp.mean(advantage * log_prob)
-    value_loss = 0.5 * jnp.mean(jnp.square(value - target))
-    entropy = jnp.mean(parts.head.entropy(distribution, streams.action))
+    policy_loss = -own_mean(combined(heads, advantages) * log_prob, own)
+    own_of_heads = own if own is None or value.ndim == own.ndim else own[..., None]
+    value_loss = jnp.sum(0.5 * own_mean(jnp.square(value - target), own_of_heads, tuple(range(log_rho.ndim))))
+    entropy = own_mean(parts.head.entropy(distribution, streams.action), own)
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     metrics = {
         "train/policy_loss": policy_loss,
         "train/value_loss": value_loss,
         "train/entropy": entropy,
-        "train/value": jnp.mean(value),
-        "train/explained_variance": explained_variance(target, baseline),
-        "train/mean_rho": jnp.mean(jnp.minimum(config.rho_bar, ratio)),
-        "train/rho_clip_fraction": jnp.mean(ratio > config.rho_bar, dtype=jnp.float32),
-        "train/approx_kl": jnp.mean(ratio - 1.0 - log_rho),
+        "train/value": own_mean(combined(heads, value), own),
+        "train/explained_variance": explained_variance(combined(heads, target), combined(heads, baseline), own),
+        "train/mean_rho": own_mean(jnp.minimum(config.rho_bar, ratio), own),
+        "train/rho_clip_fraction": own_mean((ratio > config.rho_bar).astype(jnp.float32), own),
+        "train/approx_kl": own_mean(ratio - 1.0 - log_rho, own),
     }
     if config.upgo_coef is not None:
         rho = jnp.minimum(config.rho_bar, importance_ratio(used_log_rho))
-        upgoing = upgo(streams.reward, baseline, next_value, *ends, config.gamma) - baseline
-        metrics["train/upgo_loss"] = -jnp.mean(rho * upgoing * log_prob)
+        returns = upgo(streams.reward, baseline, next_value, *ends, heads.gamma, seat)
+        metrics["train/upgo_loss"] = -own_mean(rho * combined(heads, returns - baseline) * log_prob, own)
         loss += config.upgo_coef * metrics["train/upgo_loss"]
     return loss, metrics
+
+
+def trace_settings(config: VtraceConfig) -> Heads:
+    """Discounts, trace decays and weights of the value heads; the trace decay is `vtrace_lambda`, unless heads have their own."""
+    if not isinstance(config, HeadConfig):
+        return Heads(config.gamma, config.vtrace_lambda, 1.0)
+    return head_settings(config.replace(gae_lambda=config.vtrace_lambda))
+
+
+def _next_values(parts: VtraceParts, params: Any, streams: Streams, value: jax.Array, carry: Any) -> jax.Array:
+    """Return the values of what the steps led to, shape of `value`; no gradient flows through them."""
+    if streams.follows is None:
+        _, next_value, _ = policy_and_value(parts, *jax.lax.stop_gradient((params, streams.next_obs, carry)))
+        return next_value
+    index = streams.follows.reshape(*streams.follows.shape, *(1,) * (value.ndim - streams.follows.ndim))
+    return jax.lax.stop_gradient(jnp.take_along_axis(value, index, axis=0))
+
+
+def _traced_seat(streams: Streams, value: jax.Array) -> jax.Array | None:
+    """Return the seats that traces follow; the last of steps with `follows` is there for its value only, so it is nobody's."""
+    seat = streams.seat
+    if seat is not None and streams.follows is not None:
+        seat = seat.at[-1].set(False)
+    return seat_of_heads(seat, value)
 
 
 def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:

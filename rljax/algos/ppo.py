@@ -28,13 +28,13 @@ from rljax.algos.common.policy import (
     rollout_outputs,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs
-from rljax.algos.common.value_heads import HeadConfig, combined, head_names, head_settings, info_keys, num_values, reward_streams
+from rljax.algos.common.value_heads import HeadConfig, combined, head_names, head_settings, info_keys, num_values, reward_streams, seat_of_heads
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance, gae, upgo
 from rljax.collect.rollout import Steps, episode_metrics
-from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_steps
+from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_mean, own_std, own_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -108,7 +108,8 @@ class Minibatch(NamedTuple):
     """B transitions, with advantages and value targets; `obs` is normalised already. Arrays are `[B, ...]`.
 
     Of a policy with memory they are B trajectories, `[T, B, ...]`; `begins` says where an episode does, and `carry [B, ...]` is
-    what is remembered before the first step. With several value heads `value` and `target` are `[..., K]`.
+    what is remembered before the first step (`seat` and `carry` are those of `Streams`). With several value heads `value` and
+    `target` are `[..., K]`. `own`, bool, says which steps count; None: all.
     """
 
     obs: Any
@@ -120,6 +121,8 @@ class Minibatch(NamedTuple):
     target: jax.Array
     begins: jax.Array | None = None
     carry: Any = None
+    seat: jax.Array | None = None
+    own: jax.Array | None = None
 
 
 LossFn = Callable[[PPOParts, Any, Minibatch], tuple[jax.Array, Metrics]]
@@ -246,20 +249,19 @@ def ppo_learn(
         key: random key.
         learning_rate: f32 [].
         loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
-        size: number of the learner's own steps to learn from; None: all steps.
+        size: number of the learner's own steps to learn from, drawn from all of them; None: all, weighted in the loss. A policy
+            with memory learns from whole streams, so it has no size.
 
     Returns:
         `(params, opt_state, metrics)`; the metrics are means over the gradient steps taken.
     """
     config, heads, has_memory = parts.config, head_settings(parts.config), streams.carry is not None
-    if streams.own is not None and (size is None or has_memory):
-        raise ConfigError("streams.own: needs a size, and a policy without memory")
     after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
-    advantages = _of_taken(streams.seat, gae(*after, heads.gamma, heads.gae_lambda, streams.seat))
+    seat = seat_of_heads(streams.seat, value)
+    advantages = gae(*after, heads.gamma, heads.gae_lambda, seat)
     target = advantages + value
     if config.upgo_coef is not None:
-        upgoing = _of_taken(streams.seat, upgo(*after, heads.gamma, streams.seat) - value)
-        advantages += config.upgo_coef * upgoing
+        advantages += config.upgo_coef * (upgo(*after, heads.gamma, seat) - value)
     batch = Minibatch(
         obs=streams.obs,
         action=streams.action,
@@ -270,22 +272,19 @@ def ppo_learn(
         target=target,
         begins=streams.begins,
         carry=streams.carry,
+        seat=streams.seat if has_memory else None,
+        own=streams.own,
     )
     batch = batch_major(batch) if has_memory else flat_steps(batch)
     if size is not None:
         key, own_key = jax.random.split(key)
-        batch = own_steps(batch, None if streams.own is None else streams.own.reshape(-1), own_key, size)
+        batch = own_steps(batch._replace(own=None), batch.own, own_key, size)
 
     def loss(parts: PPOParts, params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
         return (loss_fn or ppo_loss)(parts, params, batch_major(minibatch) if has_memory else minibatch)
 
     params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
-    return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value))
-
-
-def _of_taken(seat: jax.Array | None, x: jax.Array) -> jax.Array:
-    """Return `x` with 0 for steps that no seat took: nothing is learned from them."""
-    return x if seat is None else jnp.where(jnp.any(seat, axis=-1), x, 0.0)
+    return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value), batch.own)
 
 
 def ppo_gradient_steps(
@@ -326,9 +325,9 @@ def ppo_gradient_steps(
     )
 
 
-def value_metrics(target: jax.Array, value: jax.Array) -> Metrics:
-    """Return the mean predicted value, and the share of the targets' variance that the predictions explain."""
-    return {"train/value": jnp.mean(value), "train/explained_variance": explained_variance(target, value)}
+def value_metrics(target: jax.Array, value: jax.Array, own: jax.Array | None = None) -> Metrics:
+    """Return the mean predicted value, and the share of the targets' variance that the predictions explain, of one's own steps."""
+    return {"train/value": own_mean(value, own), "train/explained_variance": explained_variance(target, value, own)}
 
 
 def _approx_kl(metrics: Metrics) -> jax.Array:
@@ -349,36 +348,38 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
         (ratio - 1) - log ratio (Schulman, "Approximating KL divergence", 2020).
     """
     config = parts.config
-    outputs, value, _ = policy_unroll(parts, params, batch.obs, batch.carry, batch.begins)
+    outputs, value, _ = policy_unroll(parts, params, batch.obs, batch.carry, batch.begins, batch.seat)
+    own = batch.own
     distribution = parts.head.distribution(outputs, batch.mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     advantage = batch.advantage
     if config.normalize_advantages:
-        advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+        advantage = (advantage - own_mean(advantage, own)) / (own_std(advantage, own) + 1e-8)
 
     objective = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps) * advantage)
     if config.dual_clip is not None:
         objective = jnp.where(advantage < 0.0, jnp.maximum(objective, config.dual_clip * advantage), objective)
-    policy_loss = -jnp.mean(objective)
+    policy_loss = -own_mean(objective, own)
 
     squared_error = jnp.square(value - batch.target)
     if config.vf_clip_eps is not None:
         clipped = batch.value + jnp.clip(value - batch.value, -config.vf_clip_eps, config.vf_clip_eps)
         squared_error = jnp.maximum(squared_error, jnp.square(clipped - batch.target))
     # [] of one head, [K] of several: every head learns as if it were alone.
-    value_losses = 0.5 * jnp.mean(squared_error, axis=tuple(range(log_ratio.ndim)))
+    of_heads = own if own is None or squared_error.ndim == own.ndim else own[..., None]
+    value_losses = 0.5 * own_mean(squared_error, of_heads, tuple(range(log_ratio.ndim)))
     value_loss = jnp.sum(value_losses)
 
-    entropy = jnp.mean(parts.head.entropy(distribution, batch.action))
+    entropy = own_mean(parts.head.entropy(distribution, batch.action), own)
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-    of_heads = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
-    return loss, of_heads | {
+    by_name = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
+    return loss, by_name | {
         "train/policy_loss": policy_loss,
         "train/value_loss": value_loss,
         "train/entropy": entropy,
-        "train/approx_kl": jnp.mean(ratio - 1.0 - log_ratio),
-        "train/clip_fraction": jnp.mean(jnp.abs(ratio - 1.0) > config.clip_eps, dtype=jnp.float32),
+        "train/approx_kl": own_mean(ratio - 1.0 - log_ratio, own),
+        "train/clip_fraction": own_mean((jnp.abs(ratio - 1.0) > config.clip_eps).astype(jnp.float32), own),
     }
 
 

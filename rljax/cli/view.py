@@ -74,7 +74,8 @@ def tournament(options: Tournament) -> None:
     )
     rating, low, high = (np.asarray(x) for x in standings.ratings)
     width = max(len(name) for name in standings.names)
-    print(f"\n{'':{width}}  rating      95 %         won   lost  drawn")
+    won = "won   lost  drawn" if standings.teams == 2 else "ahead behind equal"
+    print(f"\n{'':{width}}  rating      95 %         {won}")
     for i in np.argsort(-rating, kind="stable"):
         counts = (standings.wins[i].sum(), standings.wins[:, i].sum(), standings.draws[i].sum())
         interval = f"[{low[i]:5.0f}, {high[i]:5.0f}]"

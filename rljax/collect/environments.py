@@ -12,7 +12,8 @@ from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, as_space
+from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameOf, PlayerGroups
+from rljax.core.spaces import Dict, as_space
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import game_ids, resolve_env
@@ -30,7 +31,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.of_games:
         # Against EVALUATION_OPPONENT; the wrappers below are not for games.
         game, env_params = make_game(config)
-        return EpisodeStatistics(Versus(game)), env_params
+        return EpisodeStatistics(Versus(game, joint=False)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     if isinstance(env, Game):
         raise ConfigError(
@@ -56,22 +57,52 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     return EpisodeStatistics(env), env_params
 
 
-def make_game(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration, and its parameters.
+def make_base_game(config: Config) -> tuple[Game, Any]:
+    """Return the game of a configuration with its time limit and its own observations, and its parameters.
+
+    Players with configurations of their own can meet in it: each changes what it sees (see `player_view`).
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
-    env, env_params = resolve_env(config.env, config.env_params)
-    if not isinstance(env, Game):
-        raise ConfigError(f"env = {env.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    check_contract(env, env_params)
-    sizes = {env.teams.count(team) for team in env.teams}
-    if len(sizes) > 1 or len(set(env.teams)) < 2:
-        raise ConfigError(f"env = {env.name!r}: has teams {env.teams}, expected at least two, of one size")
-    if sizes != {1} and not isinstance(as_space(env.observation_space(env_params)), Box):
-        raise ConfigError(f"env = {env.name!r}: observations of teams of several are those of a Box in games")
-    return env, env_params
+    game, env_params = resolve_env(config.env, config.env_params)
+    if not isinstance(game, Game):
+        raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
+    check_contract(game, env_params)
+    if config.time_limit is not None:
+        game = GameOf(TimeLimit(game, config.time_limit))
+    return game, env_params
+
+
+def make_game(config: Config) -> tuple[Game, Any]:
+    """Return the game of a configuration, with what its fields change of observations and ends, and its parameters.
+
+    Raises:
+        ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
+    """
+    game, env_params = make_base_game(config)
+    if config.flatten_observations:
+        game = FlattenPlayers(game)
+    if getattr(config, "central_critic", False):
+        if game.num_players < 2:
+            raise ConfigError(f"central_critic = true: {game.name} has one player, so there is nobody else to look at")
+        game = CentralCritic(game)
+    groups = player_groups(game, getattr(config, "weights", "shared"))
+    if max(groups):
+        game = PlayerGroups(game, groups)
+    return game, env_params
+
+
+def player_groups(game: Game, weights: str) -> tuple[int, ...]:
+    """Return the group of each player, whose members share their parameters, numbered from 0.
+
+    Args:
+        game: the game.
+        weights: "shared" (one group), "team", "role" or "player".
+    """
+    players = game.num_players
+    groups = {"shared": (0,) * players, "team": game.teams, "role": game.roles, "player": tuple(range(players))}
+    return groups[weights]
 
 
 def make_training_env(config: Config) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from rljax.core.environment import action_mask_of, plays_greedily, step_and_rese
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
+from rljax.core.versus import advance_carry
 
 MAX_EVALUATION_STEPS = 27_000
 """Largest number of steps of an evaluated episode; a longer one is cut and counts with its return so far. This is Atari's limit
@@ -96,14 +97,15 @@ def play_episodes(
         time, env_state, obs, carry, prints, results = loop
         act_key, env_key = jax.random.split(jax.random.fold_in(loop_key, time))
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
-        action, carry = agent.act(state, obs, carry, act_key, greedy, mask)
+        action, after = agent.act(state, obs, carry, act_key, greedy, mask)
+        carry = advance_carry(jax.vmap(env.env.own_moves)(env_state.env_state), carry, after) if games else after
         keys = draw(jax.random.split, env_key, (num_episodes, 2))
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
             lambda k, s, a: step_and_reset(env, k[0], k[1], s, a, env_params)
         )(keys, env_state, action)
         if games:
-            after = jax.vmap(lambda *x: fingerprint(*x[1:], after=x[0]))(prints, action, reward, info["final_observation"])
-            prints = jnp.where(results.ended[:, None], prints, after)
+            longer = jax.vmap(lambda *x: fingerprint(*x[1:], after=x[0]))(prints, action, reward, info["final_observation"])
+            prints = jnp.where(results.ended[:, None], prints, longer)
         results = EpisodeResults(
             jnp.where(results.ended, results.returns, info["episode_return"]),
             jnp.where(results.ended, results.lengths, info["episode_length"]),

@@ -26,6 +26,7 @@ from rljax.collect.normalizers import (
     normalize_rewards,
     update_statistics,
 )
+from rljax.collect.streams import own_mean
 from rljax.core.agent import Metrics
 from rljax.core.environment import strong
 from rljax.core.errors import ConfigError, did_you_mean, shown
@@ -35,18 +36,25 @@ from rljax.nn.spec import MAX_SIZE, SIZES_ALLOWED, are_sizes, is_size
 
 
 class IntrinsicUpdate(Protocol):
-    """`update(state, key, next_obs, done, entropy=None) -> (state, bonus, metrics)`: update with a rollout and return its
+    """`update(state, key, next_obs, done, entropy=None, own=None) -> (state, bonus, metrics)`: update with a rollout and return its
     bonuses.
 
     For T steps of N environments, `next_obs` is the tree of observations `[T, N, *obs_shape]` that each step led to, before any
     reset; `done`, bool `[T, N]`, whether the step ended its episode (terminated or truncated); and `entropy`, f32 `[T, N]`, the
-    entropy of a belief at `next_obs`, for bonuses that need it.
+    entropy of a belief at `next_obs`, for bonuses that need it. `own`, bool `[T, N]`, says which steps count as visits and are
+    learned from; None: all.
 
     The bonus is f32 `[T, N]`, without a coefficient. Metrics are f32 scalars; `train/intrinsic_reward` is the mean bonus.
     """
 
     def __call__(
-        self, state: Any, key: jax.Array, next_obs: Any, done: jax.Array, entropy: jax.Array | None = None
+        self,
+        state: Any,
+        key: jax.Array,
+        next_obs: Any,
+        done: jax.Array,
+        entropy: jax.Array | None = None,
+        own: jax.Array | None = None,
     ) -> tuple[Any, jax.Array, Metrics]: ...
 
 
@@ -88,16 +96,22 @@ def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intri
         return CountState(jnp.zeros(bins))
 
     def update(
-        state: CountState, key: jax.Array, next_obs: Any, done: jax.Array, entropy: jax.Array | None = None
+        state: CountState,
+        key: jax.Array,
+        next_obs: Any,
+        done: jax.Array,
+        entropy: jax.Array | None = None,
+        own: jax.Array | None = None,
     ) -> tuple[CountState, jax.Array, Metrics]:
         del key, entropy
         # Round half up: rounding half to even would make every other state wider than the next.
         cells = jnp.floor(_flat(next_obs, done.shape) / resolution + 0.5)
         # The cast of a number beyond i32 depends on the device.
         index = hash_cells(jnp.clip(cells, -(2.0**30), 2.0**30).astype(jnp.int32)) & np.uint32(bins - 1)
-        counts = state.counts.at[index].add(1.0)
-        bonus = jax.lax.rsqrt(counts[index]).reshape(done.shape)
-        return CountState(counts), bonus, {"train/intrinsic_reward": jnp.mean(bonus)}
+        counts = state.counts.at[index].add(1.0 if own is None else own.reshape(-1).astype(jnp.float32))
+        # A state that only others have visited has no count yet.
+        bonus = jax.lax.rsqrt(counts[index] if own is None else jnp.maximum(counts[index], 1.0)).reshape(done.shape)
+        return CountState(counts), bonus, {"train/intrinsic_reward": own_mean(bonus, own)}
 
     return Intrinsic(init, update)
 
@@ -171,7 +185,12 @@ def random_network_distillation(
         )
 
     def update(
-        state: DistillationState, key: jax.Array, next_obs: Any, done: jax.Array, entropy: jax.Array | None = None
+        state: DistillationState,
+        key: jax.Array,
+        next_obs: Any,
+        done: jax.Array,
+        entropy: jax.Array | None = None,
+        own: jax.Array | None = None,
     ) -> tuple[DistillationState, jax.Array, Metrics]:
         del entropy
         flat = _flat(next_obs, done.shape)
@@ -184,16 +203,16 @@ def random_network_distillation(
         # The return of bonuses continues across the ends of episodes (section 2.3).
         reward_statistics, bonus = normalize_rewards(state.reward_statistics, error, jnp.zeros_like(done), gamma)
 
-        def loss_fn(params: Any, batch: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Metrics]:
-            x, target = batch
-            return jnp.mean(jnp.square(_features(network, params, x) - target)), {}
+        def loss_fn(params: Any, batch: tuple[Any, ...]) -> tuple[jax.Array, Metrics]:
+            x, target, own = batch
+            return own_mean(jnp.square(_features(network, params, x) - target), own), {}
 
         params, opt_state, metrics = minibatch_steps(
             loss_fn,
             optimizer,
             state.params,
             state.opt_state,
-            (x, target),
+            (x, target, None if own is None else own.reshape(-1, 1)),
             key,
             num_epochs=1,
             num_minibatches=num_minibatches,
@@ -206,8 +225,8 @@ def random_network_distillation(
             state,
             bonus,
             {
-                "train/intrinsic_reward": jnp.mean(bonus),
-                "train/intrinsic_error": jnp.mean(error),
+                "train/intrinsic_reward": own_mean(bonus, own),
+                "train/intrinsic_error": own_mean(error, own),
                 "train/intrinsic_grad_norm": metrics["train/grad_norm"],
             },
         )
@@ -258,7 +277,12 @@ def entropy_reduction_bonus() -> Intrinsic:
         return EntropyState(jnp.full(num_envs, NO_ENTROPY, jnp.float32))
 
     def update(
-        state: EntropyState, key: jax.Array, next_obs: Any, done: jax.Array, entropy: jax.Array | None = None
+        state: EntropyState,
+        key: jax.Array,
+        next_obs: Any,
+        done: jax.Array,
+        entropy: jax.Array | None = None,
+        own: jax.Array | None = None,
     ) -> tuple[EntropyState, jax.Array, Metrics]:
         del key, next_obs
         if entropy is None:
@@ -266,7 +290,7 @@ def entropy_reduction_bonus() -> Intrinsic:
                 "intrinsic.type = 'entropy_reduction': needs info['belief_entropy'] at each step, and this environment has none"
             )
         bonus, last = entropy_reduction(entropy, done, state.previous)
-        return EntropyState(last), bonus, {"train/intrinsic_reward": jnp.mean(bonus)}
+        return EntropyState(last), bonus, {"train/intrinsic_reward": own_mean(bonus, own)}
 
     return Intrinsic(init, update)
 

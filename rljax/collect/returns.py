@@ -8,6 +8,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rljax.collect.streams import own_mean, own_std
+
 
 def gae(
     reward: jax.Array,
@@ -39,7 +41,7 @@ def gae(
             next one of its seat, and passes over steps of nobody. None: every step follows the one before.
 
     Returns:
-        Advantages f32 `[T, ...]`; the value targets are `advantages + value`.
+        Advantages f32 `[T, ...]`, 0 for steps of nobody; the value targets are `advantages + value`.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated])
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
@@ -47,7 +49,7 @@ def gae(
 
     def backward(after: jax.Array, step: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
         delta_t, decay_t, seat_t = step
-        advantage = delta_t + decay_t * _of_seat(after, seat_t)
+        advantage = _if_taken(seat_t, delta_t + decay_t * _of_seat(after, seat_t), 0.0)
         return _with_seat(after, seat_t, advantage), advantage
 
     after = jnp.zeros(delta.shape[1:] if seat is None else seat.shape[1:], delta.dtype)
@@ -64,9 +66,19 @@ def _with_seat(x: jax.Array, seat: jax.Array | None, now: jax.Array) -> jax.Arra
     return now if seat is None else jnp.where(seat, now[..., None], x)
 
 
-def explained_variance(target: jax.Array, prediction: jax.Array) -> jax.Array:
-    """Return the share of the targets' variance that the predictions explain, f32 []: 1 is all, 0 none."""
-    return 1.0 - jnp.var(target - prediction) / (jnp.var(target) + 1e-8)
+def _if_taken(seat: jax.Array | None, x: jax.Array, otherwise: jax.Array | float) -> jax.Array:
+    """Return `x`, but `otherwise` for steps of nobody."""
+    return x if seat is None else jnp.where(jnp.any(seat, axis=-1), x, otherwise)
+
+
+def explained_variance(target: jax.Array, prediction: jax.Array, own: jax.Array | None = None) -> jax.Array:
+    """Return the share of the targets' variance that the predictions explain, f32 []: 1 is all, 0 none.
+
+    `own`, bool of the same shape, says which steps count; None: all.
+    """
+    if own is None:
+        return 1.0 - jnp.var(target - prediction) / (jnp.var(target) + 1e-8)
+    return 1.0 - jnp.square(own_std(target - prediction, own)) / (jnp.square(own_std(target, own)) + 1e-8)
 
 
 def vtrace(
@@ -80,6 +92,7 @@ def vtrace(
     rho_bar: float | jax.Array = 1.0,
     c_bar: float | jax.Array = 1.0,
     vtrace_lambda: float | jax.Array = 1.0,
+    seat: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return V-trace targets and policy gradient advantages (Espeholt et al., 2018, eq. 1 and section 4.2), with terminations and
     truncations separate as in `gae`.
@@ -103,9 +116,10 @@ def vtrace(
         rho_bar: bound of the weights of the errors; it decides whose value the targets estimate (pi's if it is infinite).
         c_bar: bound of the weights of the traces; it decides how fast the errors of later steps fade.
         vtrace_lambda: trace decay, 1 in the paper (its remark 2 has others).
+        seat: which of P seats takes the step, one-hot bool `[T, ..., P]`, as in `gae`; None: one seat.
 
     Returns:
-        `(target vs, advantage)`, f32 `[T, ...]`. Gradients flow through both: stop them.
+        `(target vs, advantage)`, f32 `[T, ...]`; the value and 0 for steps of nobody. Gradients flow through both: stop them.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated, log_rho])
     # Select instead of multiplying by 0: at a termination, next_value must not count even if it is not finite.
@@ -117,13 +131,16 @@ def vtrace(
     continues = 1.0 - (terminated | truncated)
     decay = gamma * continues * vtrace_lambda * jnp.minimum(c_bar, ratio)
 
-    def backward(error: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        delta_t, decay_t = step
-        before = delta_t + decay_t * error
-        return before, (before, error)
+    def backward(errors: jax.Array, step: tuple[Any, ...]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        delta_t, decay_t, seat_t = step
+        following = _of_seat(errors, seat_t)
+        error = _if_taken(seat_t, delta_t + decay_t * following, 0.0)
+        return _with_seat(errors, seat_t, error), (error, following)
 
-    _, (error, next_error) = jax.lax.scan(backward, jnp.zeros_like(td_error[0]), (rho * td_error, decay), reverse=True)
-    return value + error, rho * (td_error + gamma * continues * next_error)
+    after = jnp.zeros(td_error.shape[1:] if seat is None else seat.shape[1:], td_error.dtype)
+    steps: tuple[Any, ...] = (rho * td_error, decay, seat)
+    _, (error, next_error) = jax.lax.scan(backward, after, steps, reverse=True)
+    return value + error, _if_taken(seat, rho * (td_error + gamma * continues * next_error), 0.0)
 
 
 def importance_ratio(log_rho: jax.Array) -> jax.Array:
@@ -157,7 +174,8 @@ def upgo(
         seat: which of P seats takes the step, one-hot bool `[T, ..., P]`, as in `gae`; None: one seat.
 
     Returns:
-        Returns f32 `[T, ...]`; the advantages are `returns - value`, weighted by the clipped ratio of the policies.
+        Returns f32 `[T, ...]`, the value for steps of nobody; the advantages are `returns - value`, weighted by the clipped ratio of
+        the policies.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated])
     next_value = jnp.where(terminated, 0.0, next_value)
@@ -175,7 +193,7 @@ def upgo(
     shape = reward.shape[1:] if seat is None else seat.shape[1:]
     after = (jnp.zeros(shape, reward.dtype), jnp.zeros(shape, bool))
     steps: tuple[Any, ...] = (reward, next_value, bootstrap, truncated, better, seat)
-    return jax.lax.scan(backward, after, steps, reverse=True)[1]
+    return _if_taken(seat, jax.lax.scan(backward, after, steps, reverse=True)[1], value)
 
 
 def q_lambda_returns(

@@ -30,6 +30,9 @@ class Streams(NamedTuple):
         carry: memory of the acting policy before the first step, `[S, ...]`; None without memory.
         own: whether the learner took the step and may learn from it, bool `[T, S]`; None: all steps.
         seat: seat that took the step, one-hot bool `[T, S, P]`; all False if the step is nobody's. None: one seat in each stream.
+            Each seat has its own memory: `carry` is then `[S, P, ...]`.
+        follows: index of the next step of the same seat, i32 `[T, S]`, in place of `next_obs`. The last step is then there for its
+            value only. None: see `next_obs`.
     """
 
     obs: Any
@@ -44,6 +47,51 @@ class Streams(NamedTuple):
     carry: Any = None
     own: jax.Array | None = None
     seat: jax.Array | None = None
+    follows: jax.Array | None = None
+
+
+def of_seat(tree: Any, seat: jax.Array | None) -> Any:
+    """Return the part `[N, ...]` of the seats that take the step, of leaves `[N, P, ...]`; the tree itself without seats.
+
+    Args:
+        tree: leaves `[N, P, ...]`.
+        seat: one-hot bool `[N, P]`; 0 or False is returned where it is False everywhere. None: without seats.
+    """
+    if seat is None:
+        return tree
+
+    def part(x: jax.Array) -> jax.Array:
+        # By a sum over the seats, which fuses where a gather would not.
+        which = seat.reshape(seat.shape + (1,) * (x.ndim - seat.ndim))
+        if x.dtype == jnp.bool_:
+            return jnp.any(x & which, axis=seat.ndim - 1)
+        return jnp.sum(jnp.where(which, x, 0), axis=seat.ndim - 1, dtype=x.dtype)
+
+    return jax.tree.map(part, tree)
+
+
+def with_seat(tree: Any, seat: jax.Array | None, now: Any) -> Any:
+    """Undo `of_seat`: return leaves `[N, P, ...]` of `tree` with those of `now`, `[N, ...]`, for the seats that take the step."""
+    if seat is None:
+        return now
+
+    def put(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(seat.reshape(seat.shape + (1,) * (x.ndim - seat.ndim)), jnp.expand_dims(y, seat.ndim - 1), x)
+
+    return jax.tree.map(put, tree, now)
+
+
+def own_mean(x: jax.Array, own: jax.Array | None, axis: tuple[int, ...] | None = None) -> jax.Array:
+    """Return the mean of `x` over the steps that count, bool `own` of a shape that broadcasts; 0 if there are none. None: all."""
+    if own is None:
+        return jnp.mean(x, axis=axis)
+    count = jnp.sum(jnp.broadcast_to(own, x.shape), axis=axis, dtype=jnp.float32)
+    return jnp.sum(jnp.where(own, x, 0.0), axis=axis) / jnp.maximum(count, 1.0)
+
+
+def own_std(x: jax.Array, own: jax.Array | None) -> jax.Array:
+    """Return the standard deviation of `x` over the steps that count, as in `own_mean`."""
+    return jnp.std(x) if own is None else jnp.sqrt(own_mean(jnp.square(x - own_mean(x, own)), own))
 
 
 def episode_starts(steps: Steps) -> jax.Array:

@@ -11,7 +11,7 @@ from jax.interpreters import partial_eval
 from rljax.core.environment import tree_where
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
-from rljax.core.versus import random_player
+from rljax.core.versus import random_actions
 
 
 def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
@@ -69,7 +69,7 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
     def play(key: jax.Array) -> jax.Array:
         def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
             act_key, step_key, reset_key = jax.random.split(key, 3)
-            action = random_player(act_key, state, None, game.action_mask(state, params))
+            action = random_actions(game, params, act_key, game.action_mask(state, params))
             keys = jax.random.split(step_key, num_keys)
             same = same_for_all_keys(game, params, keys, state, action)
             _, after, _, over, _ = game.step_env(keys[0], state, action, params)

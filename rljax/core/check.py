@@ -16,7 +16,7 @@ from rljax.core.environment import Environment, action_mask_of, strong, tree_whe
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.game import Game
 from rljax.core.memory import tree_bytes
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
+from rljax.core.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 
 NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
 
@@ -163,13 +163,13 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
         movers, gap = jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32)
         if is_game:
             moves = env.to_move(state)
-            action, stuck = jax.vmap(lambda m, u: _legal_action(space, m, u))(mask, noise)
+            action, stuck = jax.vmap(lambda m, u: legal_action(space, m, u))(mask, noise)
             stuck = stuck & moves[:, None]
             movers = jnp.sum(moves)
             gap = jnp.max(jnp.where(moves, waited, 0))
             waited = jnp.where(moves, 0, jnp.where(waited < 0, waited, waited + 1))
         else:
-            action, stuck = _legal_action(space, mask, noise)
+            action, stuck = legal_action(space, mask, noise)
         final, after, reward, terminated, _ = env.step_env(key, state, action, params)
         done = terminated | env.is_truncated(after, params)
         first, start = jax.tree.map(lambda x: x[time % NUM_STARTS], starts)
@@ -191,41 +191,6 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
     state = jax.tree.map(lambda x: x[-1], starts[1])
     waited = jnp.full(env.num_players if is_game else 1, -1)
     return jax.lax.scan(step, (state, waited), (jnp.arange(NUM_STEPS), keys, noise))[1]
-
-
-def _legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tuple[Any, jax.Array]:
-    """Return a random action that the mask allows, from noise f32 `[K]`, and whether each head has none, bool `[H]`."""
-    sizes = head_sizes(space)
-    if sizes is None:
-        return _scale_noise(space, noise), jnp.zeros(1, bool)
-    mask = jnp.ones(sum(sizes), bool) if mask is None else mask
-    legal, picks, stuck, start = mask if mask.ndim == 1 else jnp.diagonal(mask), [], [], 0
-    for size in sizes:
-        own = legal[start : start + size]
-        picks.append(jnp.argmax(jnp.where(own, noise[start : start + size], -1.0)).astype(jnp.int32))
-        stuck.append(~jnp.any(own))
-        legal = legal if mask.ndim == 1 else legal & mask[start + picks[-1]]
-        start += size
-    if isinstance(space, Dict):
-        return dict(zip(space.spaces, picks, strict=True)), jnp.stack(stuck)
-    return (picks[0] if isinstance(space, Discrete) else jnp.stack(picks)), jnp.stack(stuck)
-
-
-def _scale_noise(space: Any, noise: jax.Array) -> Any:
-    """Return an element of a Box or a Tuple; where a Box has no bound, within 1 of the other bound or of 0."""
-    if isinstance(space, Tuple):
-        parts = [as_space(part) for part in space.spaces]
-        ends = np.cumsum([part.flat_dim for part in parts])
-        pieces = zip(parts, jnp.split(noise, ends[:-1]), strict=True)
-        return tuple(_legal_action(part, None, piece)[0] for part, piece in pieces)
-    low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
-    # finfo.max stands for "no bound" in many environments.
-    no_low, no_high = low < -1e30, high > 1e30
-    low, high = (
-        jnp.where(no_low, jnp.where(no_high, -1.0, high - 1.0), low),
-        jnp.where(no_high, jnp.where(no_low, 1.0, low + 1.0), high),
-    )
-    return (low + noise.reshape(space.shape) * (high - low)).astype(space.dtype)
 
 
 def _arrays(label: str, obs: Any, space: Space) -> Iterator[tuple[str, Any, Any]]:

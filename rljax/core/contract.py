@@ -150,8 +150,9 @@ def check_contract(env: Any, params: Any) -> list[str]:
     action_space = _read_space(subject, "action_space", env.action_space, params)
     if isinstance(action_space, Dict) and head_sizes(action_space) is None:
         subject.refuse(f"a Dict as action_space takes at least one head, each Discrete: {action_space}")
-    if players is not None and not isinstance(action_space, Discrete):
-        subject.refuse(f"action_space is {type(action_space).__name__}, expected the Discrete of one player")
+    if players is not None and head_sizes(action_space) is None and not isinstance(action_space, Box):
+        expected = "a Box, or heads that are Discrete, for one player"
+        subject.refuse(f"action_space is {type(action_space).__name__}, expected {expected}")
     action = _trace(subject, "action_space", action_space.sample, key)
     action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
     stepped = ("obs", "state", "reward", "terminated", "info")
@@ -173,7 +174,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
         subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
     _check_metrics(subject, info.get(METRICS, {}))
     mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
-    if mask is not None or lead:
+    if mask is not None or (lead and not isinstance(action_space, Box)):
         _check_mask(subject, mask, action_space, lead)
     if players is not None:
         _check_players(subject, env, params, state, obs, players)
@@ -181,13 +182,16 @@ def check_contract(env: Any, params: Any) -> list[str]:
 
 
 def _num_players(subject: Subject, game: Game) -> int:
-    """Return the number of players P, after checking `num_players`, `teams` and `turn_gap`."""
-    players, teams, gap = (attribute(game, name) for name in ("num_players", "teams", "turn_gap"))
+    """Return the number of players P, after checking `num_players`, `teams`, `roles` and `turn_gap`."""
+    players, gap = (attribute(game, name) for name in ("num_players", "turn_gap"))
     if not _is_int(players) or players < 2:
         subject.refuse(f"num_players = {players!r}, expected a whole number of at least 2")
-    listed = isinstance(teams, (tuple, list)) and all(map(_is_int, teams))
-    if not listed or len(teams) != players or set(teams) != set(range(len(set(teams)))):
-        subject.refuse(f"teams = {teams!r}, expected the team of each of {players} players, counted from 0, such as (0, 1)")
+    for name, example in (("teams", tuple(range(players))), ("roles", (0,) * players)):
+        numbers = attribute(game, name)
+        listed = isinstance(numbers, (tuple, list)) and all(map(_is_int, numbers))
+        if not listed or len(numbers) != players or set(numbers) != set(range(len(set(numbers)))):
+            what = f"the {name[:-1]} of each of {players} players, counted from 0, such as {example}"
+            subject.refuse(f"{name} = {numbers!r}, expected {what}")
     if not _is_int(gap) or gap < 0:
         subject.refuse(f"turn_gap = {gap!r}, expected a whole number of at least 0")
     return int(players)
@@ -383,7 +387,7 @@ def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[in
             f"not {type(action_space).__name__}"
         )
     total = sum(sizes)
-    shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(total,), (total, total)]
+    shapes = [(*lead, total)] if isinstance(action_space, Discrete) else [(*lead, total), (*lead, total, total)]
     if not is_array(mask) or mask.dtype != jnp.bool_ or mask.shape not in shapes:
         wanted = [f"bool[{','.join(map(str, shape))}]" for shape in shapes]
         expected = wanted[0] + (f", or {wanted[1]} for pairs of heads" if len(wanted) > 1 else "")

@@ -8,20 +8,29 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environment import Environment
+from rljax.core.spaces import as_space, head_sizes
 
 
 class Game(Environment):
     """Base class of games: an `Environment` whose observations, actions and rewards have a leading axis of players.
 
-    `reset_env(key, params) -> (obs [P, ...], state)`; `step_env(key, state, action [P], params) -> (obs [P, ...], state,
-    reward f32 [P], terminated bool [], info)`. The spaces are those of one player. `action` has one action per player; those of
+    `reset_env(key, params) -> (obs [P, ...], state)`; `step_env(key, state, action [P, ...], params) -> (obs [P, ...], state,
+    reward f32 [P], terminated bool [], info)`. The spaces are those of one player, and any action space will do: `action` has its
+    elements with a leading axis of players, such as i32 `[P]` for Discrete and `{name: i32 [P]}` for named heads. Actions of
     players who are not to move are ignored. A player's observation must not contain what it must not know.
+
+    A player who drops out is not to move any more until the game is over. It should get no reward of its own afterwards; what its
+    team gets belongs to its last move.
 
     Attributes:
         num_players: number of players P.
-        teams: team of each player; teammates share their rewards. By default each player is its own team.
-        turn_gap: largest number of steps of others between two moves of a player in a game; 0 if all move at every step. If it
-            is not 0, exactly one player moves at each step. By default all others move once.
+        teams: team of each player, counted from 0; teams may differ in size, and if there is only one, all players cooperate.
+            By default each player is its own team. The result of a team is the mean of its players' returns.
+        roles: role of each player, counted from 0: players of one role do the same job, so they can share weights where roles
+            have weights of their own. By default all players have role 0.
+        turn_gap: largest number of steps of others between two moves of a player in a game; 0 if several may move at a step. If
+            it is not 0, exactly one player moves at each step. The default is 0 if all move at every step, else the number of
+            other players.
         hides_state: whether a part of the state is hidden from a player, such as another's cards. Searches see all of the
             state, so they refuse such games.
         step_is_random: whether `step_env` draws from its key (dice, cards that are turned over). Searches and exact trees need
@@ -40,16 +49,35 @@ class Game(Environment):
         return tuple(range(self.num_players))
 
     @property
+    def num_teams(self) -> int:
+        """Number of teams."""
+        return max(self.teams) + 1
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        return (0,) * self.num_players
+
+    @property
+    def all_move(self) -> bool:
+        """Whether all players move at every step: `to_move` is the default."""
+        return type(self).to_move is Game.to_move
+
+    @property
     def turn_gap(self) -> int:
-        return 0 if type(self).to_move is Game.to_move else self.num_players - 1
+        return 0 if self.all_move else self.num_players - 1
 
     def to_move(self, state: Any) -> jax.Array:
-        """Return which players move in the next step, bool `[P]`; all of them if moves are simultaneous."""
+        """Return which players move in the next step, bool `[P]`; by default all of them."""
         return jnp.ones(self.num_players, bool)
 
-    def action_mask(self, state: Any, params: Any) -> jax.Array:
-        """Return the legal actions of every player, bool `[P, A]`; all are legal for players who are not to move."""
-        return jnp.ones((self.num_players, self.action_space(params).n), bool)
+    def action_mask(self, state: Any, params: Any) -> Any:
+        """Return the legal actions of every player, bool `[P, A]`; all are legal for players who are not to move.
+
+        Several heads have masks as in `Environment.action_mask`, one for each player: bool `[P, A]`, or `[P, A, A]` if the
+        legal actions of a head depend on earlier heads. None for a Box.
+        """
+        sizes = head_sizes(as_space(self.action_space(params)))
+        return None if sizes is None else jnp.ones((self.num_players, sum(sizes)), bool)
 
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         """Return every state that `reset_env` may return, stacked `[N, ...]`, and their probabilities f32 `[N]`.
@@ -68,8 +96,9 @@ class Game(Environment):
         return str(jax.tree.map(lambda x: x[player], self.observe(state, params)))
 
     def action_names(self, params: Any) -> tuple[str, ...]:
-        """Return the text that a person types for each action; by default, its number."""
-        return tuple(str(i) for i in range(self.action_space(params).n))
+        """Return the text that a person types for each action, heads in order; by default, its number in its head."""
+        sizes = head_sizes(as_space(self.action_space(params))) or ()
+        return tuple(str(i) for size in sizes for i in range(size))
 
 
 def batch_players(tree: Any) -> Any:

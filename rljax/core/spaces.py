@@ -163,6 +163,50 @@ def action_heads(env: Any, env_params: Any) -> tuple[int, ...]:
     return head_sizes(as_space(env.action_space(env_params))) or ()
 
 
+def legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tuple[Any, jax.Array]:
+    """Return a random action that a mask allows, chosen uniformly in each head.
+
+    Args:
+        space: the action space.
+        mask: as from `Environment.action_mask`, bool `[A]` or `[A, A]`; None: everything is legal.
+        noise: random numbers, uniform in [0, 1), f32 `[space.flat_dim]`.
+
+    Returns:
+        The action, and whether each head has no legal action, bool `[H]`; its choice is then any.
+    """
+    sizes = head_sizes(space)
+    if sizes is None:
+        return _scale_noise(space, noise), jnp.zeros(1, bool)
+    mask = jnp.ones(sum(sizes), bool) if mask is None else mask
+    legal, picks, stuck, start = mask if mask.ndim == 1 else jnp.diagonal(mask), [], [], 0
+    for size in sizes:
+        own = legal[start : start + size]
+        picks.append(jnp.argmax(jnp.where(own, noise[start : start + size], -1.0)).astype(jnp.int32))
+        stuck.append(~jnp.any(own))
+        legal = legal if mask.ndim == 1 else legal & mask[start + picks[-1]]
+        start += size
+    if isinstance(space, Dict):
+        return dict(zip(space.spaces, picks, strict=True)), jnp.stack(stuck)
+    return (picks[0] if isinstance(space, Discrete) else jnp.stack(picks)), jnp.stack(stuck)
+
+
+def _scale_noise(space: Any, noise: jax.Array) -> Any:
+    """Return an element of a Box or a Tuple; where a Box has no bound, within 1 of the other bound or of 0."""
+    if isinstance(space, Tuple):
+        parts = [as_space(part) for part in space.spaces]
+        ends = np.cumsum([part.flat_dim for part in parts])
+        pieces = zip(parts, jnp.split(noise, ends[:-1]), strict=True)
+        return tuple(legal_action(part, None, piece)[0] for part, piece in pieces)
+    low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
+    # finfo.max stands for "no bound" in many environments.
+    no_low, no_high = low < -1e30, high > 1e30
+    low, high = (
+        jnp.where(no_low, jnp.where(no_high, -1.0, high - 1.0), low),
+        jnp.where(no_high, jnp.where(no_low, 1.0, low + 1.0), high),
+    )
+    return (low + noise.reshape(space.shape) * (high - low)).astype(space.dtype)
+
+
 def as_space(space: Any) -> Space:
     """Convert a space of rljax, gymnax or Gymnasium to one of rljax, by its attributes.
 

@@ -1,4 +1,4 @@
-"""A game as an environment of one agent: a policy that does not learn plays the others."""
+"""Players of games, and a game as an environment of one agent: a policy that does not learn plays the others."""
 
 from __future__ import annotations
 
@@ -10,17 +10,104 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.environment import strong, tree_where
-from rljax.core.spaces import Box, Discrete, MultiDiscrete, as_space
+from rljax.core.errors import ConfigError
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes, legal_action
 from rljax.core.wrappers import Wrapper
 
-Player = Callable[[jax.Array, Any, Any, jax.Array], jax.Array]
-"""Player of one game: `(key, state, obs [P, ...], mask bool [P, A]) -> action i32 [P]`. It returns an action for every seat, but
-only that of its own seat is used. Policies use `obs`, searches use `state`."""
+
+class Remembering(NamedTuple):
+    """Player with memory: `act(key, state, obs, mask, carry) -> (action, carry)`.
+
+    The carry is a tree of arrays `[P, ...]`, a part for each seat. A game begins with zeros, in the shapes that `act` returns if
+    its carry is None. The part of a seat advances only where the seat moves.
+    """
+
+    act: Callable[[jax.Array, Any, Any, Any, Any], tuple[Any, Any]]
+
+
+Player = Callable[[jax.Array, Any, Any, Any], Any] | Remembering
+"""Player of one game: `(key, state, obs [P, ...], mask bool [P, A]) -> action [P, ...]`, or `Remembering`. It returns an action
+for every seat, but only those of its own seats are used. Policies use `obs`, searches use `state`."""
 
 
 def random_player(key: jax.Array, _state: Any, _obs: Any, mask: jax.Array) -> jax.Array:
-    """Draw a legal action uniformly for every player."""
+    """Draw a legal action uniformly for every player. Where a game seats it, it draws from any action space."""
     return jnp.argmax(jnp.where(mask, jax.random.uniform(key, mask.shape), -1.0), axis=-1).astype(jnp.int32)
+
+
+def random_actions(game: Game, params: Any, key: jax.Array, mask: Any) -> Any:
+    """Draw a legal action for every player of a game, uniformly in each head or within the bounds of a Box, `[P, ...]`."""
+    space = as_space(game.action_space(params))
+    noise = jax.random.uniform(key, (game.num_players, space.flat_dim))
+    return jax.vmap(lambda m, u: legal_action(space, m, u)[0])(mask, noise)
+
+
+class Seated(NamedTuple):
+    """Player at the seats of a game: its carry when a game begins, `(state, obs) -> carry [P, ...]`, and its moves,
+    `(key, state, obs, mask, carry) -> (action [P, ...], carry)`."""
+
+    initial: Callable[[Any, Any], Any]
+    act: Callable[[jax.Array, Any, Any, Any, Any], tuple[Any, Any]]
+
+
+def seat_player(player: Player, game: Game, params: Any) -> Seated:
+    """Return a player, with or without memory, at the seats of a game.
+
+    Raises:
+        ConfigError: when it acts: its action or its carry has another structure or shape than expected.
+    """
+    players = game.num_players
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    wanted = jax.eval_shape(as_space(game.action_space(params)).sample, key)
+    wanted = jax.tree.map(lambda x: (players, *x.shape), wanted)
+
+    def choose(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
+        if isinstance(player, Remembering):
+            action, carry = player.act(key, state, obs, mask, carry)
+        elif player is random_player:
+            action = random_actions(game, params, key, mask)
+        else:
+            action = player(key, state, obs, mask)
+        found = jax.tree.map(jnp.shape, action)
+        if found != wanted:
+            raise ConfigError(f"a player of {game.name}: returned an action of shape {found}, expected {wanted}")
+        return action, carry
+
+    def initial(state: Any, obs: Any) -> Any:
+        mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
+        carry = jax.eval_shape(lambda k, s, o, m: choose(k, s, o, m, None)[1], key, state, obs, mask)
+        for leaf in jax.tree.leaves(carry):
+            if leaf.shape[:1] != (players,):
+                raise ConfigError(
+                    f"a player of {game.name}: its carry has an array of shape {leaf.shape}, expected a part for each of "
+                    f"{players} seats: ({players}, ...)"
+                )
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), carry)
+
+    def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
+        action, after = choose(key, state, obs, mask, carry)
+        before, now = (jax.tree.map(jnp.shape, x) for x in (carry, after))
+        if before != now:
+            raise ConfigError(f"a player of {game.name}: its carry changed from shape {before} to {now}")
+        return action, advance_carry(game.to_move(state), carry, after)
+
+    return Seated(initial, act)
+
+
+def advance_carry(moves: jax.Array, before: Any, after: Any) -> Any:
+    """Return the memory of players after a step: `after` for those who moved, `before` for all others.
+
+    Args:
+        moves: which players moved, bool `[...]`.
+        before: memory before the step, leaves `[..., *]`.
+        after: memory as if all had moved.
+    """
+
+    def chosen(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(moves.reshape(moves.shape + (1,) * (new.ndim - moves.ndim)), new, old)
+
+    return jax.tree.map(chosen, before, after)
 
 
 class VersusState(NamedTuple):
@@ -32,6 +119,7 @@ class VersusState(NamedTuple):
         team: the agent's team, i32 [].
         reward: rewards not yet paid out, f32 `[P]`.
         over: whether the game is over, bool [].
+        carry: memory of the opponent, `[P, ...]`; None if it has none.
     """
 
     game: Any
@@ -39,86 +127,125 @@ class VersusState(NamedTuple):
     team: jax.Array
     reward: jax.Array
     over: jax.Array
+    carry: Any = None
 
 
 class Versus(Wrapper):
     """Environment in which the agent plays one team of a game, drawn anew for each episode, against a fixed opponent.
 
-    A step is a move of the agent and the moves of the others until its next turn; the reward is the agent's sum over them. In
-    games of teams with K players each, observations are `[K, ...]` and actions `[K]`, in the order of the team's players.
+    A step is a move of the agent and the moves of the others until its next turn; the reward is the agent's sum over them, the
+    mean of its team. K is the size of the largest team. If it is 1, the agent is one player, with that player's observations,
+    actions and masks. Otherwise they have a leading axis K, in the order of the team's players; in a smaller team the rest
+    repeats the first player's observation, and its actions are ignored.
 
     Args:
-        game: the game.
+        game: the game. If it has one team, the agent plays all of it.
         opponent: the player of all others; random legal moves by default.
+        joint: whether the agent is one learner that moves its whole team, so that the spaces are those of its K players together:
+            their heads, player by player, are one MultiDiscrete. Otherwise the spaces are those of one player, for policies of
+            single players, whose actions and masks have the leading axis K.
     """
 
-    def __init__(self, game: Any, opponent: Player = random_player) -> None:
+    def __init__(self, game: Any, opponent: Player = random_player, joint: bool = True) -> None:
         super().__init__(game)
-        self.opponent = opponent
+        self.opponent, self.joint = opponent, joint
         teams = np.array(game.teams)
-        self._members = np.stack([np.flatnonzero(teams == team) for team in range(teams.max() + 1)])
+        members = [np.flatnonzero(teams == team) for team in range(game.num_teams)]
+        self._size = max(map(len, members))
+        self._members = np.stack([np.concatenate([who, np.repeat(who[:1], self._size - len(who))]) for who in members])
+        self._there = np.arange(self._size) < np.array([[len(who)] for who in members])
+        self._place = np.array([np.sum(teams[:player] == team) for player, team in enumerate(teams)])
 
     def inner(self, state: VersusState) -> Any:
         return state.game
 
     @property
     def team_size(self) -> int:
-        return int(self._members.shape[1])
+        """Number of players K of the largest team."""
+        return self._size
 
     def observation_space(self, params: Any) -> Any:
-        space: Any = as_space(self.env.observation_space(params))
-        if self.team_size == 1:
-            return space
-        low, high = (jnp.broadcast_to(x, space.shape)[None].repeat(self.team_size, 0) for x in (space.low, space.high))
-        return Box(low, high, (self.team_size, *space.shape), space.dtype)
+        space = as_space(self.env.observation_space(params))
+        return stacked_space(space, self._size) if self.joint and self._size > 1 else space
 
     def action_space(self, params: Any) -> Any:
-        actions = self.env.action_space(params).n
-        return Discrete(actions) if self.team_size == 1 else MultiDiscrete((actions,) * self.team_size)
+        space = as_space(self.env.action_space(params))
+        if self._size == 1 or not self.joint:
+            return space
+        sizes = head_sizes(space)
+        return stacked_space(space, self._size) if sizes is None else MultiDiscrete(sizes * self._size)
 
     def _team_part(self, team: jax.Array, x: Any) -> Any:
         """Return the entries of the team's players in leaves `[P, ...]`: `[...]`, or `[K, ...]` for K players."""
         members = jnp.asarray(self._members)[team]
-        return jax.tree.map(lambda leaf: leaf[members[0]] if self.team_size == 1 else leaf[members], x)
+        return jax.tree.map(lambda leaf: leaf[members[0]] if self._size == 1 else leaf[members], x)
 
-    def action_mask(self, state: VersusState, params: Any) -> jax.Array:
+    def own_moves(self, state: VersusState) -> jax.Array:
+        """Return which players of the agent's team move in the next step, bool `[]`, or `[K]` for K players."""
+        moves: jax.Array = self._team_part(state.team, self.env.to_move(state.game) & ~state.over)
+        return moves if self._size == 1 else moves & jnp.asarray(self._there)[state.team]
+
+    def action_mask(self, state: VersusState, params: Any) -> jax.Array | None:
+        mask = self.env.action_mask(state.game, params)
+        if mask is None:
+            return None
         # Actions of players who are not to move are ignored, so all are legal, as when the game is over.
         waiting = ~self.env.to_move(state.game) | state.over
-        return self._team_part(state.team, self.env.action_mask(state.game, params) | waiting[:, None]).reshape(-1)
+        own: jax.Array = self._team_part(state.team, mask | waiting.reshape(-1, *(1,) * (mask.ndim - 1)))
+        if self._size == 1 or not self.joint:
+            return own
+        if own.ndim == 2:
+            return own.reshape(-1)
+        # Pairs of heads of different players do not depend on each other.
+        blocks = jnp.eye(self._size, dtype=bool)[:, None, :, None]
+        return jnp.where(blocks, own[:, :, None, :], True).reshape(self._size * own.shape[1], -1)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, VersusState]:
         game_key, team_key, key = jax.random.split(key, 3)
         obs, game = strong(self.env.reset_env(game_key, params))
         team = jax.random.randint(team_key, (), 0, len(self._members))
-        state = VersusState(game, obs, team, jnp.zeros(self.env.num_players), jnp.zeros((), bool))
+        carry = seat_player(self.opponent, self.env, params).initial(game, obs) if self.env.num_teams > 1 else None
+        state = VersusState(game, obs, team, jnp.zeros(self.env.num_players), jnp.zeros((), bool), carry)
         state = self._until_own_turn(key, state, params)
         return self._team_part(team, state.obs), state
 
     def step_env(
-        self, key: jax.Array, state: VersusState, action: jax.Array, params: Any
+        self, key: jax.Array, state: VersusState, action: Any, params: Any
     ) -> tuple[Any, VersusState, jax.Array, jax.Array, dict[str, Any]]:
-        own = jnp.zeros(self.env.num_players, jnp.int32).at[jnp.asarray(self._members)[state.team]].set(action)
         key, rest_key = jax.random.split(key)
         # A game may be over before the agent's first move: the step then changes nothing and reports the end.
-        played = self._until_own_turn(rest_key, self._play_step(key, state, params, own), params)
+        played = self._until_own_turn(rest_key, self._play_step(key, state, params, self._own_action(action, params)), params)
         state = tree_where(state.over, state, played)
-        reward = self._first_reward(state)
+        own = jnp.asarray(self.env.teams) == state.team
+        reward = jnp.sum(jnp.where(own, state.reward, 0.0)) / jnp.sum(own)
         return self._team_part(state.team, state.obs), state._replace(reward=jnp.zeros_like(state.reward)), reward, state.over, {}
 
-    def _first_reward(self, state: VersusState) -> jax.Array:
-        return state.reward[jnp.asarray(self._members)[state.team][0]]
+    def _own_action(self, action: Any, params: Any) -> Any:
+        """Return the agent's action for each player as if it were of its team, leaves `[P, ...]`."""
+        space = as_space(self.env.action_space(params))
+        if self._size == 1:
+            action = jax.tree.map(lambda x: jnp.asarray(x)[None], action)
+        elif self.joint and isinstance(space, Dict):
+            action = dict(zip(space.spaces, action.reshape(self._size, -1).T, strict=True))
+        elif self.joint and isinstance(space, MultiDiscrete):
+            action = action.reshape(self._size, -1)
+        return jax.tree.map(lambda x: x[self._place], action)
 
-    def _play_step(self, key: jax.Array, state: VersusState, params: Any, own: jax.Array | None) -> VersusState:
-        """Play one step of the game, in which the agent's team takes the actions `own`, i32 `[P]`, unless None."""
+    def _play_step(self, key: jax.Array, state: VersusState, params: Any, own: Any) -> VersusState:
+        """Play one step of the game, in which the agent's team takes the actions `own`, leaves `[P, ...]`, unless None."""
         act_key, step_key = jax.random.split(key)
-        action = self.opponent(act_key, state.game, state.obs, self.env.action_mask(state.game, params))
-        if own is not None:
-            action = jnp.where(jnp.asarray(self.env.teams) == state.team, own, action)
+        if self.env.num_teams > 1:
+            opponent, mask = seat_player(self.opponent, self.env, params), self.env.action_mask(state.game, params)
+            action, carry = opponent.act(act_key, state.game, state.obs, mask, state.carry)
+            if own is not None:
+                action = where_players(jnp.asarray(self.env.teams) == state.team, own, action)
+        else:
+            action, carry = own, None
         obs, game, reward, over, _ = strong(self.env.step_env(step_key, state.game, action, params))
-        return VersusState(game, obs, state.team, state.reward + reward, over | self.env.is_truncated(game, params))
+        return VersusState(game, obs, state.team, state.reward + reward, over | self.env.is_truncated(game, params), carry)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:
-        if self.env.turn_gap == 0:
+        if self.env.all_move or self.env.num_teams == 1:
             return state
 
         def waits(loop: tuple[jax.Array, VersusState]) -> jax.Array:
@@ -136,6 +263,29 @@ class Versus(Wrapper):
         return jnp.asarray(False)
 
 
+def where_players(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
+    """Choose between actions, leaves `[..., *]`, by `condition`, bool `[...]`; the dtypes are those of `on_false`."""
+
+    def chosen(a: Any, b: Any) -> jax.Array:
+        a, b = jnp.asarray(a), jnp.asarray(b)
+        return jnp.where(condition.reshape(condition.shape + (1,) * (b.ndim - condition.ndim)), a.astype(b.dtype), b)
+
+    return jax.tree.map(chosen, on_true, on_false)
+
+
+def stacked_space(space: Space, count: int) -> Space:
+    """Return the space of `count` elements of a space stacked along a new first axis."""
+    if isinstance(space, Dict):
+        return Dict({name: stacked_space(as_space(part), count) for name, part in space.spaces.items()})
+    if isinstance(space, Tuple):
+        return Tuple(tuple(stacked_space(as_space(part), count) for part in space.spaces))
+    if isinstance(space, Discrete):
+        return MultiDiscrete((space.n,) * count)
+    if isinstance(space, MultiDiscrete):
+        return Box(0, jnp.asarray(space.nvec) - 1, (count, *space.shape), jnp.int32)
+    return Box(space.low, space.high, (count, *space.shape), space.dtype)
+
+
 class OnePlayer(Wrapper):
     """Observations and legal actions of one player of a game, for the shapes that a policy needs. It is never stepped."""
 
@@ -143,6 +293,6 @@ class OnePlayer(Wrapper):
         obs, state = self.env.reset_env(key, params)
         return jax.tree.map(lambda x: x[0], obs), state
 
-    def action_mask(self, state: Any, params: Any) -> jax.Array:
-        mask: jax.Array = self.env.action_mask(state, params)[0]
-        return mask
+    def action_mask(self, state: Any, params: Any) -> jax.Array | None:
+        mask = self.env.action_mask(state, params)
+        return None if mask is None else mask[0]

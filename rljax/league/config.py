@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from rljax.algos.common.game_policy import check_game_fields
+from rljax.algos.impala import VtraceConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -16,8 +16,8 @@ MAX_LEARNERS = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GameConfig(PPOConfig):
-    """Fields of self-play and leagues. `num_envs` is the number of games played in parallel, for all learners together. `gamma`
+class GameConfig(PPOConfig, VtraceConfig):
+    """Fields of self-play and leagues, which learn by PPO or by V-trace. `num_envs` is the number of games played in parallel, for all learners together. `gamma`
     and `gae_lambda` apply per move of a player, and all numbers of steps count steps of the game.
     """
 
@@ -32,6 +32,17 @@ class GameConfig(PPOConfig):
     )
     num_envs: int = static(default=256, doc="number of games played in parallel, for all learners together", gt=0)
     num_steps: int = static(default=32, doc="number of steps per game in a rollout", gt=0)
+    learner: str = static(
+        default="ppo",
+        doc="how learners learn: 'ppo', or 'impala': V-trace, of policies that may be older by policy_lag",
+        choices=("ppo", "impala"),
+    )
+    weights: str = static(
+        default="shared",
+        doc="which players share parameters: 'shared' (all), those of a 'team' or of a 'role', or each 'player' has its own",
+        choices=("shared", "team", "role", "player"),
+    )
+    central_critic: bool = static(default=False, doc="whether the critic of a player also sees what all other players see (MAPPO)")
     upgo_coef: float | None = leaf(  # not none, so that the recorded configurations of games stay those of their presets
         default=0.0, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
     )
@@ -65,7 +76,8 @@ class GameConfig(PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_game_fields(self)
+        if self.policy_lag and self.learner != "impala":
+            raise ConfigError(f"policy_lag = {self.policy_lag}: needs learner = 'impala', whose V-trace corrects for it")
         learners = self.num_learners
         if learners > MAX_LEARNERS:
             raise ConfigError(

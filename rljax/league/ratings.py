@@ -45,7 +45,9 @@ def elo(wins: jax.Array, anchor: int = 0, prior: float = 0.5) -> Ratings:
     return _fitted(lambda s: -jnp.sum(counted * jax.nn.log_sigmoid(s[:, None] - s)), players, anchor)
 
 
-def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: float = 0.5) -> Ratings:
+def plackett_luce(
+    rankings: jax.Array, players: int, anchor: int = 0, prior: float = 0.5, weights: jax.Array | None = None
+) -> Ratings:
     """Return maximum-likelihood ratings from games of any number of players (Plackett, 1975).
 
     The model draws the winner in proportion to strength, then the second among the others, and so on. For games of two players
@@ -56,6 +58,8 @@ def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: flo
         players: number of players N.
         anchor: as in `elo`.
         prior: as in `elo`.
+        weights: number of games with each ranking, f32 `[G]`, if a row stands for several games or for a part of one, as where
+            places are shared; None: one each.
     """
     there = rankings >= 0
     others = jnp.arange(players) != anchor
@@ -65,7 +69,8 @@ def plackett_luce(rankings: jax.Array, players: int, anchor: int = 0, prior: flo
         placed = jnp.where(there, strength[jnp.maximum(rankings, 0)], _NOBODY)
         # The log of the sum of strengths over the players that were not placed before.
         left = jax.lax.cumlogsumexp(placed, axis=1, reverse=True)
-        likely = jnp.sum(jnp.where(there, placed - jnp.where(there, left, 0.0), 0.0))
+        each = jnp.sum(jnp.where(there, placed - jnp.where(there, left, 0.0), 0.0), axis=1)
+        likely = jnp.sum(each if weights is None else weights * each)
         ahead = strength - strength[anchor]
         drawn = jax.nn.log_sigmoid(ahead) + jax.nn.log_sigmoid(-ahead)
         return -likely - 0.5 * prior * jnp.sum(jnp.where(others, drawn, 0.0))

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
 from rljax.league.game_tree import GameTree, exploitability, game_values, mixed_policies
+from rljax.league.parts import GameParts, GameState, players_of
 from rljax.league.ratings import nash_mixture
 from rljax.league.rules import MAIN
-from rljax.league.training import GameParts, GameState, tree_policies
+from rljax.league.training import tree_policies
 
 
 class ExactReport(NamedTuple):
@@ -46,7 +47,7 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
     tree, league = parts.tree, state.league
     if tree is None or league is None:
         raise ConfigError("an exact report needs a run with a pool and exploitability_every")
-    main: Any = jax.tree.map(lambda x: x[0], state.params)
+    main: Any = jax.tree.map(lambda x: x[0], players_of(state))
     members = jax.tree.map(lambda past, now: jnp.concatenate([past, now[None]]), league.pool.params, main)
     there = jnp.append(league.pool.filled, True)
     of_main = jnp.append(league.pool.filled & (league.pool.role == MAIN) & ~league.pool.protected, True)

@@ -17,7 +17,7 @@ import optax
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import OnPolicyConfig
-from rljax.algos.common.game_policy import build_game_policy, check_game_fields, game_act
+from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.collect.games.rollout import acting_view
@@ -37,6 +37,7 @@ from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import step_or_restart
+from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.keys import as_key, draw
 from rljax.core.state import State, per_environment
@@ -78,7 +79,9 @@ class AlphaZeroConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_game_fields(self)
+        for name in ("normalize_observations", "normalize_rewards"):
+            if getattr(self, name):
+                raise ConfigError(f"{name} = true: AlphaZero learns from positions as they are, and from results; expected false")
 
 
 class AlphaZeroParts(NamedTuple):
@@ -134,6 +137,8 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
     """
     game, env_params, _, policy, head = build_game_policy(config)
     check_searchable(game, env_params)
+    if policy.initial_carry((1,)) is not None:
+        raise ConfigError("network: a search sees whole positions, so AlphaZero expects a network without memory")
     return AlphaZeroParts(config, game, env_params, policy, head)
 
 
@@ -283,7 +288,7 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         return policy_and_value(parts, state.params, obs)[:2]
 
     return Agent(
-        init, step, game_act(parts.policy, parts.head, lambda state: state.params), config, policy_and_value=evaluate_positions
+        init, step, game_act(parts.policy, parts.head, lambda state: (state.params, None)), config, policy_and_value=evaluate_positions
     )
 
 

@@ -171,8 +171,19 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("teams not from 0", Pass, {"teams": (1, 2)},
      "teams = (1, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
     ("no players", Pass, {"num_players": 0}, "num_players = 0, expected a whole number of at least 2"),
-    ("actions of several heads", Pass, {"action_space": lambda *_: MultiDiscrete((2, 2))},
-     "action_space is MultiDiscrete, expected the Discrete of one player"),
+    ("teams with a gap", Pass, {"teams": (0, 2)},
+     "teams = (0, 2), expected the team of each of 2 players, counted from 0, such as (0, 1)"),
+    ("roles of some", Pass, {"roles": (0,)},
+     "roles = (0,), expected the role of each of 2 players, counted from 0, such as (0, 0)"),
+    ("roles by name", Pass, {"roles": ("hunter", "prey")},
+     "roles = ('hunter', 'prey'), expected the role of each of 2 players, counted from 0, such as (0, 0)"),
+    ("actions of a kind without heads", Pass, {"action_space": lambda *_: Tuple((Discrete(2), Discrete(2)))},
+     "action_space is Tuple, expected a Box, or heads that are Discrete, for one player"),
+    ("mask of too few heads", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 3)), "action_mask": lambda *_: jnp.ones((2, 4), bool)},
+     "action_mask is bool[2,4], expected bool[2,5], or bool[2,5,5] for pairs of heads, a row for each player"),
+    ("mask of a Box", Pass, {"action_space": lambda *_: Box(0.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones((2, 2), bool)},
+     "action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete, not Box"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [

@@ -1,4 +1,4 @@
-"""Parts of the algorithms for games: checks of the configuration, the game with the policy of its players, `Agent.act`."""
+"""Parts of the algorithms for games: the game with the policy of its players, and `Agent.act`."""
 
 from __future__ import annotations
 
@@ -6,78 +6,72 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.policy import build_policy
 from rljax.collect.environments import make_game
+from rljax.collect.normalizers import normalize
 from rljax.core.agent import Act
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import ConfigError
 from rljax.core.game import Game
+from rljax.core.game_wrappers import PlayerGroups
 from rljax.core.versus import OnePlayer
 from rljax.nn.actions import ActionHead
-from rljax.nn.policy import Policy
-
-_NOT_IN_GAMES = (
-    ("value_heads", ()),
-    ("intrinsic", None),
-    ("time_limit", None),
-    ("clip_rewards", None),
-    ("flatten_observations", False),
-    ("normalize_observations", False),
-    ("normalize_rewards", False),
-    ("action_heads", "independent"),
-)
-"""Fields that are not supported in games, and the values that they must have."""
+from rljax.nn.groups import GroupedPolicy, grouped_head
 
 
 class GamePolicy(NamedTuple):
-    """A game, its parameters, an example of one player's observation, and the policy that all players share."""
+    """A game, its parameters, an example of one player's observation, and the policy of its players.
+
+    `policy` is a `Policy`, or a `GroupedPolicy` where groups of players have parameters of their own.
+    """
 
     game: Game
     game_params: Any
     one: OnePlayer
-    policy: Policy
+    policy: Any
     head: ActionHead
 
 
-def check_game_fields(config: Any) -> None:
-    """Refuse fields that are not supported in games.
-
-    Raises:
-        ConfigError: names the field, its value and what is expected.
-    """
-    for name, needed in _NOT_IN_GAMES:
-        value = getattr(config, name, needed)
-        if getattr(value, "ndim", 0) or value != needed:  # a batch of values has no truth value
-            raise ConfigError(f"{name} = {shown(value)}: is not supported in games, expected {needed!r}")
-
-
-def build_game_policy(config: OnPolicyConfig, log_std: str = "parameter") -> GamePolicy:
+def build_game_policy(config: OnPolicyConfig, num_values: int = 1) -> GamePolicy:
     """The game of a configuration, and the policy.
 
     Raises:
-        ConfigError: `env` is not a game, the network does not fit or has memory, or a rollout is too short.
+        ConfigError: `env` is not a game, the network does not fit, or a rollout is too short.
     """
     game, params = make_game(config)
-    one = OnePlayer(game)
-    policy, head = build_policy(config.network, one, params, log_std=log_std)
-    if policy.initial_carry((1,)) is not None:
-        raise ConfigError("network: policies with memory are not supported in games yet, expected a network without memory")
     if config.num_steps <= game.turn_gap:
         raise ConfigError(f"num_steps = {config.num_steps}: expected more than {game.turn_gap} in {game.name}")
+    one = OnePlayer(game)
+    policy, head = build_policy(
+        config.network,
+        OnePlayer(game.env) if isinstance(game, PlayerGroups) else one,
+        params,
+        action_heads=getattr(config, "action_heads", "independent"),
+        log_std=getattr(config, "log_std", "parameter"),
+        num_values=num_values,
+    )
+    if isinstance(game, PlayerGroups):
+        return GamePolicy(game, params, one, GroupedPolicy(policy, game.num_groups), grouped_head(head))
     return GamePolicy(game, params, one, policy, head)
 
 
-def game_act(policy: Any, head: ActionHead, params_of: Callable[[Any], Any]) -> Act:
-    """`Agent.act` of the weights `params_of(state)`, for observations of single players with any leading axes."""
+def game_act(policy: Any, head: ActionHead, acting: Callable[[Any], tuple[Any, Any]], num_values: int = 1) -> Act:
+    """`Agent.act` of a game's policy, for observations of single players with any leading axes.
+
+    Args:
+        policy: policy of one player.
+        head: its action head.
+        acting: `state -> (params, obs_statistics)`; the statistics are None without normalised observations.
+        num_values: number of value heads of the policy.
+    """
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
-    ) -> tuple[jax.Array, Any]:
-        outputs, _, _ = policy.apply(params_of(state), obs)
-        distribution = head.distribution(outputs, None if mask is None else mask.reshape(outputs.shape))
-        action = head.choose(distribution, key, outputs.shape[:-1], deterministic)
-        return action.astype(jnp.int32), carry
+    ) -> tuple[Any, Any]:
+        params, statistics = acting(state)
+        outputs, value, carry = policy.apply(params, obs if statistics is None else normalize(statistics, obs), carry)
+        batch = value.shape if num_values == 1 else value.shape[:-1]
+        return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
 
     return act

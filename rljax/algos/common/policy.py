@@ -11,6 +11,7 @@ from flax.errors import FlaxError
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.rollout import Steps, environment_noise, reset_carry, rollout_scan
+from rljax.collect.streams import of_seat, with_seat
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
@@ -141,7 +142,9 @@ def policy_and_value(parts: HasPolicy, params: Any, obs: Any, carry: Any = None)
     return outputs, value, carry
 
 
-def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins: jax.Array | None) -> tuple[Any, jax.Array, Any]:
+def policy_unroll(
+    parts: HasPolicy, params: Any, obs: Any, carry: Any, begins: jax.Array | None, seat: jax.Array | None = None
+) -> tuple[Any, jax.Array, Any]:
     """The policy along trajectories: `(outputs [T, N, ...], value [T, N], carry [T, N, ...] after each step)`.
 
     Encoder and heads see all steps at once; only what remembers is inside the scan.
@@ -150,19 +153,21 @@ def policy_unroll(parts: PolicyParts, params: Any, obs: Any, carry: Any, begins:
         parts: parts of the algorithm.
         params: parameters of the policy.
         obs: normalised, `[T, N, *obs_shape]`.
-        carry: memory of the policy before the first step, `[N, ...]`; None without memory.
+        carry: memory of the policy before the first step, `[N, ...]`, or `[N, P, ...]` of P seats; None without memory.
         begins: where an episode begins, bool `[T, N]`: the carry is forgotten before the step. None will do without memory.
+        seat: which of P seats takes the step, one-hot bool `[T, N, P]`: its memory advances. None: without seats.
     """
     if carry is None:
         return policy_and_value(parts, params, obs)
     embedded = parts.policy.apply(params, obs, method="embed")
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        x, begins_t = inputs
-        carry = parts.policy.apply(params, reset_carry(carry, begins_t), x, method="advance")
-        return carry, carry
+        x, begins_t, seat_t = inputs
+        carry = reset_carry(carry, begins_t)
+        after = parts.policy.apply(params, of_seat(carry, seat_t), x, method="advance")
+        return with_seat(carry, seat_t, after), after
 
-    _, carries = jax.lax.scan(step, carry, (embedded.x, begins))
+    _, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
     outputs, value = parts.policy.apply(params, carries, embedded, method="policy_and_value")
     return outputs, value, carries
 

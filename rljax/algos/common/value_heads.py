@@ -20,15 +20,18 @@ from rljax.collect.intrinsic import Intrinsic
 from rljax.collect.normalizers import scale_rewards
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Metrics
+from rljax.core.chance import step_shapes
 from rljax.core.config import leaf, static
 from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.game import Game
 from rljax.core.wrappers import split_privileged
 
 COMPONENTS = "reward_components"
-"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 []."""
+"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 [], or f32 `[P]` of a game."""
 
 BELIEF = "belief_entropy"
-"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 []."""
+"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a
+game."""
 
 INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""
@@ -129,19 +132,15 @@ def info_keys(config: HeadConfig, env: Any, env_params: Any) -> tuple[str, ...]:
 
 
 def _check_scalar(env: Any, what: str, x: Any) -> None:
-    if x.shape != () or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ConfigError(f"environment {env.name}: {what} is {x.dtype}{list(x.shape)}, expected float32[]")
+    shape = (env.num_players,) if isinstance(env, Game) else ()
+    if x.shape != shape or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ConfigError(f"environment {env.name}: {what} is {x.dtype}{list(x.shape)}, expected float32{list(shape)}")
 
 
 def _info_of(env: Any, env_params: Any) -> Any:
     """The shapes of the info of a step."""
-
-    def info() -> Any:
-        key = jax.random.key(0)
-        _, state = env.reset_env(key, env_params)
-        return env.step_env(key, state, env.action_space(env_params).sample(key), env_params)[-1]
-
-    return jax.eval_shape(info)
+    state, action, key = step_shapes(env, env_params)
+    return jax.eval_shape(lambda k, s, a: env.step_env(k, s, a, env_params)[-1], key, state, action)
 
 
 def head_names(config: HeadConfig) -> tuple[str, ...]:
@@ -219,3 +218,10 @@ def combined(heads: Heads, x: jax.Array) -> jax.Array:
     """The weighted sum over heads `[...]` of advantages, values or targets `[..., K]`; of one head, times its weight."""
     weight = heads.weight
     return jnp.sum(weight * x, axis=-1) if jnp.ndim(weight) else weight * x
+
+
+def seat_of_heads(seat: jax.Array | None, value: jax.Array) -> jax.Array | None:
+    """Return seats bool `[T, S, P]` for values `[T, S]`, or for `[T, S, K]` of K heads: bool `[T, S, K, P]`."""
+    if seat is None or value.ndim < seat.ndim:
+        return seat
+    return jnp.broadcast_to(seat[..., None, :], (*value.shape, seat.shape[-1]))

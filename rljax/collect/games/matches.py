@@ -1,7 +1,9 @@
-"""Matches: whole games of two players against each other, all at once."""
+"""Matches: whole games of two or more players against each other, all at once."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,13 +11,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.distinct import fingerprint, first_occurrences
+from rljax.collect.environments import make_game
 from rljax.collect.rollout import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.versus import Player, random_player
-from rljax.envs import resolve_env
+from rljax.core.game_wrappers import player_view
+from rljax.core.versus import Player, Remembering, random_player, seat_player, where_players
+
+MAX_SEATINGS = 24
+"""Largest number of orders in which entrants are seated: all orders of up to four."""
+
+
+class Games(NamedTuple):
+    """Results of G games of N entrants.
+
+    Attributes:
+        returns: return of each entrant, the mean of its team's players, f32 `[G, N]`; NaN where a game did not end.
+        place: place of each entrant by its return, i32 `[G, N]`, counted from 1; equal returns share the better place. 0 where a
+            game did not end.
+        seating: entrant that played each team, i32 `[G, N]`.
+        length: number of steps, i32 `[G]`.
+        new: False where an earlier game had the same seating, moves and observations, bool `[G]`.
+    """
+
+    returns: jax.Array
+    place: jax.Array
+    seating: jax.Array
+    length: jax.Array
+    new: jax.Array
 
 
 class Match(NamedTuple):
@@ -31,18 +56,23 @@ class Match(NamedTuple):
 
 
 def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -> Player:
-    """Return the policy of an agent as a player, greedy or sampling; by default as in `rljax.evaluate`."""
-    greedy = plays_greedily(resolve_env(agent.config.env, agent.config.env_params)[0], deterministic)
+    """Return the policy of an agent as a player of its game, greedy or sampling; by default as in `rljax.evaluate`.
 
-    def play(key: jax.Array, _: Any, obs: Any, mask: jax.Array) -> jax.Array:
-        action: jax.Array = agent.act(state, obs, None, key, greedy, mask)[0]
-        return action
+    It takes the observations that the game itself gives, and changes them as its configuration says.
+    """
+    game, _ = make_game(agent.config)
+    greedy = plays_greedily(game, deterministic)
 
-    return play
+    def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
+        return agent.act(state, player_view(game, obs), carry, key, greedy, mask)
+
+    return Remembering(play)
 
 
 class _Playing(NamedTuple):
-    """Games under way; `total` is what each player has got, and `print` a fingerprint of the game up to here."""
+    """Games under way; `total` is what each player has got, `print` a fingerprint of the game up to here, and `carries` is the
+    memory of each different entrant at all seats.
+    """
 
     state: Any
     obs: Any
@@ -50,6 +80,7 @@ class _Playing(NamedTuple):
     length: jax.Array
     print: jax.Array
     over: jax.Array
+    carries: tuple[Any, ...]
 
 
 def play_match(
@@ -78,42 +109,103 @@ def play_match(
         opening_moves: number of random moves at the start of a game; a move that would end the game is skipped. Their rewards
             count.
     """
+    sides = game.num_teams
+    entrants = (first, *(second,) * (sides - 1))
+    # In game i the first player has team i; which of the others' teams is which makes no difference.
+    seatings = [tuple((team - seat) % sides for team in range(sides)) for seat in range(sides)]
+    found = play_games(game, params, entrants, key, num_games, max_steps, opening_moves, seatings)
+    seat = jnp.arange(num_games, dtype=jnp.int32) % sides
+    return Match(found.returns[:, 0], seat, found.length, found.new)
+
+
+def seatings_of(count: int) -> list[tuple[int, ...]]:
+    """Return the orders in which to seat entrants on teams: each begins with the entrant of team 0.
+
+    These are the rotations of the entrants' own order, then those of other orders; all of them for up to four entrants. So in
+    any `count` games in a row that begin at a multiple of `count`, everybody plays every team once.
+    """
+    orders = itertools.islice(itertools.permutations(range(1, count)), max(1, MAX_SEATINGS // count))
+    rings = [(0, *order) for order in orders]
+    return [tuple(ring[(team - turn) % count] for team in range(count)) for ring in rings for turn in range(count)]
+
+
+def play_games(
+    game: Game,
+    params: Any,
+    entrants: Sequence[Player],
+    key: jax.Array,
+    num_games: int,
+    max_steps: int = 10_000,
+    opening_moves: int = 0,
+    seatings: Sequence[Sequence[int]] | None = None,
+) -> Games:
+    """Play `num_games` whole games of one entrant for each team. Pure: works under jit and vmap.
+
+    Args:
+        game: the game.
+        params: its parameters.
+        entrants: N players, one for each team; the same object may be there several times.
+        key: random key.
+        num_games: number of games.
+        max_steps: give up on a game after this many steps.
+        opening_moves: as in `play_match`; each opening is played with every seating.
+        seatings: for each seating, the entrant that plays each team; game i has number i modulo their number. By default
+            `seatings_of(N)`.
+
+    Raises:
+        ConfigError: the number of entrants is not that of the teams, or a number is not allowed.
+    """
     if num_games < 1:
         raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
     if opening_moves < 0:
         raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
+    if len(entrants) != game.num_teams:
+        raise ConfigError(f"entrants: {len(entrants)}, expected one for each of the {game.num_teams} teams of {game.name}")
+    table = np.array(seatings_of(len(entrants)) if seatings is None else seatings, np.int32)
+    seating = jnp.asarray(table)[jnp.arange(num_games) % len(table)]
     teams = np.array(game.teams)
-    sides = int(teams.max()) + 1
-    seat = jnp.arange(num_games) % sides
+    # An entrant that sits on several teams chooses for all of them at once.
+    different = list({id(player): player for player in entrants}.values())
+    which = np.array([next(i for i, player in enumerate(different) if player is entrant) for entrant in entrants])
+    seated = [seat_player(player, game, params) for player in different]
     reset_key, loop_key = jax.random.split(key)
-    num_starts = -(-num_games // sides) if opening_moves else num_games
+    num_starts = -(-num_games // len(table)) if opening_moves else num_games
     state, obs = initial_environments(game, params, reset_key, num_starts)
 
     def begun(state: Any, obs: Any) -> _Playing:
         zero = jnp.zeros((), jnp.int32)
-        return _Playing(state, obs, jnp.zeros(game.num_players), zero, fingerprint(obs), jnp.zeros((), bool))
+        carries = tuple(player.initial(state, obs) for player in seated)
+        return _Playing(state, obs, jnp.zeros(game.num_players), zero, fingerprint(obs), jnp.zeros((), bool), carries)
 
-    def moved(key: jax.Array, now: _Playing, action: jax.Array) -> _Playing:
+    def moved(key: jax.Array, now: _Playing, action: Any, carries: tuple[Any, ...]) -> _Playing:
         obs, state, reward, over, _ = game.step_env(key, now.state, action, params)
-        moves = game.to_move(now.state)
-        print_ = fingerprint(jnp.where(moves, action, 0), obs, reward, after=now.print)
+        told = where_players(game.to_move(now.state), action, jax.tree.map(jnp.zeros_like, action))
+        print_ = fingerprint(told, obs, reward, after=now.print)
         over |= game.is_truncated(state, params)
         # Players are never asked to act in a finished game: they need not handle it, and a search might not end.
         state, obs = tree_where(over, (now.state, now.obs), strong((state, obs)))
-        return _Playing(state, obs, now.total + reward, now.length + 1, print_, over)
+        return _Playing(state, obs, now.total + reward, now.length + 1, print_, over, carries)
+
+    chance = seat_player(random_player, game, params)
 
     def opened(key: jax.Array, now: _Playing) -> _Playing:
         act_key, step_key = jax.random.split(key)
-        action = random_player(act_key, now.state, now.obs, game.action_mask(now.state, params))
-        after = moved(step_key, now, action)
+        mask = game.action_mask(now.state, params)
+        action, _ = chance.act(act_key, now.state, now.obs, mask, None)
+        # Nobody remembers a random opening: it was not its own choice. Everybody sees the position that it led to.
+        after = moved(step_key, now, action, now.carries)
         return tree_where(after.over, now, after)
 
-    def played(key: jax.Array, now: _Playing, seat: jax.Array) -> _Playing:
-        first_key, second_key, step_key = jax.random.split(key, 3)
+    def played(key: jax.Array, now: _Playing, seating: jax.Array) -> _Playing:
+        *keys, step_key = jax.random.split(key, len(seated) + 1)
         mask = game.action_mask(now.state, params)
-        own = jnp.asarray(teams) == seat
-        ours, theirs = first(first_key, now.state, now.obs, mask), second(second_key, now.state, now.obs, mask)
-        return tree_where(now.over, now, moved(step_key, now, jnp.where(own, ours, theirs)))
+        choosing = jnp.asarray(which)[seating][teams]
+        action, carries = None, []
+        for i, (player, act_key, carry) in enumerate(zip(seated, keys, now.carries, strict=True)):
+            chosen, carry = player.act(act_key, now.state, now.obs, mask, carry)
+            action = chosen if action is None else where_players(choosing == i, chosen, action)
+            carries.append(carry)
+        return tree_where(now.over, now, moved(step_key, now, action, tuple(carries)))
 
     def going(loop: tuple[jax.Array, _Playing]) -> jax.Array:
         return (loop[0] < max_steps) & ~jnp.all(loop[1].over)
@@ -121,14 +213,19 @@ def play_match(
     def step(loop: tuple[jax.Array, _Playing]) -> tuple[jax.Array, _Playing]:
         time, now = loop
         keys = jax.random.split(jax.random.fold_in(loop_key, time), num_games)
-        return time + 1, jax.vmap(played)(keys, now, seat)
+        return time + 1, jax.vmap(played)(keys, now, seating)
 
     now = jax.vmap(begun)(state, obs)
     if opening_moves:
         keys = jax.random.split(jax.random.fold_in(loop_key, max_steps), (opening_moves, num_starts))
         now = jax.lax.scan(lambda now, keys: (jax.vmap(opened)(keys, now), None), now, keys)[0]
-        now = jax.tree.map(lambda x: jnp.repeat(x, sides, axis=0)[:num_games], now)
+        now = jax.tree.map(lambda x: jnp.repeat(x, len(table), axis=0)[:num_games], now)
     _, now = jax.lax.while_loop(going, step, (jnp.zeros((), jnp.int32), now))
-    total = now.total[jnp.arange(num_games), jnp.argmax(jnp.asarray(teams) == seat[:, None], axis=-1)]
-    prints = jax.vmap(lambda game, seat: fingerprint(seat, after=game))(now.print, seat)
-    return Match(jnp.where(now.over, total, jnp.nan), seat, now.length, first_occurrences(prints))
+    member = teams == np.arange(game.num_teams)[:, None]
+    of_team = jnp.sum(jnp.where(member, now.total[:, None], 0.0), axis=-1) / member.sum(1)
+    # Entrant n played the team where the seating has n.
+    returns = jnp.take_along_axis(of_team, jnp.argsort(seating, axis=1), axis=1)
+    place = 1 + jnp.sum(returns[:, None, :] > returns[:, :, None], axis=-1, dtype=jnp.int32)
+    over = now.over[:, None]
+    prints = jax.vmap(lambda game, who: fingerprint(who, after=game))(now.print, seating)
+    return Games(jnp.where(over, returns, jnp.nan), jnp.where(over, place, 0), seating, now.length, first_occurrences(prints))

@@ -1,6 +1,6 @@
 """Rollouts of games.
 
-Q is the number of players seen at a step: all P where they move at once, 1 (whoever moves) where they take turns.
+Q is the number of players whose observations a step takes: all P where they move at once, 1 (whoever moves) where they take turns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, steps_without_action
+from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, reset_carry, steps_without_action
+from rljax.collect.streams import of_seat, with_seat
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
 from rljax.moved import moved_names
@@ -41,8 +42,8 @@ class GameSteps(NamedTuple):
 
     Attributes:
         obs: observations of the acting players, `[T, E, Q, ...]`.
-        mask: legal actions of the acting players, bool `[T, E, Q, A]`.
-        action: actions of the acting players, i32 `[T, E, Q]`.
+        mask: legal actions of the acting players, bool `[T, E, Q, A]`; None without masks.
+        action: actions of the acting players, `[T, E, Q, ...]`.
         mine: whether the learner took the action, bool `[T, E, Q]`.
         moves: players whose actions count, bool `[T, E, P]`.
         reward: rewards of all players, f32 `[T, E, P]`.
@@ -52,10 +53,13 @@ class GameSteps(NamedTuple):
         team: team of the learner, i32 `[T, E]`.
         lane: opponent that the game began with, i32 `[T, E]`.
         metrics: metrics of `info["metrics"]`, f32 `[T, E]` each.
+        extras: entries of `info` that the rollout was asked to keep; `final_observation` has what all players observed after the
+            step, before any reset.
+        carry: memory of all seats before the first step, `[E, P, ...]`; None without memory.
     """
 
     obs: Any
-    mask: jax.Array
+    mask: jax.Array | None
     action: jax.Array
     mine: jax.Array
     moves: jax.Array
@@ -66,6 +70,8 @@ class GameSteps(NamedTuple):
     team: jax.Array
     lane: jax.Array
     metrics: Mapping[str, jax.Array] = FrozenDict()
+    extras: Mapping[str, Any] = FrozenDict()
+    carry: Any = None
 
 
 class GameNoise(NamedTuple):
@@ -77,76 +83,121 @@ class GameNoise(NamedTuple):
     env: EnvironmentNoise
 
 
-def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
-    """`(obs [E, Q, ...], mask [E, Q, A], player i32 [E, Q], moves bool [E, P])`: those whose actions the next step takes."""
+Decide = Callable[[Any, Any, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+"""`(obs [E, Q, ...], mask [E, Q, A] or None, mine [E, Q], lane [E], one step's noise, carry [E, Q, ...] or None) -> (action
+[E, Q, ...], carry)`: the actions of all acting players, and their memory after it.
+"""
+
+
+def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
+    """`(obs [E, Q, ...], mask [E, Q, A] or None, player i32 [E, Q], moves bool [E, P])`: those whose actions the next step takes."""
     moves = jax.vmap(game.to_move)(state)
     mask = jax.vmap(lambda s: game.action_mask(s, params))(state)
     if game.turn_gap == 0:
         return obs, mask, jnp.broadcast_to(jnp.arange(game.num_players), moves.shape), moves
-    # By a sum over the players, which fuses where a gather would not.
-    chosen = jax.tree.map(lambda x: _of_mover(x, moves), obs)
-    return chosen, _of_mover(mask, moves), jnp.argmax(moves, axis=-1)[:, None], moves
+    return *of_acting(game, (obs, mask), moves), jnp.argmax(moves, axis=-1)[:, None], moves
 
 
-def moves_without_action(mask: jax.Array, moves: jax.Array, nvec: tuple[int, ...]) -> jax.Array:
-    """Count how often some head of a player to move had no legal action, f32 []; `mask [..., Q, A]`, `moves [..., P]`."""
-    looked = moves if mask.shape[-2] == moves.shape[-1] else jnp.any(moves, axis=-1, keepdims=True)
-    return steps_without_action(mask, nvec=nvec, relevant=looked)
+def of_acting(game: Game, tree: Any, moves: jax.Array) -> Any:
+    """Return the acting players' part of leaves `[E, P, ...]`: `[E, Q, ...]`; `moves`, bool `[E, P]`, are those to move."""
+    if game.turn_gap == 0:
+        return tree
+    return jax.tree.map(lambda x: x[:, None], of_seat(tree, moves))
 
 
-def _of_mover(x: jax.Array, moves: jax.Array) -> jax.Array:
-    """The mover's part of `[E, P, ...]`: `[E, 1, ...]`."""
-    which = moves.reshape(moves.shape + (1,) * (x.ndim - 2))
-    if x.dtype == jnp.bool_:
-        return jnp.any(x & which, axis=1, keepdims=True)
-    return jnp.sum(jnp.where(which, x, 0), axis=1, keepdims=True, dtype=x.dtype)
+def moves_without_action(mask: jax.Array | None, moves: jax.Array, nvec: tuple[int, ...], action: jax.Array) -> jax.Array | None:
+    """Count how often some head of a player to move had no legal action, f32 []; None without masks.
+
+    Args:
+        mask: legal actions, bool `[..., Q, A]`, or `[..., Q, A, A]` for pairs.
+        moves: players to move, bool `[..., P]`.
+        nvec: number of actions of each head.
+        action: actions taken, i32 `[..., Q]`, or `[..., Q, heads]`.
+    """
+    if mask is None:
+        return None
+    acting = action.shape[moves.ndim - 1]
+    looked = moves if acting == moves.shape[-1] else jnp.any(moves, axis=-1, keepdims=True)
+    return steps_without_action(mask, action if action.ndim > looked.ndim else None, nvec=nvec, relevant=looked)
+
+
+def _remembered(game: Game, carry: Any, after: Any, moves: jax.Array) -> Any:
+    """Return the memory of all seats `[E, P, ...]`: that after the step, `[E, Q, ...]`, of those who moved."""
+    if game.turn_gap:
+        return with_seat(carry, moves, jax.tree.map(lambda x: x[:, 0], after))
+    return jax.tree.map(lambda old, new: jnp.where(moves.reshape(moves.shape + (1,) * (old.ndim - 2)), new, old), carry, after)
 
 
 def game_rollout(
     game: Game,
     params: Any,
-    act: Callable[[Any, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array],
+    act: Decide,
+    to_env: Callable[[jax.Array], Any],
     playing: Playing,
     obs: Any,
     noise: GameNoise,
     only_mine: bool,
-) -> tuple[Playing, Any, GameSteps]:
+    carry: Any = None,
+    keep: tuple[str, ...] = (),
+) -> tuple[Playing, Any, Any, GameSteps]:
     """Step E games T times.
 
     Args:
         game: the game, unbatched.
         params: its parameters.
-        act: `(obs [E, Q, ...], mask, mine, lane [E], one step's noise) -> action i32 [E, Q]`.
+        act: chooses the actions.
+        to_env: `action -> action` as the game takes it; the steps keep the one before.
         playing: where the games are.
         obs: observations of all players, `[E, P, ...]`.
         noise: `[T, E, ...]`.
         only_mine: whether the learner plays all players.
+        carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when it
+            moves.
+        keep: entries of `info` that `GameSteps.extras` shall hold.
+
+    Returns:
+        `(playing, obs, carry, steps)`.
     """
     teams = jnp.asarray(game.teams)
 
-    def step(loop: tuple[Playing, Any], noise_t: GameNoise) -> tuple[tuple[Playing, Any], GameSteps]:
-        now, obs = loop
-        seen, mask, player, moves = acting_view(game, now.game, obs, params)
+    def step(loop: tuple[Playing, Any, Any], noise_t: GameNoise) -> tuple[tuple[Playing, Any, Any], GameSteps]:
+        now, obs, carry = loop
+        view, mask, player, moves = acting_view(game, now.game, obs, params)
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
-        action = act(seen, mask, mine, now.lane, noise_t.action)
+        action, after = act(view, mask, mine, now.lane, noise_t.action, of_acting(game, carry, moves))
         joint = action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1)
         next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
-        )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, joint)
+        )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, to_env(joint))
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
-        happened = GameSteps(seen, mask, action, mine, moves, reward, done, returns, length, now.team, now.lane, metrics_of(info))
-        after = Playing(
+        happened = GameSteps(
+            view,
+            mask,
+            action,
+            mine,
+            moves,
+            reward,
+            done,
+            returns,
+            length,
+            now.team,
+            now.lane,
+            metrics_of(info),
+            FrozenDict({name: info[name] for name in keep}),
+        )
+        playing = Playing(
             game=state,
             returns=jnp.where(done[:, None], 0.0, returns),
             length=jnp.where(done, 0, length),
             team=jnp.where(done, noise_t.team, now.team),
             lane=jnp.where(done, noise_t.lane, now.lane),
         )
-        return (after, next_obs), happened
+        return (playing, next_obs, reset_carry(_remembered(game, carry, after, moves), done)), happened
 
-    (playing, obs), steps = jax.lax.scan(step, (playing, obs), noise)
-    return playing, obs, steps
+    before = carry
+    (playing, obs, carry), steps = jax.lax.scan(step, (playing, obs, carry), noise)
+    return playing, obs, carry, steps._replace(carry=before)
 
 
 __getattr__ = moved_names(__name__)

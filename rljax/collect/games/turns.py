@@ -6,7 +6,7 @@ E games are S streams of P seats each: one stream per game where seats take turn
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from rljax.collect.games.rollout import GameSteps
 from rljax.collect.returns import gae, upgo
 from rljax.collect.streams import Streams
 from rljax.core.environment import tree_where
+from rljax.moved import moved_names
 
 
 class Transitions(NamedTuple):
@@ -45,6 +46,17 @@ class TurnAdvantages(NamedTuple):
     gae: jax.Array
     upgo: jax.Array
     known: jax.Array
+
+
+class SeatStreams(NamedTuple):
+    """Streams of games with the values f32 `[T, S]`, or `[T, S, K]`, of each step and of what it led to.
+
+    `streams.own` says which steps the learner took whose outcome is known.
+    """
+
+    streams: Streams
+    value: jax.Array
+    next_value: jax.Array
 
 
 def transitions(
@@ -113,24 +125,33 @@ def seat_streams(
     last_value: jax.Array,
     last_moves: jax.Array,
     turn_gap: int,
-    with_others: bool,
-) -> tuple[Streams, jax.Array, jax.Array]:
-    """Return the streams of E games, and `(value, next_value)` f32 `[T - turn_gap, S]`.
+    ends: jax.Array | None = None,
+) -> SeatStreams:
+    """Return the streams of E games, with the values of what each step led to.
 
-    The last `turn_gap` steps are left out. Of these, only moves that ended the game have a known outcome, and to learn from them
-    alone would favour moves that end games.
+    Steps in the last `turn_gap` ones are not known: of these, only moves that ended the game have a known outcome, and to learn from
+    them alone would favour moves that end games.
 
     Args:
-        steps: `[T, E, ...]`, of Q movers each.
-        value: values for the acting players, f32 `[T, E, Q]`.
+        steps: `[T, E, ...]`, of Q acting players each; the rewards of K value heads are `[T, E, P, K]`.
+        value: values for the acting players, f32 `[T, E, Q]`, or `[T, E, Q, K]` of K value heads.
         log_prob: log-probabilities of their actions, f32 `[T, E, Q]`.
-        last_value: values for the acting players after the last step, f32 `[E, Q]`.
+        last_value: values for the acting players after the last step, f32 `[E, Q]`, or `[E, Q, K]`.
         last_moves: players that move after the last step, bool `[E, P]`.
         turn_gap: largest number of steps of others between two moves of a player.
-        with_others: whether not all steps are the learner's own.
+        ends: whether a step ends the stream of a value head's rewards, bool `[T, E, K]`; None: where it ended the game.
     """
-    following, seat = stream_transitions(steps.reward, value, steps.moves, steps.done, last_value, last_moves)
-    by_stream = lambda tree: jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), tree)  # noqa: E731
+    length, several = len(value), steps.reward.ndim > steps.moves.ndim
+    ends = steps.done if ends is None else ends
+    if not several:
+        following, seat = stream_transitions(steps.reward, value, steps.moves, ends, last_value, last_moves)
+        known = following.known
+    else:
+        of_heads = jax.vmap(stream_transitions, (-1, -1, None, -1, -1, None), (-1, None))
+        following, seat = of_heads(steps.reward, value, steps.moves, ends, last_value, last_moves)
+        known = jnp.all(following.known, axis=-1)
+    known &= (jnp.arange(length) < length - turn_gap)[:, None]
+    by_stream = lambda tree: jax.tree.map(lambda x: x.reshape(length, -1, *x.shape[3:]), tree)  # noqa: E731
     streams = Streams(
         obs=by_stream(steps.obs),
         action=by_stream(steps.action),
@@ -139,14 +160,59 @@ def seat_streams(
         terminated=following.terminated,
         truncated=jnp.zeros_like(following.terminated),
         log_prob=by_stream(log_prob),
-        own=by_stream(steps.mine) & following.known if with_others else None,
-        seat=seat & following.known[..., None],
+        own=by_stream(steps.mine) & known,
+        seat=seat & known[..., None],
     )
-    settled = len(value) - turn_gap
-    kept: tuple[Streams, jax.Array, jax.Array] = jax.tree.map(
-        lambda x: x[:settled], (streams, by_stream(value), following.next_value)
-    )
-    return kept
+    if steps.carry is not None:
+        streams = streams._replace(begins=by_stream(game_starts(steps)), carry=seat_carry(steps.carry, value.shape[2]))
+    return SeatStreams(streams, by_stream(value), following.next_value)
+
+
+def game_starts(steps: GameSteps) -> jax.Array:
+    """Return at which steps a game begins, bool `[T, E, Q]`; the first step is left to the carry before the rollout."""
+    begins = jnp.concatenate([jnp.zeros_like(steps.done[:1]), steps.done[:-1]])
+    return jnp.broadcast_to(begins[..., None], steps.mine.shape)
+
+
+def seat_carry(carry: Any, acting: int) -> Any:
+    """Return the memory of the seats of each stream, `[S, seats, ...]`, of games `[E, P, ...]` with `acting` players a step."""
+    return jax.tree.map(lambda x: x.reshape(len(x) * acting, -1, *x.shape[2:]), carry)
+
+
+class LastStep(NamedTuple):
+    """The step after the last one of a rollout: the acting players' observations `[E, Q, ...]` and legal actions bool `[E, Q, A]`,
+    and who moves, bool `[E, P]`.
+    """
+
+    obs: Any
+    mask: jax.Array | None
+    moves: jax.Array
+
+
+def with_last_step(streams: Streams, steps: GameSteps, last: LastStep) -> Streams:
+    """Return streams `[T + 1, S, ...]` with the step after the last one, for its value, and with `follows`.
+
+    Args:
+        streams: `[T, S, ...]` from `seat_streams`.
+        steps: the steps that they were made of.
+        last: what comes after them; observations normalised as those of the streams.
+    """
+    length = len(steps.done)
+    index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.float32)[:, None, None], steps.mine.shape)
+    end = jnp.full(index.shape[1:], float(length))
+    following, _ = stream_transitions(jnp.zeros(steps.moves.shape), index, steps.moves, steps.done, end, last.moves)
+    follows = jnp.append(following.next_value, end.reshape(1, -1), axis=0).astype(jnp.int32)
+
+    def extended(tree: Any, after: Any) -> Any:
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y.reshape(1, *x.shape[1:]).astype(x.dtype)]), tree, after)
+
+    nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), streams._replace(carry=None))
+    tail = nothing._replace(obs=last.obs, seat=last.moves)
+    if last.mask is not None:
+        tail = tail._replace(mask=last.mask)
+    if streams.begins is not None:
+        tail = tail._replace(begins=jnp.broadcast_to(steps.done[-1][:, None], steps.mine.shape[1:]))
+    return extended(streams._replace(carry=None), tail)._replace(carry=streams.carry, follows=follows)
 
 
 def turn_advantages(
@@ -176,11 +242,9 @@ def turn_advantages(
     flat = value.reshape(known.shape)
     after = (following.reward, flat, following.next_value, following.terminated, jnp.zeros_like(following.terminated))
     seat = seat & known[..., None]
-    generalised, upgoing = gae(*after, gamma, gae_lambda, seat), upgo(*after, gamma, seat) - flat
-    found = TurnAdvantages(jnp.where(known, generalised, 0.0), jnp.where(known, upgoing, 0.0), known)
+    found = TurnAdvantages(gae(*after, gamma, gae_lambda, seat), upgo(*after, gamma, seat) - flat, known)
     shaped: TurnAdvantages = jax.tree.map(lambda x: x.reshape(value.shape), found)
     return shaped
 
 
-view_advantages = turn_advantages
-"""Former name of `turn_advantages` with the values of the acting players only."""
+__getattr__ = moved_names(__name__)

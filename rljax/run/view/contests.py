@@ -37,7 +37,7 @@ def tournament(
     Args:
         players: run folders or checkpoints (whose best seeds play), or `{name: ...}` with folders, `Run`s or `(agent, state)`.
         include: players that need no training: "random", "mcts".
-        num_games: number of games per pairing, taking turns at the seats.
+        num_games: number of games per pairing (of as many players as the game has teams), taking turns at the seats.
         opening_moves: number of random moves at the start of each game, so that games differ; if None, the game's own number, or
             none with `sample`.
         sample: sample actions from policies, also if the best policy of the game is not random.
@@ -48,10 +48,12 @@ def tournament(
         progress: function that is called with a line of text for every pairing (`print`, say).
 
     Returns:
-        `Standings`: wins, draws and games of every pair, and Elo ratings with 95 % intervals.
+        `Standings`: wins, draws and games of every pair, and ratings with 95 % intervals: Elo, or Plackett-Luce in
+        games of more than two teams.
 
     Raises:
-        ConfigError: agents of different games, fewer than two players, or an argument that is not allowed.
+        ConfigError: agents of different games or of a game with one team, fewer than two players, or an argument that is not
+            allowed.
     """
     if num_games < 1:
         raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")

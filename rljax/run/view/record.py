@@ -18,6 +18,7 @@ from rljax.core.agent import Agent, initial_carry
 from rljax.core.environment import action_mask_of, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
+from rljax.core.versus import advance_carry
 from rljax.core.wrappers import can_render, flatten_observation
 from rljax.envs import drawing
 from rljax.run.files.outputs import atomic_file, output_path
@@ -160,7 +161,9 @@ def record(
     if not gif:
         _check_encoder()
     # Observations are flattened only for the policy, below: a picture needs their true shape.
-    env, env_params = make_evaluation_env(agent.config.replace(flatten_observations=False))
+    env, env_params = make_evaluation_env(
+        agent.config if agent.config.of_games else agent.config.replace(flatten_observations=False)
+    )
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
@@ -185,11 +188,15 @@ def _make_player(
     agent: Agent, deterministic: bool, env: Any, env_params: Any, rendered: bool
 ) -> tuple[Callable[..., _Loop], Callable[..., tuple[_Loop, _Moments]]]:
     """Return `start(state, key) -> loop` and `advance(state, loop, key) -> (loop, moments)` of CHUNK steps, compiled once."""
-    see = flatten_observation if agent.config.flatten_observations else lambda obs: obs
+    # The observations of a game's players are flattened by the game.
+    flat = agent.config.flatten_observations and not agent.config.of_games
+    see = flatten_observation if flat else lambda obs: obs
 
     def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
         mask = action_mask_of(env, loop.env_state, env_params)
-        return agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
+        action, after = agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
+        games = agent.config.of_games
+        return action, advance_carry(env.env.own_moves(loop.env_state.env_state), loop.carry, after) if games else after
 
     def start(state: Any, key: jax.Array) -> _Loop:
         obs, env_state = strong(env.reset_env(key, env_params))

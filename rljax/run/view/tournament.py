@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,30 +15,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import make_game
-from rljax.collect.games.matches import Match, play_match, policy_player
+from rljax.collect.environments import make_base_game
+from rljax.collect.games.matches import Games, play_games, policy_player, seatings_of
 from rljax.core.agent import make_agent
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.versus import Player, random_player
 from rljax.league.league import League
-from rljax.league.ratings import Ratings, elo
+from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
+from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
 UNTRAINED = ("random", "mcts")
 """Names of players that need no training: random legal moves, and UCT with 100 simulations."""
 
 MCTS_SIMULATIONS = 100
+GAME_FIELDS = ("env", "env_params", "time_limit")
+"""Fields of configurations that say which game is played."""
+
+PLAYER_FIELDS = (
+    "algorithm",
+    "network",
+    "flatten_observations",
+    "normalize_observations",
+    "action_heads",
+    "log_std",
+    "value_heads",
+    "weights",
+    "central_critic",
+)
+"""Fields that the program of a player depends on besides the game."""
+
 MANY = 20
 """Largest number of players of a heat map with numbers."""
 
 ROUND_ROBIN = 50
-"""Largest number of pairings of a round-robin tournament by default; with more there are Swiss rounds."""
+"""Largest number of pairings (tables) of a round-robin tournament by default; with more there are Swiss rounds."""
 
 
 class Entry(NamedTuple):
@@ -61,7 +79,8 @@ class Entry(NamedTuple):
 class Standings(NamedTuple):
     """Result of a tournament of K players.
 
-    A game that two deterministic players repeat gives no new information and counts once.
+    A game that deterministic players repeat gives no new information and counts once. In games of more than two teams, every two
+    players at a table are compared: the one with the better place has won against the other.
 
     Attributes:
         names: names of the players.
@@ -69,7 +88,9 @@ class Standings(NamedTuple):
         draws: number of drawn games, `[K, K]`, symmetric.
         games: number of games that count, `[K, K]`, symmetric.
         played: number of games played, `[K, K]`, symmetric.
-        ratings: Elo ratings with 95 % intervals; `random` has 1000, or if it does not take part, the first player.
+        ratings: Elo ratings, or Plackett-Luce ratings of whole rankings where there are more than two teams, with 95 %
+            intervals; `random` has 1000, or if it does not take part, the first player.
+        teams: number of teams of the game.
     """
 
     names: tuple[str, ...]
@@ -78,6 +99,7 @@ class Standings(NamedTuple):
     games: np.ndarray
     played: np.ndarray
     ratings: Ratings
+    teams: int = 2
 
     def score(self) -> np.ndarray:
         """Return the share of points of i against j, with half a point for a draw, `[K, K]`; NaN if they did not play."""
@@ -109,7 +131,7 @@ def game_of(config: Config) -> tuple[Game, Any]:
         raise ConfigError(
             f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero"
         )
-    return make_game(config)
+    return make_base_game(config)
 
 
 def make_entries(
@@ -124,18 +146,21 @@ def make_entries(
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
     Raises:
-        ConfigError: there is no run, the runs are of different games, a name is unknown, or the game cannot be searched.
+        ConfigError: there is no run, the runs are of different games, the game has one team, a name is unknown, or the game
+            cannot be searched.
     """
     if not runs:
         raise ConfigError("a tournament needs at least one run")
     tables = [config_table(run.config) for _, run in runs]
     for (name, _), table in zip(runs, tables, strict=True):
-        if (table["env"], table["env_params"]) != (tables[0]["env"], tables[0]["env_params"]):
+        if any(table[field] != tables[0][field] for field in GAME_FIELDS):
             raise ConfigError(f"{name}: plays {table['env']}, but {runs[0][0]} plays {tables[0]['env']}: expected one game")
     game, params = game_of(runs[0][1].config)
+    if game.num_teams == 1:
+        raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []
     for (name, run), table in zip(runs, tables, strict=True):
-        kind = str([table[field] for field in ("algorithm", "env", "env_params", "network")])
+        kind = str({field: table[field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in table})
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
     for name in include:
@@ -185,91 +210,88 @@ def tournament(
 ) -> Standings:
     """Play a tournament: a round robin, or Swiss rounds, in which players with similar scores meet.
 
-    Games begin with random moves, and each such opening is played from every seat: deterministic players would repeat the same
-    game from one position. If both players are deterministic, a repeated game counts once.
+    As many players meet at a table as the game has teams; if there are fewer players, some of them take several teams. Games
+    begin with random moves, and each such opening is played from every seat: deterministic players would repeat the same game
+    from one position. If all players at a table are deterministic, a repeated game counts once.
 
     Args:
         game: the game.
         params: its parameters.
         entries: the players.
         key: random key.
-        num_games: number of games per pairing, taking turns at the seats.
+        num_games: number of games per pairing (table), taking turns at the seats.
         opening_moves: number of random moves at the start of each game; if None, the game's `opening_moves`, or none if chance or
             random best play makes games differ.
         system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings.
         progress: function that is called with a line of text for every pairing.
     """
-    count = len(entries)
-    pairings = count * (count - 1) // 2
+    count, teams = len(entries), game.num_teams
+    tables = all_tables(count, teams)
     if system not in ("auto", "round-robin", "swiss"):
         raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
-    swiss = system == "swiss" or (system == "auto" and pairings > ROUND_ROBIN)
+    swiss = count > teams and (system == "swiss" or (system == "auto" and len(tables) > ROUND_ROBIN))
     if opening_moves is None:
         varied = game.best_is_random or game.hides_state or game.step_is_random
         opening_moves = 0 if varied else game.opening_moves
-    programs: dict[tuple[str, str], Any] = {}
+    programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
+    rankings: Counter[Ranking] = Counter()
 
-    def meet(i: int, j: int) -> None:
+    def meet(table: tuple[int, ...]) -> None:
         nonlocal key
         key, match_key = jax.random.split(key)
-        first, second = entries[i], entries[j]
-        kinds = (first.kind, second.kind)
+        different = tuple(dict.fromkeys(table))
+        who = [entries[i] for i in different]
+        pattern = tuple(different.index(i) for i in table)
+        kinds = (*(entry.kind for entry in who), pattern)
         if kinds not in programs:
+            # One seating of several that are the same but for who of one player's copies sits where.
+            seatings = list({tuple(pattern[i] for i in seating): seating for seating in seatings_of(teams)}.values())
 
-            def match(a: Any, b: Any, key: jax.Array) -> Match:
-                return play_match(game, params, first.make(a), second.make(b), key, num_games, opening_moves=opening_moves)
+            def match(states: tuple[Any, ...], key: jax.Array) -> Games:
+                players = [entry.make(state) for entry, state in zip(who, states, strict=True)]
+                entrants = [players[i] for i in pattern]
+                return play_games(game, params, entrants, key, num_games, opening_moves=opening_moves, seatings=seatings)
 
             programs[kinds] = jax.jit(match)
-        match_ = programs[kinds](first.state, second.state, match_key)
-        result = np.asarray(match_.result)
-        played = int(np.isfinite(result).sum())
-        if not (first.draws or second.draws):
-            result = result[np.asarray(match_.new)]
-        wins[i, j] += (result > 0).sum()
-        wins[j, i] += (result < 0).sum()
-        counted = int(np.isfinite(result).sum())
-        for table, number in ((draws, (result == 0).sum()), (games, counted), (all_games, played)):
-            table[i, j] += number
-            table[j, i] += number
-        again = f" ({counted} distinct games of {played})" if counted < played else ""
-        progress(f"{first.name} - {second.name}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn{again}")
+        found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
+        over = np.isfinite(found.returns[:, 0])
+        counts = over & (found.new | any(entry.draws for entry in who))
+        place = found.place[counts]
+        for a, b in itertools.permutations(range(teams), 2):
+            i, j = table[a], table[b]
+            if i != j:
+                wins[i, j] += (place[:, a] < place[:, b]).sum()
+                draws[i, j] += (place[:, a] == place[:, b]).sum()
+                games[i, j] += counts.sum()
+                all_games[i, j] += over.sum()
+        rankings.update(ranking_of(table, places) for places in place)
+        again = f" ({counts.sum()} distinct games of {over.sum()})" if counts.sum() < over.sum() else ""
+        names = " - ".join(entries[i].name for i in table)
+        if teams == 2:
+            i, j = table
+            progress(f"{names}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn{again}")
+        else:
+            places = ", ".join(f"{x:.2f}" for x in place.mean(0)) if len(place) else "none"
+            progress(f"{names}: mean places {places}{again}")
 
     if swiss:
         for _ in range(min(count - 1, 2 * math.ceil(math.log2(count)))):
             played = games.sum(1)
             share = np.where(played > 0, (wins + 0.5 * draws).sum(1) / np.maximum(played, 1), 0.5)
-            for i, j in swiss_pairs(share, played, games > 0):
-                meet(i, j)
+            for table in swiss_tables(share, played, games > 0, teams):
+                meet(table)
     else:
-        for i, j in itertools.combinations(range(count), 2):
-            meet(i, j)
+        for table in tables:
+            meet(table)
     names = tuple(entry.name for entry in entries)
     anchor = names.index("random") if "random" in names else 0
-    return Standings(names, wins, draws, games, all_games, elo(jnp.asarray(wins + 0.5 * draws, jnp.float32), anchor))
-
-
-def swiss_pairs(share: np.ndarray, played: np.ndarray, met: np.ndarray) -> list[tuple[int, int]]:
-    """Return the pairs of the next round.
-
-    From the top, each player meets the next one that it has not met yet, or else the next one. With an odd number of players, the
-    last of those with most games sits out.
-
-    Args:
-        share: share of points won, `[K]`.
-        played: number of games of each player so far, `[K]`.
-        met: whether two players have met, bool `[K, K]`.
-    """
-    left = [int(i) for i in np.argsort(-share, kind="stable")]
-    if len(left) % 2:
-        left.remove([i for i in left if played[i] == played.max()][-1])
-    pairs = []
-    while len(left) > 1:
-        first = left.pop(0)
-        second = next((other for other in left if not met[first, other]), left[0])
-        left.remove(second)
-        pairs.append((first, second))
-    return pairs
+    if teams == 2:
+        ratings = elo(jnp.asarray(wins + 0.5 * draws, jnp.float32), anchor)
+    else:
+        orders, weights = split_ties(rankings)
+        ratings = plackett_luce(jnp.asarray(orders.reshape(-1, teams)), count, anchor, weights=jnp.asarray(weights))
+    return Standings(names, wins, draws, games, all_games, ratings, teams)
 
 
 def league_standings(run: Run) -> Standings:

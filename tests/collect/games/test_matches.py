@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax.collect.distinct import fingerprint, first_occurrences
-from rljax.collect.games.matches import play_match
+from rljax.collect.games.matches import play_games, play_match, seatings_of
+from rljax.core.errors import ConfigError
 from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
+from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 
 GAME, PARAMS = make_env("TicTacToe-v0")
 
@@ -81,3 +85,62 @@ def test_deals_and_players_that_draw_make_games_new() -> None:
     assert int(match.new.sum()) == 2 * 6  # passes only: six deals, two seats
     match = jax.jit(lambda key: play_match(GAME, PARAMS, random_player, lowest, key, 200))(jax.random.key(0))
     assert int(match.new.sum()) > 100
+
+
+@pytest.mark.parametrize(
+    "game",
+    [Parade((0, 1, 2, 1, 0), "heads", turns=True, drops=True), Parade((2, 0, 1, 1), "multi", drops=True)],
+    ids=["in turns", "at once"],
+)
+def test_three_entrants_take_all_seats_and_get_what_plain_python_says(game: Parade) -> None:
+    """Teams of different sizes, players that drop out, memory of each seat."""
+    shifts = (0, 1, 2)
+    entrants = [counting(game.space, shift) for shift in shifts]
+    found = jax.jit(lambda key: play_games(game, game.default_params, entrants, key, 12))(jax.random.key(0))
+    seating = np.asarray(found.seating)
+    assert sorted(map(tuple, seating[:6])) == sorted(itertools.permutations(range(3)))
+    assert [tuple(row) for row in seating[:3]] == [(0, 1, 2), (2, 0, 1), (1, 2, 0)]
+    assert found.new.tolist() == [True] * 6 + [False] * 6
+    for n, row in enumerate(seating):
+        of_team, _, steps = plain_parade(game, lambda s, count: plain_choice(game.space, shifts[row[game.teams[s]]], s, count))  # noqa: B023
+        returns = [of_team[list(row).index(entrant)] for entrant in range(3)]
+        np.testing.assert_allclose(found.returns[n], returns, rtol=1e-6)
+        assert found.place[n].tolist() == [1 + sum(other > own for other in returns) for own in returns]
+        assert found.length[n] == steps
+    match = jax.jit(lambda key: play_match(game, game.default_params, entrants[0], entrants[1], key, 3))(jax.random.key(0))
+    for team in range(3):
+        plain, _, _ = plain_parade(game, lambda s, count: plain_choice(game.space, int(game.teams[s] != team), s, count))  # noqa: B023
+        assert float(match.result[team]) == pytest.approx(plain[team])
+    assert match.seat.tolist() == [0, 1, 2]
+
+
+def test_seatings_are_all_rotations_of_as_many_orders_as_fit() -> None:
+    assert seatings_of(1) == [(0,)]
+    assert seatings_of(2) == [(0, 1), (1, 0)]
+    assert sorted(seatings_of(4)) == sorted(itertools.permutations(range(4)))
+    for count in (5, 7):
+        rows = seatings_of(count)
+        assert len(set(rows)) == len(rows) == 24 // count * count
+        for first in range(0, len(rows), count):
+            # Among these games everybody plays every team once, and the neighbours stay the same.
+            assert all(sorted(column) == list(range(count)) for column in zip(*rows[first : first + count], strict=True))
+
+
+def test_one_team_plays_alone_and_wrong_numbers_are_one_line() -> None:
+    game = Parade((0, 0, 0), "box")
+    params, player = game.default_params, counting("box", 1)
+    match = jax.jit(lambda key: play_match(game, params, player, random_player, key, 2))(jax.random.key(0))
+    plain, _, _ = plain_parade(game, lambda seat, count: plain_choice("box", 1, seat, count))
+    np.testing.assert_allclose(match.result, plain[0], rtol=1e-6)
+    with pytest.raises(ConfigError, match="entrants: 2, expected one for each of the 1 teams of Parade"):
+        play_games(game, params, [player, player], jax.random.key(0), 2)
+    with pytest.raises(ConfigError, match="num_games = 0"):
+        play_games(game, params, [player], jax.random.key(0), 0)
+
+
+def test_a_game_that_does_not_end_in_time_has_no_places() -> None:
+    game = Parade((0, 1))
+    players = [counting("discrete", 0), counting("discrete", 1)]
+    found = jax.jit(lambda key: play_games(game, game.default_params, players, key, 2, max_steps=6))(jax.random.key(0))
+    assert bool(jnp.isnan(found.returns).all())
+    assert found.place.tolist() == [[0, 0], [0, 0]]

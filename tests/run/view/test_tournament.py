@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ import rljax
 from rljax.cli.main import main
 from rljax.collect.games.matches import play_match
 from rljax.core.config import dump_config
+from rljax.core.spaces import Box
 from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.planning.mcts import make_mcts, searching
+from rljax.run.files.folder import Run
+from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import play
-from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, swiss_pairs, tournament
+from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, tournament
+from tests.collect.games.parade import Parade
 from tests.run.tiny_runs import assert_refused
 
 GAME, PARAMS = make_env("BiasedRPS-v0")
@@ -104,11 +110,12 @@ def test_a_known_difference_in_strength_is_found_with_the_interval_of_its_formul
 @pytest.mark.slow
 def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
     share, played, met = np.array([0.8, 0.5, 0.8, 0.5, 0.1]), np.array([4, 4, 4, 4, 2]), np.zeros((5, 5), bool)
-    assert swiss_pairs(share, played, met) == [(0, 2), (1, 4)]  # 3 sits out: 4 has played less
+    assert swiss_tables(share, played, met) == [(0, 2), (1, 4)]  # 3 sits out: 4 has played less
     met[0, 2] = met[2, 0] = True
-    assert swiss_pairs(share, np.full(5, 4), met) == [(0, 1), (2, 3)]
+    assert swiss_tables(share, np.full(5, 4), met) == [(0, 1), (2, 3)]
     entries = [always(i % 3)._replace(name=str(i)) for i in range(12)]
     found = tournament(GAME, PARAMS, entries, key=jax.random.key(0), num_games=2)
+    assert swiss_tables(share, played, np.zeros((5, 5), bool), 3) == [(0, 2, 4)]  # the two last with most games sit out
     # 66 pairings would be many: eight rounds of six.
     assert found.played.sum() / 2 == 8 * 6 * 2
 
@@ -122,6 +129,83 @@ def test_searches_play_games_that_go_on_after_their_end_too() -> None:
     match = jax.jit(lambda key: play_match(game, params, search, random_player, key, 16))(jax.random.key(0))
     assert bool(jnp.isfinite(match.result).all())
     assert set(match.length.tolist()) == {2, 3}
+
+
+class Race(rljax.Game):
+    """Three name a number each, and get it: the highest wins."""
+
+    num_players = 3
+    best_is_random = True
+
+    def observation_space(self, params: Any) -> Any:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, params: Any) -> Any:
+        return Box(-1e6, 0.0)
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((3, 1)), jnp.zeros(())
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return jnp.zeros((3, 1)), state, action, jnp.ones((), bool), {}
+
+
+def running(speed: float) -> Entry:
+    """Who arrives after an exponential time: the order of several is Plackett's, with their speeds as strengths."""
+    return Entry(f"{speed}", f"{speed}", lambda _: lambda key, *_: -jax.random.exponential(key, (3,)) / speed, None, draws=True)
+
+
+@pytest.mark.slow
+def test_plackett_luce_finds_the_strengths_of_racers() -> None:
+    speeds = (1.0, 2.0, 5.0, 0.5)
+    lines: list[str] = []
+    found = tournament(Race(), None, [running(x) for x in speeds], key=jax.random.key(0), num_games=600, progress=lines.append)
+    assert [line.split(":")[0] for line in lines] == ["1.0 - 2.0 - 5.0", "1.0 - 2.0 - 0.5", "1.0 - 5.0 - 0.5", "2.0 - 5.0 - 0.5"]
+    rating, low, high = map(np.asarray, found.ratings)
+    true = 1000 + 400 * np.log10(speeds)
+    half = (high - low)[1:] / 2
+    assert ((half > 10) & (half < 30)).all()
+    assert (np.abs(rating - true)[1:] < 1.5 * half).all()
+    assert rating[0] == 1000
+    # Of two racers one is ahead in proportion to the speeds, whoever else runs; they meet at two tables.
+    assert found.games[0, 1] == found.played[0, 1] == 1200
+    assert found.wins[2, 3] / 1200 == pytest.approx(5 / 5.5, abs=5 * np.sqrt(0.09 * 0.91 / 1200))
+    np.testing.assert_array_equal(found.wins + found.wins.T + found.draws, found.games)
+
+
+@pytest.mark.slow
+def test_two_players_fill_three_seats_and_repeated_games_count_once() -> None:
+    def naming(number: float) -> Entry:
+        return Entry(f"{number}", f"{number}", lambda _: lambda *_: jnp.full(3, number), None)
+
+    found = tournament(Race(), None, [naming(-1.0), naming(-2.0)], key=jax.random.key(0), num_games=12)
+    # At each of two tables three seatings differ, and the one of the two names the higher number twice or is beaten by it twice.
+    assert found.wins.tolist() == [[0, 12], [0, 0]]
+    assert found.played[0, 1] == 2 * 2 * 12
+    assert "only 12 distinct games of 48 between -1.0 and -2.0" in (found.few() or "")
+    level = tournament(Race(), None, [naming(-1.0), naming(-1.0)._replace(name="b")], key=jax.random.key(0), num_games=12)
+    assert level.draws.tolist() == [[0, 12], [12, 0]]
+    np.testing.assert_allclose(level.ratings.rating, 1000.0, atol=0.1)
+
+
+def test_tables_and_ties_in_plain_python() -> None:
+    assert all_tables(4, 2) == list(itertools.combinations(range(4), 2))
+    assert all_tables(5, 3) == list(itertools.combinations(range(5), 3))
+    assert all_tables(2, 3) == [(0, 0, 1), (0, 1, 1)]
+    ranking = ranking_of((4, 2, 7, 5), np.array([3, 1, 1, 3]))
+    assert ranking == ((2, 7), (4, 5))
+    orders, weights = split_ties(Counter({ranking: 8, ((2,), (4,), (5,), (7,)): 3}))
+    split = dict(zip(map(tuple, orders.tolist()), weights.tolist(), strict=True))
+    assert split == {(2, 7, 4, 5): 2, (2, 7, 5, 4): 2, (7, 2, 4, 5): 2, (7, 2, 5, 4): 2, (2, 4, 5, 7): 3}
+    orders, weights = split_ties(Counter({(tuple(range(7)),): 1}))
+    np.testing.assert_array_equal(np.sort(orders, axis=0), np.tile(np.arange(7)[:, None], 7))
+    np.testing.assert_allclose(weights, 1 / 7)
+
+
+def test_a_tournament_of_one_team_is_refused() -> None:
+    run = Run(rljax.SelfPlayConfig(env=Parade((0, 0, 0))), None, 0)
+    with pytest.raises(rljax.ConfigError, match="Parade: all players are one team, so there is nobody to beat; rljax eval gives"):
+        rljax.tournament({"a": run}, include=["random"])
 
 
 def replies(*lines: str) -> Any:

@@ -1,0 +1,170 @@
+"""One learner's update, by PPO or V-trace, from the games that it played."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.common.optimizer import adam
+from rljax.algos.common.policy import policy_and_value, policy_unroll
+from rljax.algos.common.value_heads import BELIEF, COMPONENTS
+from rljax.algos.impala import impala_loss
+from rljax.algos.ppo import ppo_learn
+from rljax.collect.games.rollout import GameSteps, of_acting
+from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
+from rljax.collect.minibatches import minibatch_steps, ravel, unraveler
+from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.streams import batch_major
+from rljax.core.agent import Metrics
+from rljax.core.wrappers import split_privileged
+from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
+
+
+def improve(
+    parts: GameParts, learner: Learner, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array, rate: jax.Array
+) -> tuple[Learner, Metrics]:
+    """Return one learner after its gradient steps on T steps of E games, and metrics `train/...`.
+
+    Args:
+        parts: from `game_parts`.
+        learner: as it was when the games were played.
+        steps: `[T, E, ...]`, the learner's own games.
+        last: what comes after them.
+        carry: memory of all seats after the steps, `[E, P, ...]`; None without memory.
+        key: random key.
+        rate: learning rate, f32 [].
+    """
+    seen, seen_last = steps, last
+    if learner.obs_statistics is not None:
+        seen = steps._replace(obs=normalize(learner.obs_statistics, steps.obs))
+        seen_last = last._replace(obs=normalize(learner.obs_statistics, last.obs))
+    rewards, ends, learner, metrics = _rewards(parts, learner, steps, jax.random.fold_in(key, 1))
+    found = _streams(parts, acting_params(learner), seen, seen_last, carry, rewards, ends)
+    learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
+    after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
+    if learner.obs_statistics is not None:
+        after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, steps.obs))
+    return after, of_update | metrics
+
+
+def acting_params(learner: Learner) -> Any:
+    """Return the parameters that play: those of `policy_lag` iterations ago."""
+    if learner.past_params is None:
+        return learner.params
+    return unraveler(learner.params)(learner.past_params[0])
+
+
+def _streams(
+    parts: GameParts, params: Any, steps: GameSteps, last: LastStep, carry: Any, rewards: jax.Array, ends: jax.Array
+) -> SeatStreams:
+    """Return the streams of games, with the values and log-probabilities of the policy that played; `steps` are normalised."""
+    ppo, shape = parts.ppo, steps.mine.shape
+    by_stream = lambda tree: jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), tree)  # noqa: E731
+    before = None if steps.carry is None else seat_carry(steps.carry, parts.acting)
+    seat = steps.moves.reshape(shape[0], shape[1] * shape[2], -1)
+    outputs, value, _ = policy_unroll(ppo, params, by_stream(steps.obs), before, by_stream(game_starts(steps)), seat)
+    log_prob = ppo.head.distribution(outputs, by_stream(steps.mask)).log_prob(by_stream(steps.action))
+    _, last_value, _ = policy_and_value(ppo, params, last.obs, of_acting(parts.game, carry, last.moves))
+    value = value.reshape(*shape, *value.shape[2:])
+    return seat_streams(
+        steps._replace(reward=rewards), value, log_prob.reshape(shape), last_value, last.moves, parts.game.turn_gap, ends
+    )
+
+
+def _by_ppo(
+    parts: GameParts, learner: Learner, found: SeatStreams, steps: GameSteps, last: LastStep, key: jax.Array, rate: jax.Array
+) -> tuple[Learner, Metrics]:
+    del steps, last
+    size = None if parts.has_memory else batch_size(parts)
+    streams, value, next_value = found
+    if size is not None:
+        settled = len(value) - parts.game.turn_gap
+        streams, value, next_value = jax.tree.map(lambda x: x[:settled], found)
+        everybody = parts.game.all_move or parts.game.turn_gap > 0
+        if not parts.config.has_pool and everybody and parts.ppo.intrinsic is None:
+            streams = streams._replace(own=None)  # all are known, and one's own
+    params, opt_state, metrics = ppo_learn(
+        parts.ppo, learner.params, learner.opt_state, streams, value, next_value, key, rate, size=size
+    )
+    return learner._replace(params=params, opt_state=opt_state), metrics
+
+
+def _by_vtrace(
+    parts: GameParts, learner: Learner, found: SeatStreams, steps: GameSteps, last: LastStep, key: jax.Array, rate: jax.Array
+) -> tuple[Learner, Metrics]:
+    config = parts.config
+    streams = with_last_step(found.streams, steps, last)
+    params, opt_state, metrics = minibatch_steps(
+        lambda params, batch: impala_loss(parts.ppo, params, batch_major(batch)),
+        adam(config),
+        learner.params,
+        learner.opt_state,
+        batch_major(streams),
+        key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=rate,
+    )
+    past = learner.past_params
+    if past is not None:
+        past = jnp.concatenate([past[1:], ravel(learner.params)[None]])
+    return learner._replace(params=params, opt_state=opt_state, past_params=past), metrics
+
+
+def _rewards(
+    parts: GameParts, learner: Learner, steps: GameSteps, key: jax.Array
+) -> tuple[jax.Array, jax.Array, Learner, Metrics]:
+    """Return the rewards of the value heads, f32 `[T, E, P]` of one and `[T, E, P, K]` of several, where their streams end, the
+    learner with its statistics moved on, and the bonus's metrics.
+
+    The statistics and the bonus see all players of the learner's games. The stream of the bonus goes on in the next game (Burda et
+    al., 2018, section 2.3).
+    """
+    config, extras = parts.config, steps.extras
+    rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]
+    if config.clip_rewards is not None:
+        rewards = [jnp.clip(x, -config.clip_rewards, config.clip_rewards) for x in rewards]
+    if learner.reward_statistics is not None:
+        reward, ended = _seats(steps.reward), _seats(jnp.broadcast_to(steps.done[..., None], steps.reward.shape))
+        moved = update_reward_statistics(learner.reward_statistics, reward, ended, config.gamma)
+        learner = learner._replace(reward_statistics=moved)
+        rewards = [scale_rewards(moved, x) for x in rewards]
+    ends = [steps.done] * len(rewards)
+    metrics: Metrics = {}
+    if parts.ppo.intrinsic is not None:
+        bonus, state, metrics = _bonus(parts, learner.intrinsic, steps, key)
+        learner = learner._replace(intrinsic=state)
+        rewards.append(bonus)
+        ends.append(jnp.zeros_like(steps.done))
+    if len(rewards) == 1:
+        return rewards[0], ends[0], learner, metrics
+    return jnp.stack(rewards, axis=-1), jnp.stack(ends, axis=-1), learner, metrics
+
+
+def _seats(x: jax.Array) -> jax.Array:
+    """Return `[T, E, P]` as `[T, E * P]`."""
+    return x.reshape(len(x), -1)
+
+
+def _bonus(parts: GameParts, state: Any, steps: GameSteps, key: jax.Array) -> tuple[jax.Array, Any, Metrics]:
+    """Return the bonuses of all players, f32 `[T, E, P]`, the bonus's state, and its metrics."""
+    intrinsic, shape = parts.ppo.intrinsic, steps.reward.shape
+    assert intrinsic is not None
+    if BELIEF in steps.extras:
+        done = _seats(jnp.broadcast_to(steps.done[..., None], shape))
+        state, bonus, metrics = intrinsic.update(state, key, steps.obs, done, _seats(steps.extras[BELIEF]))
+        return bonus.reshape(shape), state, metrics
+    after = split_privileged(steps.extras[FINAL_OBSERVATION])[0]
+    after = jax.vmap(lambda obs, moves: of_acting(parts.game, obs, moves))(after, steps.moves)
+    after = jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), after)
+    done = _seats(jnp.broadcast_to(steps.done[..., None], steps.mine.shape))
+    state, bonus, metrics = intrinsic.update(state, key, after, done, own=_seats(steps.mine & _moved(steps)))
+    return bonus.reshape(steps.mine.shape) * steps.moves, state, metrics
+
+
+def _moved(steps: GameSteps) -> jax.Array:
+    """Return whether the action of each acting player counts, bool `[T, E, Q]`."""
+    several = steps.mine.shape[-1] == steps.moves.shape[-1]
+    return steps.moves if several else jnp.any(steps.moves, axis=-1, keepdims=True)

@@ -1,0 +1,259 @@
+"""What self-play and leagues are made of: the game, the policy and the rules of a configuration, and the state of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.algos.common.game_policy import build_game_policy
+from rljax.algos.common.optimizer import adam
+from rljax.algos.common.state import NormalizedState
+from rljax.algos.common.value_heads import BELIEF, info_keys, num_values
+from rljax.algos.ppo import PPOParts
+from rljax.collect.games.rollout import Playing
+from rljax.collect.intrinsic import make_intrinsic
+from rljax.collect.minibatches import init_optimizer, ravel
+from rljax.collect.normalizers import init_reward_statistics, init_statistics
+from rljax.collect.rollout import initial_environments
+from rljax.core.errors import ConfigError
+from rljax.core.game import Game
+from rljax.core.keys import as_key, draw
+from rljax.core.memory import check_memory
+from rljax.core.state import copy_of_params, per_environment, statistics
+from rljax.core.wrappers import split_privileged
+from rljax.league.config import GameConfig
+from rljax.league.game_tree import GameTree, game_tree
+from rljax.league.league import League
+from rljax.league.rules import Rules
+
+FINAL_OBSERVATION = "final_observation"
+
+
+class GameParts(NamedTuple):
+    """Game, policy and rules of a configuration, built once.
+
+    `ppo` has the policy of one player; `tree` is the game written out, where the exact exploitability is asked for.
+    """
+
+    config: GameConfig
+    game: Game
+    game_params: Any
+    rules: Rules
+    ppo: PPOParts
+    tree: GameTree | None
+
+    @property
+    def learners(self) -> int:
+        return len(self.rules.roles)
+
+    @property
+    def acting(self) -> int:
+        """Q, the number of players whose observations a step takes."""
+        return 1 if self.game.turn_gap else self.game.num_players
+
+    @property
+    def has_memory(self) -> bool:
+        return self.ppo.policy.initial_carry((1,)) is not None
+
+    @property
+    def whole_streams(self) -> bool:
+        """Whether minibatches are whole streams instead of single steps."""
+        return self.has_memory or self.config.learner == "impala"
+
+
+class GameState(NormalizedState, kw_only=True):
+    """State of L learners and E games.
+
+    `params`, `opt_state` and the statistics have leaves `[L, ...]`; learner 0 is the main agent. `env_state` is `Playing`, and `obs`
+    are those of all players, `[E, P, ...]`.
+
+    Attributes:
+        league: pool, payoffs and opponents; None without a pool.
+        carry: memory of all seats in the games under way, `[E, P, ...]`, zeros where a game begins; None without memory.
+        intrinsic: state of the learners' bonuses; None without one.
+        past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
+    """
+
+    league: League | None
+    carry: Any = per_environment()
+    intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
+    past_params: jax.Array | None = copy_of_params(lambda params, past: _copies(params, past.shape[1]))
+
+
+class Learner(NamedTuple):
+    """The fields of a state that belong to learners, of one of them or with leaves `[L, ...]`."""
+
+    params: Any
+    opt_state: Any
+    obs_statistics: Any
+    reward_statistics: Any
+    intrinsic: Any
+    past_params: Any
+
+
+class Player(NamedTuple):
+    """What decides a player's actions: parameters, and the statistics that its observations are normalised by."""
+
+    params: Any
+    obs_statistics: Any
+
+
+def learners_of(state: GameState) -> Learner:
+    """Return the fields of all learners."""
+    return Learner(*(getattr(state, name) for name in Learner._fields))
+
+
+def player(params: Any, obs_statistics: Any) -> Any:
+    """Return what a pool keeps of players: their parameters, and the statistics if there are any."""
+    return params if obs_statistics is None else Player(params, obs_statistics)
+
+
+def split_player(kept: Any) -> Player:
+    """Undo `player`."""
+    return kept if isinstance(kept, Player) else Player(kept, None)
+
+
+def players_of(state: GameState) -> Any:
+    """Return the learners as players, leaves `[L, ...]`."""
+    return player(state.params, state.obs_statistics)
+
+
+def main_of(state: GameState) -> Player:
+    """Return the main agent."""
+    return split_player(jax.tree.map(lambda x: x[0], players_of(state)))
+
+
+def game_parts(config: GameConfig) -> GameParts:
+    """Build game, policy and rules.
+
+    Raises:
+        ConfigError: `env` is not a game, or does not fit the rest.
+    """
+    game, env_params, one, policy, head = build_game_policy(config, num_values(config))
+    keep = info_keys(config, game, env_params)
+    intrinsic = None
+    if config.intrinsic is not None:
+        streams = config.num_envs // config.num_learners * (1 if game.turn_gap else game.num_players)
+        intrinsic = make_intrinsic(config.intrinsic, config.num_steps * streams, gamma=config.intrinsic_gamma)
+        keep += () if BELIEF in keep else (FINAL_OBSERVATION,)
+    ppo = PPOParts(config, one, env_params, policy, head, intrinsic, keep)
+    parts = GameParts(config, game, env_params, config.rules(), ppo, None)
+    _check_parts(parts)
+    return parts if config.exploitability_every is None else parts._replace(tree=game_tree(game, env_params))
+
+
+def _check_parts(parts: GameParts) -> None:
+    config, game = parts.config, parts.game
+    if config.has_pool and game.num_teams < 2:
+        raise ConfigError(f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'")
+    streams = config.num_envs // parts.learners * parts.acting
+    if parts.whole_streams and streams % config.num_minibatches:
+        raise ConfigError(
+            f"num_minibatches = {config.num_minibatches}: must divide the {streams} streams of a learner, which minibatches have "
+            "whole with a memory or with learner = 'impala'"
+        )
+    if not parts.whole_streams and not batch_size(parts):
+        raise ConfigError(
+            f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
+        )
+    if config.exploitability_every is not None and parts.has_memory:
+        raise ConfigError("exploitability_every: is computed of policies without memory, expected none with this network")
+    if config.policy_lag:
+        one = jax.eval_shape(parts.ppo.policy.init, jax.random.key(0), _one_obs(parts))
+        size = 4 * sum(x.size for x in jax.tree.leaves(one)) * parts.learners
+        what = f"policy_lag = {config.policy_lag}: that many past policies of each learner"
+        check_memory(config.policy_lag * size, what, f"policies of all learners take {size:,} bytes")
+
+
+def _one_obs(parts: GameParts) -> Any:
+    return jax.eval_shape(lambda: parts.ppo.env.reset_env(jax.random.key(0), parts.game_params))[0]
+
+
+def batch_size(parts: GameParts) -> int:
+    """Return the number of moves of one learner that are learned from in an iteration. In games against others every team has the
+    same share on average; without others, all moves are one's own.
+    """
+    config, game = parts.config, parts.game
+    moves = (config.num_steps - game.turn_gap) * config.num_envs // parts.learners * parts.acting
+    share = game.num_teams if config.has_pool else 1
+    return moves // (share * config.num_minibatches) * config.num_minibatches
+
+
+def game_init(parts: GameParts, key: jax.Array) -> GameState:
+    """Return the state before the first iteration: untrained learners with different weights, and new games."""
+    config, learners = parts.config, parts.learners
+    params_key, env_key, eval_key, team_key, key = jax.random.split(as_key(key), 5)
+    game, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
+    one = jax.tree.map(lambda x: x[0, 0], obs)
+    params = _stack([parts.ppo.policy.init(k, one) for k in jax.random.split(params_key, learners)])
+    players = parts.game.num_players
+    playing = Playing(
+        game=game,
+        returns=jnp.zeros((config.num_envs, players)),
+        length=jnp.zeros(config.num_envs, jnp.int32),
+        team=draw_teams(parts, team_key, (config.num_envs,)),
+        lane=jnp.zeros(config.num_envs, jnp.int32),
+    )
+    seats = config.num_envs // learners * players
+    obs_statistics = _of_each(learners, init_statistics(one)) if config.normalize_observations else None
+    league = None
+    if config.has_pool:
+        league = League.create(parts.rules, player(params, obs_statistics), config.pool_size, config.num_slots)
+    return GameState(
+        params=params,
+        opt_state=jax.vmap(lambda p: init_optimizer(adam(config), p))(params),
+        obs_statistics=obs_statistics,
+        reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
+        intrinsic=_initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
+        past_params=_copies(params, config.policy_lag) if config.policy_lag else None,
+        carry=parts.ppo.policy.initial_carry((config.num_envs, players)),
+        env_state=playing,
+        obs=obs,
+        league=league,
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def _initial_bonus(parts: GameParts, key: jax.Array, obs: Any) -> Any:
+    intrinsic = parts.ppo.intrinsic
+    if intrinsic is None:
+        return None
+    games = parts.config.num_envs // parts.learners
+    streams = games * (parts.game.num_players if BELIEF in parts.ppo.keep else parts.acting)
+    public = split_privileged(obs)[0]
+    return _stack([intrinsic.init(k, public, streams) for k in jax.random.split(key, parts.learners)])
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _of_each(learners: int, tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (learners, *x.shape)), tree)
+
+
+def _copies(params: Any, count: int) -> jax.Array:
+    """Return the parameters of each learner `[L, ...]`, raveled, `count` times: f32 `[L, count, P]`."""
+    return jax.vmap(lambda p: jnp.tile(ravel(p), (count, 1)))(params)
+
+
+def draw_teams(parts: GameParts, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw the learner's team in games that begin, i32 `shape`."""
+    return (draw(jax.random.uniform, key, shape) * parts.game.num_teams).astype(jnp.int32)
+
+
+def of_learners(function: Callable[..., Any], learners: int) -> Callable[..., Any]:
+    """`vmap` over learners, but of a single one: products of batches of one matrix are slower than products."""
+    if learners > 1:
+        return jax.vmap(function)
+
+    def alone(*arguments: Any) -> Any:
+        result = function(*jax.tree.map(lambda x: x[0], arguments))
+        return jax.tree.map(lambda x: x[None], result)
+
+    return alone

@@ -1,0 +1,70 @@
+"""Who meets whom in a tournament, at tables of as many players as a game has teams, and rankings of their results."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+
+MAX_ORDERS = 120
+"""Largest number of orders that a tie is split into: all orders of up to five players."""
+
+Ranking = tuple[tuple[int, ...], ...]
+"""Players of a game from the first place to the last; those who share a place are in one group."""
+
+
+def all_tables(count: int, size: int) -> list[tuple[int, ...]]:
+    """Return all tables of `size` different players of `count`; of fewer players, all tables at which everybody sits."""
+    tables = itertools.combinations_with_replacement(range(count), size)
+    return [table for table in tables if len(set(table)) == min(count, size)]
+
+
+def swiss_tables(share: np.ndarray, played: np.ndarray, met: np.ndarray, size: int = 2) -> list[tuple[int, ...]]:
+    """Return the tables of the next round.
+
+    From the top, each player meets the next ones that nobody at the table has met yet, or else the next ones. If players are left
+    over, those of them sit out who are last among those with most games.
+
+    Args:
+        share: share of points won, `[K]`.
+        played: number of games of each player so far, `[K]`.
+        met: whether two players have met, bool `[K, K]`.
+        size: number of players at a table.
+    """
+    left = [int(i) for i in np.argsort(-share, kind="stable")]
+    while len(left) % size:
+        left.remove([i for i in left if played[i] == played[left].max()][-1])
+    tables = []
+    while left:
+        table = [left.pop(0)]
+        while len(table) < size:
+            following = next((other for other in left if not met[table, other].any()), left[0])
+            left.remove(following)
+            table.append(following)
+        tables.append(tuple(table))
+    return tables
+
+
+def ranking_of(players: tuple[int, ...], places: np.ndarray) -> Ranking:
+    """Return the ranking of the players of a game by their places, `[N]`."""
+    return tuple(tuple(player for player, at in zip(players, places, strict=True) if at == place) for place in np.unique(places))
+
+
+def split_ties(rankings: Counter[Ranking]) -> tuple[np.ndarray, np.ndarray]:
+    """Return rankings without ties, i32 `[R, N]`, and their weights, f32 `[R]`.
+
+    A tie counts as all orders of those who share a place, each with the same part of the game, as a draw counts half for both
+    players in Elo ratings. Of ties with over 120 orders, the rotations stand for all: everybody has every place equally often.
+    """
+    weights: Counter[tuple[int, ...]] = Counter()
+    for ranking, games in rankings.items():
+        if math.prod(math.factorial(len(group)) for group in ranking) <= MAX_ORDERS:
+            orders = list(itertools.product(*(itertools.permutations(group) for group in ranking)))
+        else:
+            turns = range(math.lcm(*map(len, ranking)))
+            orders = [tuple(group[turn % len(group) :] + group[: turn % len(group)] for group in ranking) for turn in turns]
+        for order in orders:
+            weights[tuple(itertools.chain(*order))] += games / len(orders)  # type: ignore[assignment]
+    return np.array(list(weights), np.int32), np.array(list(weights.values()), np.float32)

@@ -1,0 +1,181 @@
+"""Players at the seats of games, and games as environments of one agent: any number of teams, any actions, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.agent import Agent
+from rljax.core.check import check_environment
+from rljax.core.contract import check_contract
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import Discrete, MultiDiscrete
+from rljax.core.versus import Remembering, Versus, random_actions, random_player, seat_player
+from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
+
+GAMES = {
+    "three alone": Parade((0, 1, 2)),
+    "three in turns": Parade((0, 1, 2), "multi", turns=True, drops=True),
+    "two against one": Parade((0, 0, 1), "heads", turns=True),
+    "one against three": Parade((1, 0, 1, 1), "box", drops=True),
+    "all together": Parade((0, 0, 0), "multi", drops=True),
+    "three teams in turns": Parade((0, 1, 2, 1, 0), "heads", turns=True, drops=True),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if " in turns" not in name else ()) for name in GAMES]
+)
+def test_games_of_all_kinds_pass_the_check(name: str) -> None:
+    check_environment(GAMES[name])
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memory(name: str) -> None:
+    """Everybody counts its own moves only, in the agent's team and in the others'."""
+    game = GAMES[name]
+    versus = Versus(game, counting(game.space, 2), joint=False)
+    params = game.default_params
+
+    @jax.jit
+    @jax.vmap
+    def play(key: jax.Array) -> Any:
+        obs, state = versus.reset_env(key, params)
+
+        def step(loop: Any, _: None) -> Any:
+            obs, state, carry, total = loop
+            action, after = counted(game.space, 0, obs["seat"], carry)
+            moves = versus.own_moves(state)
+            carry = {"count": jnp.where(moves, after["count"], carry["count"])}
+            obs, state, reward, over, _ = versus.step_env(key, state, action, params)
+            return (obs, state, carry, total + reward), over
+
+        zeros = {"count": jnp.zeros(obs["seat"].shape, jnp.int32)}
+        (_, after, _, total), over = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(())), length=8)
+        return after.team, total, over[-1]
+
+    team, total, over = map(np.asarray, play(jax.random.split(jax.random.key(0), 24)))
+    assert over.all()
+    assert set(team.tolist()) == set(game.teams)
+    for t, got in zip(team, total, strict=True):
+        returns, _, _ = plain_parade(game, lambda s, n: plain_choice(game.space, 0 if game.teams[s] == t else 2, s, n))  # noqa: B023
+        assert got == pytest.approx(returns[t])
+
+
+@pytest.mark.parametrize(
+    "name", ["two against one", *(pytest.param(name, marks=pytest.mark.slow) for name in ("three alone", "all together"))]
+)
+def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> None:
+    """What a player gets here does not depend on the others, so returns against random play are known."""
+    game = GAMES[name]
+
+    def act(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> Any:
+        return counted(game.space, 1, obs["seat"], carry)
+
+    agent = Agent(lambda key: None, lambda state: (state, {}), act, rljax.SelfPlayConfig(env=game))
+    returns = jax.jit(lambda key: rljax.evaluate(agent, None, key, 32))(jax.random.key(1))
+    plain, _, _ = plain_parade(game, lambda seat, count: plain_choice(game.space, 1, seat, count))
+    np.testing.assert_allclose(np.unique(returns), np.unique(np.float32(plain)), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_learner_of_a_whole_team_moves_its_players_one_by_one() -> None:
+    """Actions, masks and spaces of the team together are those of its players side by side."""
+    key = jax.random.key(0)
+    for name, wanted in (
+        ("two against one", MultiDiscrete((3, 4) * 2)),
+        ("all together", MultiDiscrete((3, 4) * 3)),
+        ("three alone", Discrete(4)),
+    ):
+        game = GAMES[name]
+        joint, single = Versus(game, counting(game.space, 2)), Versus(game, counting(game.space, 2), joint=False)
+        params, count = game.default_params, joint.team_size
+        space = joint.action_space(params)
+        assert space == wanted
+        check_contract(joint, params)
+        obs, state = jax.jit(joint.reset_env)(key, params)
+        action = space.sample(key)
+        parts: Any = action if count == 1 else np.asarray(action).reshape(count, -1)
+        if game.space == "heads":
+            parts = {"word": parts[:, 0], "number": parts[:, 1]}
+        for x, y in zip(
+            jax.tree.leaves(jax.jit(joint.step_env)(key, state, action, params)),
+            jax.tree.leaves(jax.jit(single.step_env)(key, state, parts, params)),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(x, y)
+        both, each = (np.asarray(v.action_mask(state, params)) for v in (joint, single))
+        if count == 1:
+            np.testing.assert_array_equal(both, each)
+            continue
+        assert each.shape == (count, 7, 7)
+        assert obs["totals"].shape == (count, game.num_players)
+        for i in range(7 * count):
+            for j in range(7 * count):
+                same = i // 7 == j // 7
+                assert both[i, j] == (each[i // 7, i % 7, j % 7] if same else True)
+
+
+def test_random_play_is_legal_and_uniform_in_every_space() -> None:
+    """Frequencies of 8,000 draws: each head's legal choices within five standard deviations of equal shares."""
+    for space in SPACES:
+        game = Parade((0, 1), space)
+        params = game.default_params
+        _, state = game.reset_env(jax.random.key(0), params)
+        state = state.replace(time=jnp.ones((), jnp.int32))
+        mask = game.action_mask(state, params)
+        draw = jax.jit(jax.vmap(lambda key: random_actions(game, params, key, mask)))  # noqa: B023
+        drawn = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(1), 4000)))
+        if space == "box":
+            assert (drawn.min() >= 0, drawn.max() <= 3, drawn.std() > 0.8) == (True, True, True)
+            continue
+        heads = (
+            [drawn]
+            if space == "discrete"
+            else [drawn["word"], drawn["number"]]
+            if space == "heads"
+            else np.moveaxis(drawn, -1, 0)
+        )
+        first = np.bincount(heads[0].ravel(), minlength=4)
+        legal = {"discrete": [2, 3]}.get(space, [1, 2])
+        assert first[[i for i in range(4) if i not in legal]].sum() == 0
+        np.testing.assert_allclose(first[legal] / 8000, 0.5, atol=5 * 0.5 / np.sqrt(8000))
+        if space != "discrete":
+            assert (heads[0] != heads[1]).all()
+            for choice in legal:
+                second = np.bincount(heads[1][heads[0] == choice], minlength=4)
+                rest = [i for i in range(4) if i != choice]
+                np.testing.assert_allclose(second[rest] / second.sum(), 1 / 3, atol=5 * 0.47 / np.sqrt(second.sum()))
+
+
+def test_random_play_draws_from_the_games_own_space_and_as_before_from_one_head() -> None:
+    game = Parade((0, 1, 0), "discrete")
+    _, state = game.reset_env(jax.random.key(0), game.default_params)
+    mask = jnp.arange(12).reshape(3, 4) % 5 > 0
+    for i in range(5):
+        key = jax.random.key(i)
+        action, _ = seat_player(random_player, game, game.default_params).act(key, state, None, mask, None)
+        np.testing.assert_array_equal(action, random_player(key, state, None, mask))
+
+
+def test_wrong_players_are_one_line() -> None:
+    game = Parade((0, 1, 2), "multi", turns=True)
+    params = game.default_params
+    obs, state = game.reset_env(jax.random.key(0), params)
+    mask = game.action_mask(state, params)
+
+    def acting(player: Any, carry: Any = None) -> Any:
+        return seat_player(player, game, params).act(jax.random.key(0), state, obs, mask, carry)
+
+    good = jnp.zeros((3, 2), jnp.int32)
+    with pytest.raises(ConfigError, match=r"a player of Parade: returned an action of shape \(3,\), expected \(3, 2\)"):
+        acting(lambda *_: jnp.zeros(3))
+    with pytest.raises(ConfigError, match=r"a player of Parade: its carry changed from shape \(3, 4\) to \(3, 5\)"):
+        acting(Remembering(lambda *_: (good, jnp.zeros((3, 5)))), jnp.zeros((3, 4)))
+    with pytest.raises(ConfigError, match=r"its carry has an array of shape \(4,\), expected a part for each of 3 seats"):
+        seat_player(Remembering(lambda *_: (good, jnp.zeros(4))), game, params).initial(state, obs)
