@@ -11,6 +11,7 @@ from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.matrix_game import MatrixGame
+from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
@@ -53,6 +54,7 @@ __all__ = [
     "KuhnPoker",
     "LeducPoker",
     "MatrixGame",
+    "MicroRTS",
     "NumberDuel",
     "PgxGame",
     "Territory",

@@ -28,6 +28,7 @@ from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
+from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
@@ -89,6 +90,7 @@ _games: dict[str, EnvFactory] = {
     "NumberDuel-v0": NumberDuel,
     "Territory-v0": Territory,
     "Draft-v0": Draft,
+    "MicroRTS-v0": MicroRTS,
 }
 
 

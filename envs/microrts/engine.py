@@ -42,7 +42,8 @@ from rljax.envs.microrts.units import (
 
 NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
-_IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (_DISTANCE <= RANGE.max()))]
+IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (_DISTANCE <= RANGE.max()))]
+"""The targets in `OFFSETS` that a unit can reach."""
 
 
 def neighbor(x: jax.Array, offset: np.ndarray, fill: int | bool) -> jax.Array:
@@ -75,7 +76,7 @@ def is_idle(state: RTSState) -> jax.Array:
     return (state.owner >= 0) & (state.remaining == 0)
 
 
-def _targets(moves: jax.Array, direction: jax.Array) -> list[jax.Array]:
+def claims(moves: jax.Array, direction: jax.Array) -> list[jax.Array]:
     """Return for each direction which cells are the target of a unit that acts in that direction, 4 bool `[H, W]`."""
     return [neighbor(moves & (direction == d), -DIRECTIONS[d], False) for d in range(4)]
 
@@ -98,7 +99,7 @@ def _spent(state: RTSState, paying: jax.Array, product: jax.Array) -> jax.Array:
     return jnp.stack([jnp.sum(jnp.where(state.owner == player, cost, 0)) for player in range(2)])
 
 
-def available(state: RTSState) -> jax.Array:
+def resources_left(state: RTSState) -> jax.Array:
     """Return the resources of both players that no production under way has reserved, i32 `[2]`."""
     return state.resources - _spent(state, state.action == PRODUCE, state.product)
 
@@ -106,13 +107,13 @@ def available(state: RTSState) -> jax.Array:
 def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:
     """Return which cells are empty, no wall, and not the target of a move or production under way, bool `[H, W]`."""
     enters = (state.action == MOVE) | (state.action == PRODUCE)
-    return (state.unit == EMPTY) & ~walls & ~_any(_targets(enters, state.parameter))
+    return (state.unit == EMPTY) & ~walls & ~_any(claims(enters, state.parameter))
 
 
 def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     """Return the legal orders of all idle units of both players."""
     idle = is_idle(state)
-    left = available(state)
+    left = resources_left(state)
     free = _around(free_cells(state, walls), False)
     worker, mobile = idle & (state.unit == WORKER), idle & (of_type(MOBILE.astype(int), state.unit) > 0)
     empty_handed, loaded = worker & (state.carried == 0), worker & (state.carried > 0)
@@ -140,17 +141,17 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
     reach = jnp.where(mobile, of_type(RANGE, state.unit), 0)
     opponent = jnp.where(state.owner >= 0, 1 - state.owner, -2)
     planes = [jnp.zeros_like(mobile)] * len(OFFSETS)
-    for i in _IN_REACH:
+    for i in IN_REACH:
         planes[i] = (reach >= int(np.ceil(_DISTANCE[i]))) & (neighbor(state.owner, OFFSETS[i], -1) == opponent)
     return jnp.stack(planes)
 
 
-def _is_legal(state: RTSState, orders: Orders, legal: LegalOrders) -> jax.Array:
+def is_legal(state: RTSState, orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
     directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
     ok = _any([(orders.action == action) & (orders.parameter == d) & planes[d] for action, planes in directed for d in range(4)])
     ok &= (orders.action != PRODUCE) | _any([(orders.product == t) & legal.product[t] for t in range(NUM_TYPES)])
-    return ok | ((orders.action == ATTACK) & _any([(orders.parameter == i) & legal.attack[i] for i in _IN_REACH]))
+    return ok | ((orders.action == ATTACK) & _any([(orders.parameter == i) & legal.attack[i] for i in IN_REACH]))
 
 
 def _durations(state: RTSState, orders: Orders) -> jax.Array:
@@ -175,13 +176,18 @@ def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     them together. microRTS compares conflicting orders two by two, so with three or more its result depends on the order of its
     list; here it does not.
     """
+    return carry_out(state, orders, is_legal(state, orders, legal_orders(state, walls)))
+
+
+def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
+    """Do `issue` for orders of which is known which are legal, bool `[H, W]`."""
     idle = is_idle(state)
-    valid = idle & _is_legal(state, orders, legal_orders(state, walls))
+    valid = idle & valid
     duration = _durations(state, orders)
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
     wait = _shortest_of_rivals(enters, orders.parameter, duration)
     produces = valid & (orders.action == PRODUCE)
-    cannot_pay = _spent(state, produces, orders.product) > available(state)
+    cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
     for player in range(2):
         own = produces & (state.owner == player)
         shortest = jnp.min(jnp.where(own, duration, _LONG))
@@ -201,7 +207,7 @@ _LONG = np.int16(np.iinfo(np.int16).max)
 
 def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.Array) -> jax.Array:
     """Return the shortest duration among orders that enter the same cell, i16 `[H, W]`; `_LONG` for those without rivals."""
-    entering = _targets(enters, direction)
+    entering = claims(enters, direction)
     rivals = sum(plane.astype(jnp.int8) for plane in entering)
     shortest = jnp.full(enters.shape, _LONG)
     for d, plane in enumerate(entering):
@@ -231,7 +237,7 @@ def advance(state: RTSState) -> RTSState:
 
 def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:
     """Workers take one resource each; if too few are left, player 0's workers come first, then those in the upper rows."""
-    taking = _targets(harvests, direction)
+    taking = claims(harvests, direction)
     left = jnp.where(state.unit == RESOURCE, state.carried, 0)
     from_cell = [neighbor(state.owner, -DIRECTIONS[d], -1) for d in range(4)]
     gains = [jnp.zeros_like(harvests)] * 4
@@ -263,7 +269,7 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
         "hp": jnp.where(produces, of_type(HP, product), state.hp),
         "carried": jnp.where(produces, 0, state.carried),
     }
-    entering = _targets(moves | produces, direction)
+    entering = claims(moves | produces, direction)
     state = _clear(state, moves)
     for name, value in arrivals.items():
         cells = getattr(state, name)
@@ -290,7 +296,7 @@ def _clear(state: RTSState, cells: jax.Array) -> RTSState:
 def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
     """Attacks reduce the hit points of whatever is in their target's cell now."""
     total = jnp.zeros_like(state.hp)
-    for i in _IN_REACH:
+    for i in IN_REACH:
         total = total + neighbor(jnp.where(aim == i, damage, 0), -OFFSETS[i], 0)
     hp = jnp.where(state.unit == EMPTY, 0, state.hp - total)
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))

@@ -184,6 +184,9 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
      "action_mask is bool[2,4], expected bool[2,5], or bool[2,5,5] for pairs of heads, a row for each player"),
     ("mask of a Box", Pass, {"action_space": lambda *_: Box(0.0, 1.0, (2,)), "action_mask": lambda *_: jnp.ones((2, 2), bool)},
      "action_mask needs an action space that is Discrete, MultiDiscrete or a Dict of Discrete, not Box"),
+    ("a mask without players", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.ones(4, bool)},
+     "action_mask is bool[4], expected bool[2,4], or bool[2,4,4] for pairs of heads, a row for each player"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [

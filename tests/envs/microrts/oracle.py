@@ -39,7 +39,9 @@ def state_of(game: Any) -> RTSState:
     cells = {name: np.zeros(shape, np.int8) for name in ("hp", "carried", "action", "parameter")}
     cells |= {name: np.full(shape, -1, np.int8) for name in ("unit", "owner", "product")}
     remaining = np.zeros(shape, np.int16)
-    under_way = {order[0]: (order, start) for order, start in zip(position.orders.tolist(), position.started.tolist(), strict=True)}
+    under_way = {
+        order[0]: (order, start) for order, start in zip(position.orders.tolist(), position.started.tolist(), strict=True)
+    }
     board = game.state.getPhysicalGameState()
     for name, kind, owner, x, y, carried, hp in position.units.tolist():
         values = {"unit": kind, "owner": owner, "carried": carried, "hp": hp}
@@ -109,7 +111,9 @@ def record(java: Any, map_name: str, count: int, seed: int, bots: bool) -> Trans
         for _ in range(600 if bots else 150):
             before = state_of(game)
             plans = [
-                players[player].play(game, player) if bots and rng.random() < 0.95 else _random_plan(java, game, player, rng, weights)
+                players[player].play(game, player)
+                if bots and rng.random() < 0.95
+                else _random_plan(java, game, player, rng, weights)
                 for player in range(2)
             ]
             orders = _orders_of(java, game, plans)
@@ -231,7 +235,11 @@ def _differ(first: Any, second: Any) -> np.ndarray:
 
 def save(path: Path, transitions: Transitions) -> None:
     """Write transitions; states as they are, legal orders as bits."""
-    arrays = {f"{part}.{name}": value for part in ("before", "orders", "after") for name, value in vars(getattr(transitions, part)).items()}
+    arrays = {
+        f"{part}.{name}": value
+        for part in ("before", "orders", "after")
+        for name, value in vars(getattr(transitions, part)).items()
+    }
     arrays |= {f"legal.{name}": np.packbits(value, axis=1) for name, value in vars(transitions.legal).items()}
     np.savez_compressed(path, **arrays)
 
@@ -259,7 +267,10 @@ def main(count: int = 400) -> None:
             save(GOLDEN / f"{map_name}-{'bots' if bots else 'random'}.npz", transitions)
             wrong, illegal = differences(transitions, map_name)
             joint = joint_conflicts(transitions)
-            print(f"{map_name} {'bots' if bots else 'random'}: {len(joint)} transitions, {joint.sum()} with a joint conflict,", end=" ")
+            print(
+                f"{map_name} {'bots' if bots else 'random'}: {len(joint)} transitions, {joint.sum()} with a joint conflict,",
+                end=" ",
+            )
             print(f"{(wrong & ~joint).sum()} differ, {(wrong & joint).sum()} of the joint ones, {illegal.sum()} legal orders")
 
 

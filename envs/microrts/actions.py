@@ -1,0 +1,126 @@
+"""Actions of a player as orders: which there are in a cell, which are legal, and what they order.
+
+Two encodings give every cell its own action. "cells" has one head for each cell, of the 65 orders that some unit may be given.
+"gridnet" has the seven heads of Gym-microRTS for each cell (Huang et al., "Gym-microRTS: toward affordable full game real-time
+strategy games research with deep reinforcement learning", 2021): type, directions of move, harvest, return and production, type
+to produce, target; only those that the type needs are read. In cells without an idle unit of the player, the first action of each
+head is the only legal one.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.envs.microrts.engine import IN_REACH, claims, is_legal, neighbor, of_type, resources_left
+from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK,
+    BASE,
+    COST,
+    DIRECTIONS,
+    EMPTY,
+    HARVEST,
+    HEADS,
+    MOVE,
+    NONE,
+    NUM_TYPES,
+    PRODUCE,
+    RETURN,
+)
+
+_MADE = tuple(range(BASE, NUM_TYPES))
+ORDERS = np.array(
+    [(NONE, 0, EMPTY)]
+    + [(action, d, EMPTY) for action in (MOVE, HARVEST, RETURN) for d in range(4)]
+    + [(PRODUCE, d, kind) for d in range(4) for kind in _MADE]
+    + [(ATTACK, target, EMPTY) for target in IN_REACH],
+    np.int8,
+)
+"""The 65 orders of a cell: action, parameter and product."""
+
+NUM_ORDERS = len(ORDERS)
+
+
+def cell_mask(legal: LegalOrders) -> jax.Array:
+    """Return which of the orders in `ORDERS` are legal in each cell, bool `[65, H, W]`; to wait always is."""
+    produce = [legal.produce[d] & legal.product[kind] for d in range(4) for kind in _MADE]
+    attack = legal.attack[np.asarray(IN_REACH)]
+    wait = jnp.ones_like(legal.move[:1])
+    return jnp.concatenate([wait, legal.move, legal.harvest, legal.give, jnp.stack(produce), attack])
+
+
+def gridnet_mask(legal: LegalOrders) -> jax.Array:
+    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`."""
+    heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
+    can = [jnp.any(planes, axis=0) for planes in heads]
+    types = jnp.stack([jnp.ones_like(can[0]), *can[:4], can[5]])
+    return jnp.concatenate([types, *map(_first_if_none, heads)])
+
+
+def _first_if_none(planes: jax.Array) -> jax.Array:
+    return planes.at[0].set(planes[0] | ~jnp.any(planes, axis=0))
+
+
+def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """Return the masks of both players, bool `[2, H * W * A]`: in other cells only the first action of each head is legal.
+
+    Args:
+        state: the state.
+        mask: legal actions of each cell's unit, bool `[A, H, W]`.
+        sizes: number of actions of each head of a cell; they add up to A.
+    """
+    first = np.zeros(sum(sizes), bool)
+    first[np.cumsum((0, *sizes[:-1]))] = True
+    by_cell = jnp.moveaxis(mask, 0, -1)
+    own = [jnp.where((state.owner == player)[..., None], by_cell, first) for player in range(2)]
+    return jnp.stack(own).reshape(2, -1)
+
+
+def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
+    """Return the orders of both players' actions i32 `[2, H * W]`, indices in `ORDERS`."""
+    chosen = _of_owner(state, action.reshape(2, *state.unit.shape))
+    return Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T))
+
+
+def orders_of_gridnet(state: RTSState, action: jax.Array) -> Orders:
+    """Return the orders of both players' actions i32 `[2, H * W * 7]`."""
+    heads = action.reshape(2, *state.unit.shape, len(HEADS)).astype(jnp.int8)
+    kind, move, harvest, give, produce, product, target = (_of_owner(state, heads[..., i]) for i in range(len(HEADS)))
+    parameter = jnp.zeros_like(kind)
+    for type_, head in ((MOVE, move), (HARVEST, harvest), (RETURN, give), (PRODUCE, produce), (ATTACK, target)):
+        parameter = jnp.where(kind == type_, head, parameter)
+    return Orders(kind, parameter, jnp.where(kind == PRODUCE, product, EMPTY).astype(jnp.int8))
+
+
+def _of_owner(state: RTSState, of_players: jax.Array) -> jax.Array:
+    return jnp.where(state.owner == 1, of_players[1], of_players[0])
+
+
+def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> Orders:
+    """Return the orders without those that are not legal and those that need what an earlier order of the player needs.
+
+    As in Gym-microRTS, orders are taken row by row, and one that needs the same cell, or resources that those before it leave no
+    longer, is not given: its unit stays idle.
+    """
+    valid = is_legal(state, orders, legal)
+    cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
+    left = resources_left(state)
+    for player in range(2):
+        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1)).reshape(cost.shape)
+        valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
+    enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
+    claimed = claims(enters, orders.parameter)
+    taken = [jnp.zeros_like(valid)] * 2
+    # The unit above a cell comes first (it goes down), then those on its left and right, then the one below.
+    for d in (2, 1, 3, 0):
+        owner = neighbor(state.owner, -DIRECTIONS[d], -1)
+        late = claimed[d] & jnp.where(owner == 1, taken[1], taken[0])
+        valid &= ~((orders.parameter == d) & enters & neighbor(late, DIRECTIONS[d], False))
+        taken = [taken[player] | (claimed[d] & (owner == player)) for player in range(2)]
+    return Orders(
+        jnp.where(valid, orders.action, NONE).astype(jnp.int8),
+        jnp.where(valid, orders.parameter, 0).astype(jnp.int8),
+        jnp.where(valid, orders.product, EMPTY).astype(jnp.int8),
+    )

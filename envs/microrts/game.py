@@ -1,0 +1,182 @@
+"""MicroRTS-v0: two players gather resources, build and fight, all of their units at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Dict, MultiDiscrete
+from rljax.envs.microrts import engine, picture
+from rljax.envs.microrts.actions import (
+    NUM_ORDERS,
+    cell_mask,
+    drop_own_conflicts,
+    gridnet_mask,
+    orders_of_cells,
+    orders_of_gridnet,
+    player_masks,
+)
+from rljax.envs.microrts.maps import find_map
+from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, PRODUCE, RANGED, RETURN, WORKER
+
+ACTIONS = ("cells", "gridnet")
+OBSERVATIONS = ("planes", "paper", "entities")
+
+
+@struct.dataclass
+class RTSParams:
+    """Parameters: the cycles after which a game is drawn, and the weights of the components of the reward."""
+
+    max_cycles: int = 2000
+    win_weight: float = 1.0
+    resource_weight: float = 0.0
+    worker_weight: float = 0.0
+    building_weight: float = 0.0
+    attack_weight: float = 0.0
+    combat_weight: float = 0.0
+
+
+class MicroRTS(Game):
+    """Two players order workers, bases, barracks and fighters on a grid; who has no units left has lost.
+
+    The rules are those of microRTS (Ontanon, 2013) with its unit type table 2, and the same orders give the same next state as in
+    its Java engine. Each step is one cycle: each player gives an order to each of its units that has none under way. Orders take
+    5 to 200 cycles. A player's orders are taken row by row; one that needs a cell or resources of an earlier one is not given.
+    After `max_cycles` the game is a draw.
+
+    Observation of each player: "planes", f32 `[H, W, 37]` (see `rljax.envs.microrts.observation`); "paper", the first 27 of them,
+    those of Gym-microRTS; or "entities", a list of all units that it sees, with a mask. Actions: "cells", i32 `[H W]`, one of 65
+    orders for each cell, the first of which is to wait a cycle; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for
+    each cell. The mask leaves one action in cells without an idle unit of the player.
+
+    The reward is the sum of the components in `info["reward_components"]`, each times its weight: "win" (1, or -1 for a loss),
+    "resource" (harvests and returns), "worker", "building" (bases and barracks), "combat" (fighters) and "attack", the numbers of
+    orders of these kinds that were begun in the step. By default only "win" counts. Gym-microRTS has the weights 10, 1, 1, 0.2, 4
+    and 1 (Huang et al., 2021).
+
+    Args:
+        map_name: a name in `rljax.envs.microrts.maps.MAPS`.
+        actions: "cells" or "gridnet".
+        observation: "planes", "paper" or "entities".
+        fog: whether players see only cells within the sight of their units.
+        max_entities: number of entities E of "entities".
+    """
+
+    def __init__(
+        self,
+        map_name: str = "basesWorkers8x8",
+        actions: str = "cells",
+        observation: str = "planes",
+        fog: bool = False,
+        max_entities: int = 64,
+    ):
+        check_int("MicroRTS-v0", 1, max_entities=max_entities)
+        for name, value, allowed in (("actions", actions, ACTIONS), ("observation", observation, OBSERVATIONS)):
+            if value not in allowed:
+                raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
+        if not isinstance(fog, bool):
+            raise ConfigError(f"MicroRTS-v0: fog = {shown(fog)}, expected true or false")
+        self.map = find_map(map_name)
+        self.walls = self.map.wall_cells()
+        self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
+        self.hides_state = fog
+        self.max_entities = min(max_entities, self.walls.size)
+
+    @property
+    def name(self) -> str:
+        return "MicroRTS-v0"
+
+    @property
+    def default_params(self) -> RTSParams:
+        return RTSParams()
+
+    def observation_space(self, params: RTSParams) -> Any:
+        if self.observation == "entities":
+            entities = Box(0.0, 1.0, (self.max_entities, ENTITY_FEATURES))
+            return Dict({"entities": entities, "entity_mask": Box(0, 1, (self.max_entities,), jnp.bool_)})
+        return Box(0.0, 1.0, (*self.map.shape, PAPER_PLANES if self.observation == "paper" else NUM_PLANES))
+
+    def action_space(self, params: RTSParams) -> MultiDiscrete:
+        return MultiDiscrete(self._heads * self.walls.size)
+
+    @property
+    def _heads(self) -> tuple[int, ...]:
+        return (NUM_ORDERS,) if self.actions == "cells" else HEADS
+
+    def observe(self, state: RTSState, params: RTSParams) -> Any:
+        progress = state.time / jnp.maximum(params.max_cycles, 1)
+        paper = self.observation == "paper"
+        planes = [feature_planes(state, player, self.walls, self.fog, progress, paper) for player in range(2)]
+        if self.observation == "entities":
+            lists = [entity_list(cells, self.max_entities) for cells in planes]
+            return jax.tree.map(lambda *players: jnp.stack(players), *lists)
+        return jnp.stack(planes)
+
+    def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
+        legal = engine.legal_orders(state, self.walls)
+        mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(legal)
+        return player_masks(state, mask, self._heads)
+
+    def reset_env(self, key: jax.Array, params: RTSParams) -> tuple[Any, RTSState]:
+        state = jax.tree.map(jnp.asarray, self.map.start())
+        return self.observe(state, params), state
+
+    def step_env(
+        self, key: jax.Array, state: RTSState, action: jax.Array, params: RTSParams
+    ) -> tuple[Any, RTSState, jax.Array, jax.Array, dict[str, Any]]:
+        state, components, terminated = self.play(state, self.orders(state, action), params)
+        weights = {name: getattr(params, f"{name}_weight") for name in components}
+        reward = sum(weights[name] * value for name, value in components.items())
+        return self.observe(state, params), state, reward, terminated, {"reward_components": components}
+
+    def orders(self, state: RTSState, action: jax.Array) -> Orders:
+        """Return the orders that both players' actions give."""
+        decode = orders_of_cells if self.actions == "cells" else orders_of_gridnet
+        return drop_own_conflicts(state, decode(state, action), engine.legal_orders(state, self.walls))
+
+    def play(self, state: RTSState, orders: Orders, params: RTSParams) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
+        """Play one cycle with given orders, such as those of scripted players.
+
+        Returns:
+            The next state, the components of the reward f32 `[2]`, and whether the game is over.
+        """
+        before = engine.is_idle(state)
+        ordered = engine.issue(state, orders, self.walls)
+        state = engine.advance(ordered)
+        winner = engine.winner(state)
+        components = {"win": _win(winner), **_begun(ordered, before)}
+        return state, components, (winner != engine.NOT_OVER) | (state.time >= params.max_cycles)
+
+    def render(self, state: RTSState, params: RTSParams) -> jax.Array:
+        return picture.draw(state, self.walls)
+
+
+def _win(winner: jax.Array) -> jax.Array:
+    players = np.arange(2)
+    return jnp.where(winner < 0, 0.0, jnp.where(winner == players, 1.0, -1.0)).astype(jnp.float32)
+
+
+def _begun(state: RTSState, idle_before: jax.Array) -> dict[str, jax.Array]:
+    """Return the numbers of actions of each kind that both players' units have just begun, f32 `[2]` each."""
+
+    def products(kinds: tuple[int, ...]) -> jax.Array:
+        return (state.action == PRODUCE) & jnp.any(jnp.stack([state.product == kind for kind in kinds]), axis=0)
+
+    kinds = {
+        "resource": (state.action == HARVEST) | (state.action == RETURN),
+        "worker": products((WORKER,)),
+        "building": products((BASE, BARRACKS)),
+        "combat": products((LIGHT, HEAVY, RANGED)),
+        "attack": state.action == ATTACK,
+    }
+    own = [idle_before & (state.owner == player) for player in range(2)]
+    count = {name: [jnp.sum(cells & new, dtype=jnp.int32) for new in own] for name, cells in kinds.items()}
+    return {name: jnp.stack(pair).astype(jnp.float32) for name, pair in count.items()}

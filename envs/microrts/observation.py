@@ -1,0 +1,115 @@
+"""What a player of MicroRTS sees: feature planes over the cells, or a list of units."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.envs.microrts.state import RTSState
+from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT
+
+PAPER_PLANES = 5 + 5 + 3 + (NUM_TYPES + 1) + 6
+"""The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none, oneself,
+opponent), type (none, then each type), action under way."""
+
+EXTRA_PLANES = 4 + 1 + 1 + 1 + 3
+"""Direction of the action under way (one-hot), its remaining cycles / 200, walls, visible cells; then, the same in all cells, own
+and the opponent's resources / 20 and the cycles played as a share of all."""
+
+_NO_UNIT = 5 + 5 + 3
+
+NUM_PLANES = PAPER_PLANES + EXTRA_PLANES
+ENTITY_FEATURES = NUM_PLANES + 2
+
+
+def visible_cells(state: RTSState, player: int) -> jax.Array:
+    """Return which cells are within the sight of a player's units (Euclidean distance), bool `[H, W]`."""
+    height, width = state.unit.shape
+    place = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1).reshape(-1, 2)
+    distance = np.hypot(*(place[:, None] - place).transpose(2, 0, 1))
+    seen = jnp.zeros(height * width, bool)
+    for sight in np.unique(SIGHT[SIGHT > 0]):
+        eyes = (state.owner == player) & jnp.any(jnp.stack([state.unit == t for t in np.flatnonzero(SIGHT == sight)]), axis=0)
+        seen |= eyes.reshape(-1).astype(jnp.float32) @ jnp.asarray(distance <= sight, jnp.float32) > 0
+    return seen.reshape(height, width)
+
+
+def hide(state: RTSState, visible: jax.Array) -> RTSState:
+    """Return the state without what is in cells that are not visible."""
+
+    def shown(cells: jax.Array, empty: int) -> jax.Array:
+        return jnp.where(visible, cells, empty)
+
+    return state.replace(
+        unit=shown(state.unit, EMPTY), owner=shown(state.owner, -1), hp=shown(state.hp, 0), carried=shown(state.carried, 0),
+        action=shown(state.action, NONE), parameter=shown(state.parameter, 0), product=shown(state.product, EMPTY),
+        remaining=shown(state.remaining, 0),
+    )  # fmt: skip
+
+
+def feature_planes(
+    state: RTSState, player: int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
+) -> jax.Array:
+    """Return the planes that a player sees, f32 `[H, W, C]`.
+
+    Args:
+        state: the state.
+        player: the player who looks: its own units and the opponent's are in the same planes for both.
+        walls: bool `[H, W]`.
+        fog: whether the player sees cells within the sight of its units only, and not the opponent's resources.
+        progress: cycles played as a share of the cycles of a game, f32 [].
+        paper: only the `PAPER_PLANES`.
+    """
+    visible = visible_cells(state, player) if fog else jnp.ones(state.unit.shape, bool)
+    seen = hide(state, visible) if fog else state
+    whose = jnp.where(seen.owner < 0, 0, jnp.where(seen.owner == player, 1, 2))
+    one_hot = [
+        *_one_hot(jnp.clip(seen.hp, 0, 4), 5),
+        *_one_hot(jnp.clip(seen.carried, 0, 4), 5),
+        *_one_hot(whose, 3),
+        *_one_hot(seen.unit + 1, NUM_TYPES + 1),
+        *_one_hot(seen.action, 6),
+    ]
+    if paper:
+        return jnp.stack(one_hot, axis=-1).astype(jnp.float32)
+    directed = (seen.action != NONE) & (seen.action != ATTACK)
+    cells = [
+        *(directed & plane for plane in _one_hot(seen.parameter, 4)),
+        jnp.clip(seen.remaining / 200.0, 0.0, 1.0),
+        jnp.asarray(walls),
+        visible,
+        *(jnp.broadcast_to(value, seen.unit.shape) for value in _scalars(state, player, fog, progress)),
+    ]
+    return jnp.stack([plane.astype(jnp.float32) for plane in (*one_hot, *cells)], axis=-1)
+
+
+def _scalars(state: RTSState, player: int, fog: bool, progress: jax.Array) -> list[jax.Array]:
+    own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
+    return [own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]
+
+
+def _one_hot(values: jax.Array, size: int) -> list[jax.Array]:
+    return [values == i for i in range(size)]
+
+
+def entity_list(planes: jax.Array, capacity: int) -> dict[str, jax.Array]:
+    """Return the cells with units as a list.
+
+    Args:
+        planes: all planes that the player sees, f32 `[H, W, C]`.
+        capacity: number of entities E; if there are more units, those in the lower rows are left out.
+
+    Returns:
+        "entities" f32 `[E, C + 2]`: the planes of the cell, then its row and column as shares of the map; zeros where there is
+        no entity. "entity_mask" bool `[E]`.
+    """
+    height, width, _ = planes.shape
+    present = planes[..., _NO_UNIT].reshape(-1) == 0
+    (index,) = jnp.nonzero(present, size=capacity, fill_value=height * width)
+    mask = index < height * width
+    row, column = (jnp.broadcast_to(axis, (height, width)) for axis in np.indices((height, width)))
+    place = jnp.stack([row / max(height - 1, 1), column / max(width - 1, 1)], axis=-1).astype(jnp.float32)
+    features = jnp.concatenate([planes, place], axis=-1).reshape(height * width, -1)
+    entities = jnp.where(mask[:, None], features[jnp.minimum(index, height * width - 1)], 0.0)
+    return {"entities": entities, "entity_mask": mask}

@@ -1,0 +1,247 @@
+"""MicroRTS-v0 as a game: actions, masks, observations, rewards, ends and pictures, each against plain Python."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.contract import check_contract
+from rljax.core.errors import ConfigError
+from rljax.envs import MicroRTS, make_env
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, drop_own_conflicts
+from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK, BARRACKS, BASE, COST, DIRECTIONS, HARVEST, HEADS, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, RETURN, SIGHT, WORKER,
+)  # fmt: skip
+from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, orders_of, position
+from tests.envs.play import QUICK
+
+STEPS, GAMES = 200, 4
+
+
+class Played(NamedTuple):
+    """Steps of random games, `[T, N, ...]`."""
+
+    state: RTSState
+    mask: np.ndarray
+    orders: Orders
+    obs: Any
+    reward: np.ndarray
+    components: dict[str, np.ndarray]
+    after: RTSState
+
+
+@functools.cache
+def random_play(actions: str) -> Played:
+    """Play random legal actions, half of them other than waiting, on the map 8 x 8."""
+    env, params = make_env("MicroRTS-v0", actions=actions)
+    width = max(heads := env._heads)
+    starts = np.cumsum((0, *heads[:-1]))
+    padded = np.where(np.arange(width) < np.array(heads)[:, None], starts[:, None] + np.arange(width), 0)
+    exists = np.arange(width) < np.array(heads)[:, None]
+
+    def step(state: RTSState, key: jax.Array) -> tuple[RTSState, Any]:
+        mask = env.action_mask(state, params)
+        legal = mask.reshape(2, 64, sum(heads))[..., padded] & exists
+        wait = jnp.zeros((len(heads), width)).at[0, 0].set(-1.0)
+        action = jnp.argmax(jnp.where(legal, jax.random.gumbel(key, legal.shape) + wait, -jnp.inf), axis=-1)
+        orders = env.orders(state, action.reshape(2, -1))
+        obs, after, reward, terminated, info = env.step_env(key, state, action.reshape(2, -1), params)
+        start = env.reset_env(key, params)[1]
+        return jax.tree.map(functools.partial(jnp.where, terminated), start, after), (
+            state, mask, orders, obs, reward, info["reward_components"], after)  # fmt: skip
+
+    def game(key: jax.Array) -> Any:
+        return jax.lax.scan(step, env.reset_env(key, params)[1], jax.random.split(key, STEPS))[1]
+
+    run = jax.jit(jax.vmap(game, out_axes=1), compiler_options=QUICK)
+    return Played(*jax.tree.map(np.asarray, run(jax.random.split(jax.random.key(0), GAMES))))
+
+
+def test_the_default_game_is_registered_and_keeps_the_contract() -> None:
+    env, params = make_env("MicroRTS-v0")
+    assert isinstance(env, MicroRTS)
+    assert env.action_space(params).nvec == (NUM_ORDERS,) * 64
+    for arguments in ({"actions": "gridnet", "observation": "paper", "fog": True}, {"map_name": "melee4x4light2", "observation": "entities"}):  # fmt: skip  # noqa: E501
+        assert check_contract(*make_env("MicroRTS-v0", **arguments)) == []
+
+
+@pytest.mark.parametrize("actions", ["cells", "gridnet"])
+def test_random_legal_actions_order_what_they_say(actions: str) -> None:
+    """Every order is legal in the engine, a player's orders do not conflict with each other, and all kinds occur."""
+    played = random_play(actions)
+    given = played.orders.action != NONE
+    idle = (played.state.owner >= 0) & (played.state.remaining == 0)
+    assert not (given & ~idle).any()
+    assert set(np.unique(played.orders.action)) >= {MOVE, HARVEST, RETURN, PRODUCE}
+    for t, n in np.argwhere(given.any((2, 3)))[::7]:
+        orders, owner = jax.tree.map(lambda x: x[t, n], (played.orders, played.state.owner))  # noqa: B023
+        for player in range(2):
+            targets, cost = [], 0
+            for y, x in np.argwhere(given[t, n] & (owner == player)):
+                if orders.action[y, x] in (MOVE, PRODUCE):
+                    targets.append((y, x) + DIRECTIONS[orders.parameter[y, x]])
+                cost += COST[orders.product[y, x]] if orders.action[y, x] == PRODUCE else 0
+            assert len({tuple(target) for target in targets}) == len(targets)
+            assert cost <= played.state.resources[t, n, player]
+
+
+@pytest.mark.parametrize(("actions", "heads"), [("cells", (NUM_ORDERS,)), ("gridnet", HEADS)])
+def test_masks_leave_one_action_where_nothing_can_be_ordered(actions: str, heads: tuple[int, ...]) -> None:
+    played = random_play(actions)
+    mask = played.mask.reshape(STEPS, GAMES, 2, 8, 8, sum(heads))
+    for player in range(2):
+        able = (played.state.owner == player) & (played.state.remaining == 0)
+        assert (mask[:, :, player][~able].sum(-1) == len(heads)).all()
+        for start, size in zip(np.cumsum((0, *heads)), heads, strict=False):
+            head = mask[:, :, player, ..., start : start + size]
+            assert head.any(-1).all()
+            assert head[~able][:, 0].all()
+
+
+def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
+    played = random_play("cells")
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[::5], played.state)
+    legal = jax.jit(jax.vmap(lambda s: engine.legal_orders(s, np.zeros((8, 8), bool))), compiler_options=QUICK)(flat)
+    mask = played.mask.reshape(-1, 2, 8, 8, NUM_ORDERS)[::5].any(1)
+    for index, (action, parameter, product) in enumerate(ORDERS.tolist()):
+        planes = {MOVE: legal.move, HARVEST: legal.harvest, RETURN: legal.give, PRODUCE: legal.produce, ATTACK: legal.attack}
+        expected = np.ones((len(mask), 8, 8), bool) if action == NONE else np.asarray(planes[action][:, parameter])
+        if action == PRODUCE:
+            expected = expected & np.asarray(legal.product[:, product])
+        np.testing.assert_array_equal(mask[..., index], expected)
+
+
+def test_an_order_that_an_earlier_one_rules_out_is_not_given() -> None:
+    """As in Gym-microRTS: of two workers that want one cell the upper goes, and the second production waits for resources."""
+    shape, walls = (4, 4), np.zeros((4, 4), bool)
+    state = position(shape, (1, 1), (WORKER, 0, 0, 1), (WORKER, 0, 1, 0), (BASE, 0, 3, 0), (BASE, 0, 3, 3), (BASE, 1, 0, 3))
+    orders = orders_of(shape, (0, 1, MOVE, DOWN, -1), (1, 0, MOVE, RIGHT, -1), (3, 0, PRODUCE, UP, WORKER),
+                       (3, 3, PRODUCE, LEFT, WORKER), (0, 3, PRODUCE, LEFT, WORKER))  # fmt: skip
+    kept = drop_own_conflicts(state, orders, engine.legal_orders(state, walls))
+    assert np.argwhere(np.asarray(kept.action) != NONE).tolist() == [[0, 1], [0, 3], [3, 0]]
+    state = engine.issue(state, kept, walls)
+    assert state.remaining.tolist() == [[0, 10, 0, 50], [0] * 4, [0] * 4, [50, 0, 0, 0]]
+
+
+def test_paper_planes_are_those_of_gym_microrts() -> None:
+    """The five layers that Gym-microRTS shows, clipped and one-hot, computed in plain NumPy."""
+    played = random_play("cells")
+    planes = played.obs[..., :27]
+    after = played.after
+    for player in range(2):
+        whose = np.where(after.owner < 0, 0, np.where(after.owner == player, 1, 2))
+        layers = [after.hp, after.carried, whose, after.unit + 1, after.action]
+        expected = [np.eye(n)[np.clip(layer, 0, n - 1)] for layer, n in zip(layers, (5, 5, 3, 8, 6), strict=True)]
+        np.testing.assert_array_equal(planes[:, :, player], np.concatenate(expected, axis=-1))
+
+
+def test_entities_are_the_cells_with_units() -> None:
+    env, params = make_env("MicroRTS-v0", observation="entities", max_entities=8)
+    obs, state = env.reset(jax.random.key(0), params)
+    assert obs["entities"].shape == (2, 8, NUM_PLANES + 2)
+    assert obs["entity_mask"].sum(1).tolist() == [6, 6]
+    places = np.argwhere(np.asarray(state.unit) >= 0)
+    np.testing.assert_allclose(obs["entities"][0, :6, -2:], places / 7, atol=1e-6)
+    assert (obs["entities"][:, 6:] == 0).all()
+
+
+def test_fog_hides_what_no_unit_sees() -> None:
+    env, params = make_env("MicroRTS-v0", fog=True)
+    obs, state = env.reset(jax.random.key(0), params)
+    assert env.hides_state
+    for player in range(2):
+        own = np.argwhere(np.asarray(state.owner) == player)
+        expected = [
+            [any(np.hypot(*(place - (y, x))) <= SIGHT[int(state.unit[tuple(place)])] for place in own) for x in range(8)]
+            for y in range(8)
+        ]
+        np.testing.assert_array_equal(visible_cells(state, player), expected)
+        hidden = ~np.array(expected)
+        assert hidden.any()
+        assert (np.asarray(obs)[player][hidden][:, [0, 5, 10, 13, 21]] == 1).all()
+        assert np.asarray(obs)[player, ..., 12].sum() == 0
+    assert np.asarray(make_env("MicroRTS-v0")[0].reset(jax.random.key(0), params)[0])[0, ..., 12].sum() == 2
+
+
+def test_components_count_the_orders_that_were_begun() -> None:
+    played = random_play("cells")
+    new = (played.state.remaining == 0) & (played.orders.action != NONE)
+    # A cancelled order is not begun: it is not under way afterwards, and is due no sooner than in five cycles.
+    begun = new & (played.after.action == played.orders.action)
+    kinds = {
+        "resource": np.isin(played.orders.action, (HARVEST, RETURN)),
+        "worker": (played.orders.action == PRODUCE) & (played.orders.product == WORKER),
+        "building": (played.orders.action == PRODUCE) & np.isin(played.orders.product, (BASE, BARRACKS)),
+        "combat": (played.orders.action == PRODUCE) & (played.orders.product >= LIGHT),
+    }
+    for name, kind in kinds.items():
+        expected = [(begun & kind & (played.state.owner == player)).sum((2, 3)) for player in range(2)]
+        np.testing.assert_array_equal(played.components[name], np.stack(expected, -1))
+        assert played.components[name].any() or name == "combat"
+    np.testing.assert_array_equal(played.reward, played.components["win"])
+
+
+def test_a_game_ends_with_the_last_unit_of_a_player_and_weights_count() -> None:
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", win_weight=10.0, attack_weight=0.5)
+    state = jax.tree.map(jnp.asarray, position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (WORKER, 1, 0, 1)))
+    target = int(np.flatnonzero((OFFSETS == [0, 1]).all(1))[0])
+    attack = int(np.flatnonzero((ORDERS == [ATTACK, target, -1]).all(1))[0])
+    action = jnp.zeros((2, 16), jnp.int32).at[0, 0].set(attack)
+    step, key = jax.jit(env.step_env, compiler_options=QUICK), jax.random.key(0)
+    rewards, ends = [], []
+    for _ in range(5):
+        _, state, reward, terminated, _ = step(key, state, action, params)
+        rewards.append(reward.tolist())
+        ends.append(bool(terminated))
+    assert rewards == [[0.5, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [10.0, -10.0]]
+    assert ends == [False] * 4 + [True]
+
+
+def test_a_game_is_drawn_at_the_limit_of_cycles() -> None:
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", max_cycles=2)
+    _, state = env.reset(jax.random.key(0), params)
+    step = jax.jit(env.step_env, compiler_options=QUICK)
+    for end in (False, True):
+        _, state, reward, terminated, _ = step(jax.random.key(0), state, jnp.zeros((2, 16), jnp.int32), params)
+        assert bool(terminated) is end
+        assert reward.tolist() == [0.0, 0.0]
+
+
+def test_the_picture_shows_owners_numbers_and_changes() -> None:
+    env, params = make_env("MicroRTS-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    draw = jax.jit(env.render, compiler_options=QUICK)
+    image = np.asarray(draw(state, params))
+    assert image.shape == (288, 256, 3)
+    assert image.dtype == np.uint8
+    tile = image[:256].reshape(8, 32, 8, 32, 3).swapaxes(1, 2)
+    blue, red = ((tile == color).all(-1).any((2, 3)) for color in ((70, 110, 255), (240, 70, 60)))
+    np.testing.assert_array_equal(blue, np.asarray(state.owner) == 0)
+    np.testing.assert_array_equal(red, np.asarray(state.owner) == 1)
+    fewer = state.replace(carried=state.carried.at[0, 0].set(7))
+    changed = (np.asarray(draw(fewer, params)) != image).any(-1)
+    assert changed[:32, :32].any()
+    assert not changed[32:].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"map_name": "basesWorker8x8"}, "unknown map 'basesWorker8x8'.*basesWorkers8x8"),
+        ({"actions": "gridnets"}, "actions = 'gridnets'.*gridnet"),
+        ({"observation": "plane"}, "observation = 'plane'.*planes"),
+        ({"max_entities": 0}, "max_entities = 0, expected"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        make_env("MicroRTS-v0", **arguments)
+    assert "\n" not in str(caught.value)
