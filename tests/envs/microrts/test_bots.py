@@ -54,13 +54,13 @@ def test_all_orders_are_legal_in_recorded_positions(names: tuple[str, ...]) -> N
         found = recorded(kind)
         idle = (found.before.owner >= 0) & (found.before.remaining == 0)
         for name, orders in orders_of_bots(names, found.before).items():
-            planes = {MOVE: found.legal.move, HARVEST: found.legal.harvest, RETURN: found.legal.give, PRODUCE: found.legal.produce,
-                      ATTACK: found.legal.attack}  # fmt: skip
+            legal = found.legal
+            planes = {MOVE: legal.move, HARVEST: legal.harvest, RETURN: legal.give, PRODUCE: legal.produce, ATTACK: legal.attack}
             acts = idle & (orders.action != NONE)
             for n, y, x in np.argwhere(acts):
                 action, parameter = orders.action[n, y, x], orders.parameter[n, y, x]
                 assert planes[action][n, parameter, y, x], (name, kind, n, y, x, action, parameter)
-                assert action != PRODUCE or found.legal.product[n, orders.product[n, y, x], y, x], (name, kind, n, y, x)
+                assert action != PRODUCE or legal.product[n, orders.product[n, y, x], y, x], (name, kind, n, y, x)
             for player in range(2):
                 own = acts & (found.before.owner == player)
                 assert_no_conflicts(found.before, orders, own, player)
