@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.engine import IN_REACH, claims, is_legal, neighbor, of_type, resources_left
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -111,14 +111,16 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
         spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1)).reshape(cost.shape)
         valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
-    claimed = claims(enters, orders.parameter)
+    units = Padded(jnp.where(enters, orders.parameter + 4 * state.owner, -1), -1)
     taken = [jnp.zeros_like(valid)] * 2
+    late = jnp.zeros_like(orders.parameter)
     # The unit above a cell comes first (it goes down), then those on its left and right, then the one below.
     for d in (2, 1, 3, 0):
-        owner = neighbor(state.owner, -DIRECTIONS[d], -1)
-        late = claimed[d] & jnp.where(owner == 1, taken[1], taken[0])
-        valid &= ~((orders.parameter == d) & enters & neighbor(late, DIRECTIONS[d], False))
-        taken = [taken[player] | (claimed[d] & (owner == player)) for player in range(2)]
+        for player in range(2):
+            wants = units.at(-DIRECTIONS[d]) == d + 4 * player
+            late += jnp.where(wants & taken[player], 1 << d, 0).astype(late.dtype)
+            taken[player] |= wants
+    valid &= ~(enters & along([(bits >> d) & 1 > 0 for d, bits in enumerate(around(late, 0))], orders.parameter))
     return Orders(
         jnp.where(valid, orders.action, NONE).astype(jnp.int8),
         jnp.where(valid, orders.parameter, 0).astype(jnp.int8),

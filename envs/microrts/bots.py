@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.envs.microrts.engine import available, free_cells, is_idle, legal_orders, neighbor
+from rljax.envs.microrts.engine import around, claims, free_cells, is_idle, legal_orders, resources_left
 from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -99,14 +99,13 @@ def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders)
     """Let units wait whose production can no longer be paid, or that would enter the same cell as a unit before them."""
     own = is_idle(state) & (state.owner == player)
     cost = jnp.where(own & (orders.action == PRODUCE), jnp.asarray(COST)[jnp.maximum(orders.product, 0)], 0)
-    cannot = (cost > 0) & (_running_sum(cost) > available(state)[player])
+    cannot = (cost > 0) & (_running_sum(cost) > resources_left(state)[player])
     enters = own & ~cannot & ((orders.action == MOVE) | (orders.action == PRODUCE))
-    taken = jnp.zeros_like(own)
+    arrives, taken = claims(enters, orders.parameter), jnp.zeros_like(own)
     # The unit above a cell, which goes down, comes first, then those on its left, on its right and below.
     for d in (2, 1, 3, 0):
-        arrives = neighbor(enters & (orders.parameter == d), -DIRECTIONS[d], False)
-        cannot |= neighbor(arrives & taken, DIRECTIONS[d], False)
-        taken |= arrives
+        cannot |= enters & (orders.parameter == d) & around(arrives[d] & taken, False)[d]
+        taken |= arrives[d]
     return _let_wait(orders, cannot)
 
 
@@ -138,7 +137,7 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
         fighter: type of the units that fight.
     """
     own, idle = state.owner == player, is_idle(state) & (state.owner == player)
-    free, left = free_cells(state, walls), available(state)[player]
+    free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
     free &= ~entered
 
@@ -199,20 +198,20 @@ def _train(
     if fighter != WORKER:
         to_goal.append(distance_map(state.owner == 1 - player))
         product = jnp.where(idle & (state.unit == BARRACKS), fighter, product)
+    goals = [around(goal, FAR) for goal in to_goal]
     sides = []
-    for offset in DIRECTIONS:
-        distance = [jnp.where(neighbor(free, offset, False), neighbor(goal, offset, FAR), 2 * FAR) for goal in to_goal]
+    for d, is_free in enumerate(around(free, False)):
+        distance = [jnp.where(is_free, goal[d], 2 * FAR) for goal in goals]
         sides.append(distance[0] if fighter == WORKER else jnp.where(product == WORKER, *distance))
     side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
     product = jnp.where(best < 2 * FAR, product, EMPTY)
     cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
     product = jnp.where(_running_sum(cost) <= left, product, EMPTY)
-    entered = jnp.zeros_like(idle)
+    arrives, entered = claims(product != EMPTY, side), jnp.zeros_like(idle)
     # Two of them may want the same cell: the unit before, row by row, has it.
     for d in (2, 1, 3, 0):
-        arrives = neighbor((product != EMPTY) & (side == d), -DIRECTIONS[d], False)
-        product = jnp.where(neighbor(arrives & entered, DIRECTIONS[d], False), EMPTY, product)
-        entered |= arrives
+        product = jnp.where((side == d) & around(arrives[d] & entered, False)[d], EMPTY, product)
+        entered |= arrives[d]
     makes = product != EMPTY
     orders = Orders(
         action=jnp.where(makes, PRODUCE, NONE).astype(jnp.int8),
@@ -259,7 +258,7 @@ def _building(
     kind = jnp.where(wanted(BASE), BASE, EMPTY)
     if fighter != WORKER:
         kind = jnp.where(kind == EMPTY, jnp.where(wanted(BARRACKS), BARRACKS, EMPTY), kind)
-    open_sides = jnp.stack([neighbor(free, offset, False)[units.row, units.column] for offset in DIRECTIONS], axis=-1)
+    open_sides = jnp.stack([is_free[units.row, units.column] for is_free in around(free, False)], axis=-1)
     able = units.there & (units.kind == WORKER) & jnp.any(open_sides, axis=-1)
     first = able & (jnp.cumsum(able) == 1) & (kind != EMPTY)
     pays = jnp.where(kind == BASE, int(COST[BASE]), int(COST[BARRACKS])) <= left

@@ -34,6 +34,7 @@ from rljax.envs.microrts.units import (
     PRODUCE_TIME,
     PRODUCES,
     RANGE,
+    REACH,
     RESOURCE,
     RETURN,
     RETURN_TIME,
@@ -46,13 +47,19 @@ IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (_DISTANCE <= RANGE
 """The targets in `OFFSETS` that a unit can reach."""
 
 
-def neighbor(x: jax.Array, offset: np.ndarray, fill: int | bool) -> jax.Array:
-    """Return for every cell the value of the cell `offset` (rows and columns) away, `[H, W]`; `fill` outside the map."""
-    (height, width), (down, right) = x.shape, (int(offset[0]), int(offset[1]))
-    edges = ((max(-down, 0), max(down, 0), 0), (max(-right, 0), max(right, 0), 0))
-    padded = jax.lax.pad(x, jnp.asarray(fill, x.dtype), edges)
-    top, left = max(down, 0), max(right, 0)
-    return jax.lax.slice(padded, (top, left), (top + height, left + width))
+class Padded:
+    """An array over the cells with a margin, whose shifts are slices: much faster than to pad each shift."""
+
+    def __init__(self, cells: jax.Array, fill: int | bool, margin: int = 1):
+        edges = [(margin, margin, 0)] * 2
+        # The barrier keeps XLA from computing the cells again for every shift.
+        self.cells = jax.lax.optimization_barrier(jax.lax.pad(cells, jnp.asarray(fill, cells.dtype), edges))
+        self.shape, self.margin = cells.shape, margin
+
+    def at(self, offset: np.ndarray) -> jax.Array:
+        """Return for every cell the value of the cell `offset` (rows and columns) away, `[H, W]`."""
+        top, left = (self.margin + int(step) for step in offset)
+        return self.cells[top : top + self.shape[0], left : left + self.shape[1]]
 
 
 def of_type(table: np.ndarray, kind: jax.Array) -> jax.Array:
@@ -76,12 +83,13 @@ def is_idle(state: RTSState) -> jax.Array:
     return (state.owner >= 0) & (state.remaining == 0)
 
 
-def claims(moves: jax.Array, direction: jax.Array) -> list[jax.Array]:
+def claims(acting: jax.Array, direction: jax.Array) -> list[jax.Array]:
     """Return for each direction which cells are the target of a unit that acts in that direction, 4 bool `[H, W]`."""
-    return [neighbor(moves & (direction == d), -DIRECTIONS[d], False) for d in range(4)]
+    chosen = Padded(jnp.where(acting, direction, -1), -1)
+    return [chosen.at(-DIRECTIONS[d]) == d for d in range(4)]
 
 
-def _along(planes: list[jax.Array], direction: jax.Array) -> jax.Array:
+def along(planes: list[jax.Array], direction: jax.Array) -> jax.Array:
     """Return for every cell the value of `planes[direction]`; of the first where the direction is not 0 to 3."""
     result = planes[0]
     for d in range(1, 4):
@@ -89,8 +97,10 @@ def _along(planes: list[jax.Array], direction: jax.Array) -> jax.Array:
     return result
 
 
-def _around(x: jax.Array, fill: int | bool) -> list[jax.Array]:
-    return [neighbor(x, offset, fill) for offset in DIRECTIONS]
+def around(x: jax.Array, fill: int | bool) -> list[jax.Array]:
+    """Return for every cell the values of the cells above, on the right, below and on the left, 4 `[H, W]`."""
+    padded = Padded(x, fill)
+    return [padded.at(offset) for offset in DIRECTIONS]
 
 
 def _spent(state: RTSState, paying: jax.Array, product: jax.Array) -> jax.Array:
@@ -114,10 +124,10 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     """Return the legal orders of all idle units of both players."""
     idle = is_idle(state)
     left = resources_left(state)
-    free = _around(free_cells(state, walls), False)
+    free = around(free_cells(state, walls), False)
     worker, mobile = idle & (state.unit == WORKER), idle & (of_type(MOBILE.astype(int), state.unit) > 0)
     empty_handed, loaded = worker & (state.carried == 0), worker & (state.carried > 0)
-    own_base = [loaded & (base == state.owner) for base in _around(jnp.where(state.unit == BASE, state.owner, -1), -1)]
+    own_base = [loaded & (base == state.owner) for base in around(jnp.where(state.unit == BASE, state.owner, -1), -1)]
     budget = jnp.where(state.owner == 0, left[0], left[1])
     affordable = {cost: idle & (budget >= cost) for cost in set(COST.tolist())}
     beside_free = _any(free)
@@ -129,7 +139,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     ]
     return LegalOrders(
         move=jnp.stack([mobile & cell for cell in free]),
-        harvest=jnp.stack([empty_handed & cell for cell in _around(state.unit == RESOURCE, False)]),
+        harvest=jnp.stack([empty_handed & cell for cell in around(state.unit == RESOURCE, False)]),
         give=jnp.stack(own_base),
         produce=jnp.stack([_any(product) & cell for cell in free]),
         product=jnp.stack(product),
@@ -140,9 +150,10 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
 def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
     reach = jnp.where(mobile, of_type(RANGE, state.unit), 0)
     opponent = jnp.where(state.owner >= 0, 1 - state.owner, -2)
+    owner = Padded(state.owner, -1, REACH)
     planes = [jnp.zeros_like(mobile)] * len(OFFSETS)
     for i in IN_REACH:
-        planes[i] = (reach >= int(np.ceil(_DISTANCE[i]))) & (neighbor(state.owner, OFFSETS[i], -1) == opponent)
+        planes[i] = (reach >= int(np.ceil(_DISTANCE[i]))) & (owner.at(OFFSETS[i]) == opponent)
     return jnp.stack(planes)
 
 
@@ -209,11 +220,11 @@ def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.A
     """Return the shortest duration among orders that enter the same cell, i16 `[H, W]`; `_LONG` for those without rivals."""
     entering = claims(enters, direction)
     rivals = sum(plane.astype(jnp.int8) for plane in entering)
-    shortest = jnp.full(enters.shape, _LONG)
+    shortest, durations = jnp.full(enters.shape, _LONG), Padded(duration, _LONG)
     for d, plane in enumerate(entering):
-        shortest = jnp.minimum(shortest, jnp.where(plane, neighbor(duration, -DIRECTIONS[d], 0), _LONG))
+        shortest = jnp.minimum(shortest, jnp.where(plane, durations.at(-DIRECTIONS[d]), _LONG))
     contested = jnp.where(rivals > 1, shortest, _LONG)
-    return jnp.where(enters, _along(_around(contested, _LONG), direction), _LONG)
+    return jnp.where(enters, along(around(contested, _LONG), direction), _LONG)
 
 
 def advance(state: RTSState) -> RTSState:
@@ -237,17 +248,16 @@ def advance(state: RTSState) -> RTSState:
 
 def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:
     """Workers take one resource each; if too few are left, player 0's workers come first, then those in the upper rows."""
-    taking = claims(harvests, direction)
+    workers = Padded(jnp.where(harvests, direction + 4 * state.owner, -1), -1)
     left = jnp.where(state.unit == RESOURCE, state.carried, 0)
-    from_cell = [neighbor(state.owner, -DIRECTIONS[d], -1) for d in range(4)]
-    gains = [jnp.zeros_like(harvests)] * 4
+    gains = jnp.zeros_like(left)
     # A worker above a resource harvests downwards (2), one on its left to the right (1), and so on: from the upper row to the lower.
     for player in range(2):
         for d in (2, 1, 3, 0):
-            takes = taking[d] & (from_cell[d] == player) & (left > 0)
-            gains[d] = gains[d] | takes
-            left = left - takes.astype(left.dtype)
-    gained = harvests & _along([neighbor(gains[d], DIRECTIONS[d], False) for d in range(4)], direction)
+            takes = ((workers.at(-DIRECTIONS[d]) == d + 4 * player) & (left > 0)).astype(left.dtype)
+            gains = gains + takes * (1 << d)
+            left = left - takes
+    gained = harvests & along([(gain >> d) & 1 > 0 for d, gain in enumerate(around(gains, 0))], direction)
     exhausted = (state.unit == RESOURCE) & (left <= 0)
     carried = jnp.where(state.unit == RESOURCE, left, state.carried + gained.astype(state.carried.dtype))
     return _clear(state.replace(carried=carried), exhausted)
@@ -255,7 +265,7 @@ def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSS
 
 def _give(state: RTSState, gives: jax.Array, direction: jax.Array) -> RTSState:
     """Workers give what they carry to the base beside them, if it still stands."""
-    gives &= _along(_around(state.unit == BASE, False), direction)
+    gives &= along(around(state.unit == BASE, False), direction)
     amount = jnp.where(gives, state.carried, 0).astype(jnp.int32)
     gained = jnp.stack([jnp.sum(jnp.where(state.owner == player, amount, 0)) for player in range(2)])
     return state.replace(carried=jnp.where(gives, 0, state.carried), resources=state.resources + gained)
@@ -263,20 +273,30 @@ def _give(state: RTSState, gives: jax.Array, direction: jax.Array) -> RTSState:
 
 def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: jax.Array, product: jax.Array) -> RTSState:
     """Units move to, or appear in, the cells that their orders have reserved."""
-    arrivals = {
-        "unit": jnp.where(produces, product, state.unit),
-        "owner": state.owner,
-        "hp": jnp.where(produces, of_type(HP, product), state.hp),
-        "carried": jnp.where(produces, 0, state.carried),
-    }
-    entering = claims(moves | produces, direction)
+    kind = jnp.where(produces, product, state.unit)
+    hp = jnp.where(produces, of_type(HP, product), state.hp)
+    carried = jnp.where(produces, 0, state.carried)
+    toward = jnp.where(moves | produces, direction, -1)
+    # All that a unit brings along in one number, so that there is one array to shift.
+    fields = (toward + 1, kind + 1, state.owner + 1, hp, carried)
+    packed = sum(field.astype(jnp.int32) << shift for field, shift in zip(fields, (0, 3, 6, 8, 16), strict=True))
+    units = Padded(packed, 0)
+    arriving = jnp.zeros_like(packed)
+    for d, offset in enumerate(DIRECTIONS):
+        unit = units.at(-offset)
+        arriving = jnp.where((unit & 7) == d + 1, unit, arriving)
+    enters = arriving > 0
     state = _clear(state, moves)
-    for name, value in arrivals.items():
-        cells = getattr(state, name)
-        for d, plane in enumerate(entering):
-            cells = jnp.where(plane, neighbor(value, -DIRECTIONS[d], 0), cells)
-        state = state.replace(**{name: cells})
-    return state
+
+    def field(shift: int, bits: int, before: jax.Array, base: int) -> jax.Array:
+        return jnp.where(enters, (((arriving >> shift) & ((1 << bits) - 1)) - base).astype(before.dtype), before)
+
+    return state.replace(
+        unit=field(3, 3, state.unit, 1),
+        owner=field(6, 2, state.owner, 1),
+        hp=field(8, 8, state.hp, 0),
+        carried=field(16, 8, state.carried, 0),
+    )
 
 
 def _clear(state: RTSState, cells: jax.Array) -> RTSState:
@@ -296,8 +316,12 @@ def _clear(state: RTSState, cells: jax.Array) -> RTSState:
 def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
     """Attacks reduce the hit points of whatever is in their target's cell now."""
     total = jnp.zeros_like(state.hp)
+    shots = Padded(jnp.where(damage > 0, aim, -1), -1, REACH)
+    strength = Padded(damage, 0)
     for i in IN_REACH:
-        total = total + neighbor(jnp.where(aim == i, damage, 0), -OFFSETS[i], 0)
+        # Only fighters with a damage of 1 hit targets that are not beside them.
+        hit = strength.at(-OFFSETS[i]) if _DISTANCE[i] == 1 else jnp.ones_like(total)
+        total = total + jnp.where(shots.at(-OFFSETS[i]) == i, hit, 0)
     hp = jnp.where(state.unit == EMPTY, 0, state.hp - total)
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
 

@@ -80,9 +80,9 @@ def path_lengths(free: jax.Array, row: jax.Array, column: jax.Array, goal_row: j
         reached = (flood.reached | flood.reached << 1 | flood.reached >> 1 | vertical) & passable
         words = jnp.take_along_axis(flood.reached, there[..., 0], axis=1)
         has = inside & ((words >> there[..., 1].astype(jnp.uint32)) & 1 == 1)
-        steps = jnp.where(has & (flood.steps == FAR), flood.time, flood.steps)
+        steps = jnp.where(has & (flood.steps == FAR) & ~flood.over[:, None], flood.time, flood.steps)
         # Here `steps` knows what was reached before this step; if nothing was added, it knows all.
-        over = jnp.all(reached == flood.reached, axis=-1) | (flood.time >= jnp.min(steps, axis=-1) + 2)
+        over = flood.over | jnp.all(reached == flood.reached, axis=-1) | (flood.time >= jnp.min(steps, axis=-1) + 2)
         return _Flood(reached, steps, over, flood.time + 1)
 
     start = _Flood(goal, jnp.full(inside.shape, FAR), jnp.zeros(row.shape, bool), jnp.zeros((), jnp.int32))

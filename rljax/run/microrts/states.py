@@ -75,7 +75,7 @@ def orders_of(position: Position, orders: np.ndarray) -> Orders:
 
 
 def rows_of(position: Position, orders: Orders, player: int) -> np.ndarray:
-    """Return a player's orders of the JAX engine as i32 `[K, 6]`, in the order of the rows of the map; the inverse of `orders_of`.
+    """Return a player's orders of the JAX engine as i32 `[K, 6]`, in the order of the map's rows; the inverse of `orders_of`.
 
     Units that have an order under way, or wait 0 cycles, are left out.
     """

@@ -29,6 +29,8 @@ from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
+from rljax.run.microrts.java import BOTS, check_java
+from rljax.run.microrts.matches import microrts_of, play_java_match
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
@@ -68,6 +70,7 @@ class Entry(NamedTuple):
         make: function from the state to the player.
         state: state of the agent.
         draws: whether the player is random, so that it may act differently in the same position.
+        java: name of a bot of the Java engine of microRTS, which plays there; such bots do not meet each other.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Entry(NamedTuple):
     make: Callable[[Any], Player]
     state: Any
     draws: bool = False
+    java: str | None = None
 
 
 class Standings(NamedTuple):
@@ -142,7 +146,7 @@ def make_entries(
 
     Args:
         runs: names and runs.
-        include: names in `UNTRAINED`.
+        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, in `rljax.run.microrts.java.BOTS`.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
@@ -164,9 +168,14 @@ def make_entries(
         kind = str({field: table[field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in table})
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
+    java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
     for name in include:
+        if name in java_bots:
+            check_java()
+            entries.append(Entry(name, name, partial(_ignore_state, random_player), None, java=name))
+            continue
         if name not in UNTRAINED:
-            raise ConfigError(f"include: '{name}': {did_you_mean(name, UNTRAINED)}")
+            raise ConfigError(f"include: '{name}': {did_you_mean(name, (*UNTRAINED, *java_bots))}")
         search = None if name == "random" else make_mcts(game, params, num_simulations=MCTS_SIMULATIONS)
         entries.append(
             Entry(name, name, partial(_ignore_state, random_player if search is None else searching(search, game)), None, True)
@@ -241,11 +250,16 @@ def tournament(
     def meet(table: tuple[int, ...]) -> None:
         nonlocal key
         key, match_key = jax.random.split(key)
+        bots = [i for i in table if entries[i].java]
+        if len(bots) == len(table):
+            return
+        if bots:
+            table = (*(i for i in table if i not in bots), *bots)
         different = tuple(dict.fromkeys(table))
         who = [entries[i] for i in different]
         pattern = tuple(different.index(i) for i in table)
         kinds = (*(entry.kind for entry in who), pattern)
-        if kinds not in programs:
+        if kinds not in programs and not bots:
             # One seating of several that are the same but for who of one player's copies sits where.
             seatings = list({tuple(pattern[i] for i in seating): seating for seating in seatings_of(teams)}.values())
 
@@ -255,7 +269,12 @@ def tournament(
                 return play_games(game, params, entrants, key, num_games, opening_moves=opening_moves, seatings=seatings)
 
             programs[kinds] = jax.jit(match)
-        found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
+        if bots:
+            rules: Any = microrts_of(game)
+            player, bot = who[0], str(who[1].java)
+            found = play_java_match(rules, params, player.make, player.state, bot, match_key, num_games, opening_moves, progress)
+        else:
+            found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
         over = np.isfinite(found.returns[:, 0])
         counts = over & (found.new | any(entry.draws for entry in who))
         place = found.place[counts]
@@ -271,7 +290,8 @@ def tournament(
         names = " - ".join(entries[i].name for i in table)
         if teams == 2:
             i, j = table
-            progress(f"{names}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn{again}")
+            seats = "".join(f"; as player {seat}: {_shares(found, seat)}" for seat in range(2)) if bots else ""
+            progress(f"{names}: {wins[i, j]:.0f} won, {wins[j, i]:.0f} lost, {draws[i, j]:.0f} drawn{again}{seats}")
         else:
             places = ", ".join(f"{x:.2f}" for x in place.mean(0)) if len(place) else "none"
             progress(f"{names}: mean places {places}{again}")
@@ -293,6 +313,12 @@ def tournament(
         orders, weights = split_ties(rankings)
         ratings = plackett_luce(jnp.asarray(orders.reshape(-1, teams)), count, anchor, weights=jnp.asarray(weights))
     return Standings(names, wins, draws, games, all_games, ratings, teams)
+
+
+def _shares(games: Games, seat: int) -> str:
+    """Return how many games the first entrant won, lost and drew as one of two players, such as "50-0-0"."""
+    result = np.asarray(games.returns)[np.asarray(games.seating)[:, seat] == 0, 0]
+    return "-".join(str(int(found.sum())) for found in (result > 0, result < 0, result == 0))
 
 
 def league_standings(run: Run) -> Standings:

@@ -1,0 +1,64 @@
+"""The scripted players of `rljax.envs.microrts.bots` as players of the game: their orders in its encodings of actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.versus import Player
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
+from rljax.envs.microrts.bots import find_bot
+from rljax.envs.microrts.engine import is_idle, merge_orders
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import ATTACK, HARVEST, HEADS, MOVE, NONE, NUM_TYPES, PRODUCE, RETURN
+
+_SHAPE = HEADS[0], HEADS[-1], NUM_TYPES + 1
+"""Actions, parameters (targets of attacks are most), and products from -1."""
+
+
+def _table_of_orders() -> np.ndarray:
+    table = np.zeros(_SHAPE, np.int32)
+    action, parameter, product = ORDERS.T.astype(int)
+    table[action, parameter, product + 1] = np.arange(NUM_ORDERS)
+    return table
+
+
+_NUMBER = _table_of_orders()
+
+
+def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> jax.Array:
+    """Return orders as the actions of both players, i32 `[2, H * W]`, or `[2, H * W * 7]` for "gridnet".
+
+    An action waits one cycle at a time, however long the order was to wait.
+    """
+    waits = orders.action == NONE
+    if game.actions == "cells":
+        parameter = jnp.where(waits, 0, orders.parameter).astype(jnp.int32)
+        product = jnp.where(orders.action == PRODUCE, orders.product, -1) + 1
+        heads = jnp.asarray(_NUMBER)[orders.action.astype(jnp.int32), parameter, product.astype(jnp.int32)][..., None]
+    else:
+        directed = [jnp.where(orders.action == kind, orders.parameter, 0) for kind in (MOVE, HARVEST, RETURN, PRODUCE, ATTACK)]
+        product = jnp.where(orders.action == PRODUCE, orders.product, 0)
+        heads = jnp.stack([orders.action, *directed[:4], product, directed[4]], axis=-1).astype(jnp.int32)
+    own = [jnp.where((is_idle(state) & (state.owner == player))[..., None], heads, 0) for player in range(2)]
+    return jnp.stack(own).reshape(2, -1)
+
+
+def scripted_player(game: MicroRTS, name: str) -> Player:
+    """Return a scripted player as a player of the game; it acts for both seats.
+
+    Raises:
+        ConfigError: there is none of this name; the closest match is named.
+    """
+    bot = find_bot(name)
+
+    def play(key: jax.Array, state: RTSState, _obs: Any, _mask: Any) -> jax.Array:
+        keys = jax.random.split(key)
+        both = [bot(keys[player], state, player, game.walls) for player in range(2)]
+        return actions_of(game, state, merge_orders(state, *both))
+
+    return play

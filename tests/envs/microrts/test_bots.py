@@ -1,0 +1,186 @@
+"""Scripted players of MicroRTS: their orders are legal in positions of the Java engine, and rushes beat weaker players."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.errors import ConfigError
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.bots import BOTS, PAUSE, find_bot
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.maps import find_map
+from rljax.envs.microrts.paths import FAR, distance_map, path_lengths
+from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import ATTACK, COST, DIRECTIONS, HARVEST, MOVE, NONE, PRODUCE, RETURN
+from tests.envs.microrts.oracle import GOLDEN, Transitions, load
+from tests.envs.play import QUICK
+
+MAP = "basesWorkers8x8"
+WALLS = find_map(MAP).wall_cells()
+
+
+def recorded(kind: str) -> Transitions:
+    return load(GOLDEN / f"{MAP}-{kind}.npz")
+
+
+def orders_of_bots(names: tuple[str, ...], states: RTSState) -> dict[str, Orders]:
+    """Return both players' orders of scripted players in N positions, leaves `[N, H, W]`."""
+
+    def all_orders(key: jax.Array, state: RTSState) -> dict[str, Orders]:
+        keys = jax.random.split(key)
+        players = [(keys[player], state, jnp.int32(player), WALLS) for player in range(2)]
+        both = {name: [BOTS[name](*player) for player in players] for name in names}
+        return {name: engine.merge_orders(state, *orders) for name, orders in both.items()}
+
+    keys = jax.random.split(jax.random.key(0), len(states.time))
+    orders = jax.jit(jax.vmap(all_orders), compiler_options=QUICK)(keys, states)
+    return jax.tree.map(np.asarray, orders)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("passive", "randombiased", "lightrush"), pytest.param(("workerrush", "heavyrush", "rangedrush"), marks=pytest.mark.slow)],
+)
+def test_all_orders_are_legal_in_recorded_positions(names: tuple[str, ...]) -> None:
+    """By the Java engine's own list of legal orders; orders of one player are in no conflict with each other."""
+    for kind in ("bots", "random"):
+        found = recorded(kind)
+        idle = (found.before.owner >= 0) & (found.before.remaining == 0)
+        for name, orders in orders_of_bots(names, found.before).items():
+            legal = found.legal
+            planes = {MOVE: legal.move, HARVEST: legal.harvest, RETURN: legal.give, PRODUCE: legal.produce, ATTACK: legal.attack}
+            acts = idle & (orders.action != NONE)
+            for n, y, x in np.argwhere(acts):
+                action, parameter = orders.action[n, y, x], orders.parameter[n, y, x]
+                assert planes[action][n, parameter, y, x], (name, kind, n, y, x, action, parameter)
+                assert action != PRODUCE or legal.product[n, orders.product[n, y, x], y, x], (name, kind, n, y, x)
+            for player in range(2):
+                own = acts & (found.before.owner == player)
+                assert_no_conflicts(found.before, orders, own, player)
+            assert acts.any() == (name != "passive")
+            waits = orders.parameter[idle & (orders.action == NONE)]
+            assert set(waits.tolist()) <= {0, PAUSE}
+
+
+def assert_no_conflicts(states: RTSState, orders: Orders, own: np.ndarray, player: int) -> None:
+    claimed = set()
+    spent = np.zeros(len(own), int)
+    under_way = (states.action == PRODUCE) & (states.owner == player)
+    reserved = np.where(under_way, COST[states.product], 0).sum((1, 2))
+    for n, y, x in np.argwhere(own & np.isin(orders.action, (MOVE, PRODUCE))):
+        down, right = DIRECTIONS[orders.parameter[n, y, x]]
+        assert (n, y + down, x + right) not in claimed
+        claimed.add((n, y + down, x + right))
+        spent[n] += COST[orders.product[n, y, x]] if orders.action[n, y, x] == PRODUCE else 0
+    assert (spent[spent > 0] <= (states.resources[:, player] - reserved)[spent > 0]).all()
+
+
+@pytest.mark.slow
+def test_rushes_beat_random_and_passive_players() -> None:
+    """16 games each, from both seats: a worker rush wins all; it takes the time that the Java bot takes against a passive one."""
+    start = jax.tree.map(jnp.asarray, find_map(MAP).start())
+    rush, weak = BOTS["workerrush"], (BOTS["randombiased"], BOTS["passive"])
+
+    def play(key: jax.Array, player: jax.Array, is_passive: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(loop: tuple[jax.Array, RTSState]) -> tuple[jax.Array, RTSState]:
+            key, now = jax.random.split(loop[0])
+            ours = rush(now, loop[1], player, WALLS)
+            theirs = [bot(now, loop[1], 1 - player, WALLS) for bot in weak]
+            other = jax.tree.map(lambda a, b: jnp.where(is_passive, b, a), *theirs)
+            orders = jax.tree.map(lambda a, b: jnp.where(loop[1].owner == player, a, b), ours, other)
+            return key, engine.cycle(loop[1], orders, WALLS)
+
+        def going(loop: tuple[jax.Array, RTSState]) -> jax.Array:
+            return (engine.winner(loop[1]) == engine.NOT_OVER) & (loop[1].time < 1000)
+
+        _, end = jax.lax.while_loop(going, step, (key, start))
+        return engine.winner(end), end.time
+
+    player, is_passive = jnp.arange(32) % 2, jnp.arange(32) >= 16
+    keys = jax.random.split(jax.random.key(1), 32)
+    winner, time = jax.jit(jax.vmap(play), compiler_options=QUICK)(keys, player, is_passive)
+    np.testing.assert_array_equal(winner, player)
+    assert np.asarray(time)[16:].tolist() == [185] * 16
+
+
+def bfs(free: np.ndarray, start: tuple[int, int], goal: tuple[int, int]) -> float:
+    """Return the number of steps from a cell to the goal in plain Python, `FAR` if there is no way."""
+    open_, seen = deque([(start, 0)]), {start}
+    while open_:
+        place, steps = open_.popleft()
+        if place == goal:
+            return steps
+        for down, right in DIRECTIONS:
+            there = (place[0] + down, place[1] + right)
+            inside = 0 <= there[0] < free.shape[0] and 0 <= there[1] < free.shape[1]
+            if inside and there not in seen and (free[there] or there == goal):
+                seen.add(there)
+                open_.append((there, steps + 1))
+    return FAR
+
+
+def test_path_lengths_are_those_of_a_plain_search() -> None:
+    rng = np.random.default_rng(0)
+    lengths = jax.jit(path_lengths, compiler_options=QUICK)
+    found_some = 0
+    for _ in range(40):
+        free = rng.random((6, 9)) < 0.7
+        ends = rng.integers(0, [6, 9, 6, 9], (8, 4))
+        got = np.asarray(lengths(jnp.asarray(free), *map(jnp.asarray, ends.T)))
+        for (y, x, gy, gx), steps in zip(ends, got, strict=True):
+            around = [(y + down, x + right) for down, right in DIRECTIONS]
+            can = [0 <= a < 6 and 0 <= b < 9 and bool(free[a, b] or (a, b) == (gy, gx)) for a, b in around]
+            want = [bfs(free, place, (gy, gx)) if ok else FAR for place, ok in zip(around, can, strict=True)]
+            # The flood ends two steps after the first neighbour.
+            limit = min(want) + 2
+            assert steps.tolist() == [w if w <= limit and w < FAR else FAR for w in want]
+            found_some += min(want) < FAR
+    assert found_some > 100
+
+
+def test_distances_are_those_to_the_nearest_cell() -> None:
+    cells = np.random.default_rng(1).random((5, 7)) < 0.1
+    ys, xs = np.nonzero(cells)
+    rows, columns = np.indices(cells.shape)
+    down, right = np.abs(rows[..., None] - ys), np.abs(columns[..., None] - xs)
+    np.testing.assert_array_equal(distance_map(jnp.asarray(cells)), (down + right).min(-1))
+    np.testing.assert_array_equal(distance_map(jnp.asarray(cells), squared=True), (down**2 + right**2).min(-1))
+    assert (np.asarray(distance_map(jnp.zeros((3, 3), bool))) == FAR).all()
+
+
+@pytest.mark.parametrize("actions", ["cells", pytest.param("gridnet", marks=pytest.mark.slow)])
+def test_orders_as_actions_of_the_game_give_the_same_orders(actions: str) -> None:
+    game: Any = MicroRTS(MAP, actions=actions)
+    found = recorded("bots")
+    states = jax.tree.map(lambda x: x[:100], found.before)
+    play = scripted_player(game, "workerrush")
+
+    def both(key: jax.Array, state: RTSState) -> tuple[Orders, Orders, jax.Array]:
+        rush = [find_bot("workerrush")(key, state, player, WALLS) for player in range(2)]
+        wanted = engine.merge_orders(state, *rush)
+        action = play(key, state, None, None)
+        return wanted, game.orders(state, action), jnp.all(action == actions_of(game, state, wanted))
+
+    keys = jax.random.split(jax.random.key(0), 100)
+    wanted, got, same = jax.jit(jax.vmap(both), compiler_options=QUICK)(keys, states)
+    acts = np.asarray((states.owner >= 0) & (states.remaining == 0) & (wanted.action != NONE))
+    assert acts.sum() > 50
+    assert np.asarray(same).all()
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
+        np.testing.assert_array_equal(np.where(acts, a, 0), np.where(acts, b, 0))
+    assert not np.asarray(got.action)[~acts].any()
+
+
+def test_an_unknown_player_and_too_wide_a_map_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown scripted player 'workerush': did you mean 'workerrush'"):
+        find_bot("workerush")
+    zero = jnp.zeros(1, jnp.int32)
+    with pytest.raises(ConfigError, match="map of 33 columns: expected at most 32"):
+        path_lengths(jnp.ones((2, 33), bool), zero, zero, zero, zero)

@@ -1,0 +1,212 @@
+"""The bridge to the Java engine of microRTS: how it is fetched, what its errors say, and, where it is installed, games in it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.versus import random_player
+from rljax.envs import make_env
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.maps import find_map
+from rljax.envs.microrts.players import scripted_player
+from rljax.run.microrts import install, java
+from rljax.run.microrts.games import JavaGames
+from rljax.run.microrts.matches import games_of, microrts_of, play_java_match
+from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
+from rljax.run.microrts.states import orders_of, rows_of, state_of
+from rljax.run.view.tournament import Entry, tournament
+
+MAP = "basesWorkers8x8"
+
+
+@pytest.fixture(scope="module")
+def engine() -> java.Java:
+    if not install.is_there(install.microrts_folder()):
+        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
+    try:
+        return java.start_java()
+    except RljaxError as error:
+        pytest.skip(str(error))
+
+
+def position() -> Position:
+    """A worker that carries and builds a barracks downwards, an idle ranged unit, and an enemy's light that moves left."""
+    units = np.array([(7, 3, 0, 1, 0, 1, 1), (9, 6, 0, 3, 2, 0, 1), (8, 4, 1, 2, 1, 0, 4), (3, 0, -1, 0, 0, 20, 1)], np.int32)
+    orders = orders_array([(7, PRODUCE, 2, 2, -1, -1), (8, MOVE, 3, -1, -1, -1)])
+    terrain = np.zeros((3, 4), bool)
+    terrain[2, 0] = True
+    return Position(terrain, 30, np.array([6, 2], np.int32), units, orders, np.array([10, 28], np.int32))
+
+
+def test_positions_survive_json_and_become_states() -> None:
+    here = position()
+    for a, b in zip(from_json(to_json(here)), here, strict=True):
+        np.testing.assert_array_equal(a, b)
+    state = state_of(here)
+    assert state.unit.tolist() == [[0, 3, -1, -1], [-1, -1, 4, -1], [-1, -1, -1, 6]]
+    assert state.owner[0].tolist() == [-1, 0, -1, -1]
+    # A barracks takes 100 cycles from cycle 10, a light's step 8 from cycle 28; now is 30.
+    assert state.remaining.tolist() == [[0, 80, 0, 0], [0, 0, 6, 0], [0, 0, 0, 0]]
+    assert (state.action[0, 1], state.parameter[0, 1], state.product[0, 1]) == (PRODUCE, 2, 2)
+    assert state.carried[0].tolist() == [20, 1, 0, 0]
+
+
+def test_orders_go_to_the_jax_engine_and_back() -> None:
+    here = position()
+    attack = orders_array([(9, ATTACK, -1, -1, 2, 1)])
+    orders = orders_of(here, attack)
+    # One row up and one column to the left, in a window of 7 x 7.
+    assert (orders.action[2, 3], orders.parameter[2, 3]) == (ATTACK, 2 * 7 + 2)
+    np.testing.assert_array_equal(rows_of(here, orders, 0), attack)
+    assert len(rows_of(here, orders, 1)) == 0
+    wait = orders_array([(9, NONE, 10, -1, -1, -1)])
+    np.testing.assert_array_equal(rows_of(here, orders_of(here, wait), 0), wait)
+
+
+def test_results_are_counted_by_seat() -> None:
+    played = JavaGames(
+        np.array([0, 1, 0, 1]), np.array([0, 0, -1, 1]), np.array([5, 6, 7, 8]), np.array([True, True, False, True])
+    )
+    assert played.counts() == (2, 1, 1)
+    assert played.counts(1) == (1, 0, 1)
+    found = games_of(played)
+    assert np.asarray(found.returns).tolist() == [[1, -1], [-1, 1], [0, 0], [1, -1]]
+    assert np.asarray(found.place).tolist() == [[1, 2], [2, 1], [1, 1], [1, 2]]
+    assert np.asarray(found.seating).tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]
+
+
+def write_archive(path: Path, names: list[str]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name in names:
+            member = tarfile.TarInfo(f"gym-microrts-0.4.3/gym_microrts/microrts/{name}")
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+
+
+def test_the_archive_is_fetched_once_and_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache" / "java"
+    said: list[str] = []
+    calls: list[list[str]] = []
+    inside = ["microrts.jar", "Coac.jar", "lib/gson.jar", "maps/8x8/a.xml", "src/Secret.java", "../../../../evil.jar"]
+    monkeypatch.setenv(install.FOLDER_VARIABLE, str(folder))
+
+    def pip(command: list[str], **_: Any) -> CompletedProcess[str]:
+        calls.append(command)
+        wanted = Path(command[command.index("--requirement") + 1]).read_text()
+        assert wanted == f"gym-microrts==0.4.3 --hash=sha256:{install.SHA256}\n"
+        write_archive(Path(command[command.index("--dest") + 1]) / "gym-microrts-0.4.3.tar.gz", inside)
+        return CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(install.subprocess, "run", pip)
+    with pytest.raises(ConfigError, match="cannot be unpacked"):
+        install.fetch_microrts()  # a file of the archive would lie outside the folder
+    assert not folder.exists()
+    inside.pop()
+    assert install.fetch_microrts(said.append) == folder
+    there = [str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.is_file() and path.name != ".lock"]
+    assert sorted(there) == ["Coac.jar", "lib/gson.jar", "maps/8x8/a.xml", "microrts.jar"]
+    assert said == [f"fetching the Java engine of microRTS and its bots (71 MB) into {folder}"]
+    install.fetch_microrts(said.append)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("stderr", "message"),
+    [
+        ("/bin/python: No module named pip\n", "pip is not installed here: run .* -m ensurepip, or set RLJAX_MICRORTS"),
+        ("WARNING: x\nERROR: Could not find a version\nmore\n", "could not fetch gym-microrts==0.4.3: ERROR: Could not find"),
+        ("", "could not fetch gym-microrts==0.4.3: it says nothing"),
+    ],
+)
+def test_a_failed_fetch_is_one_line(stderr: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(install.FOLDER_VARIABLE, str(tmp_path / "java"))
+    monkeypatch.setattr(install.subprocess, "run", lambda command, **_: CompletedProcess(command, 1, "", stderr))
+    with pytest.raises(RljaxError, match=message):
+        install.fetch_microrts()
+
+
+def test_a_folder_of_something_else_and_missing_packages_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(install.FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"holds no microrts\.jar"):
+        install.fetch_microrts()
+
+    def import_module(name: str) -> ModuleType:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    monkeypatch.setattr(java, "importlib", SimpleNamespace(import_module=import_module))
+    with pytest.raises(RljaxError, match=r"No module named 'jpype': pip install 'rljax-jit\[microrts\]'"):
+        java.start_java()
+    with pytest.raises(ConfigError, match="Java bot 'coax': did you mean 'coac'"):
+        java.check_bots(["coax"])
+
+
+def test_only_games_of_microrts_are_found() -> None:
+    game = MicroRTS(MAP)
+    assert microrts_of(game) is game
+    assert microrts_of(make_env("TicTacToe-v0")[0]) is None
+
+
+def test_a_position_is_set_and_read_in_the_java_engine(engine: java.Java) -> None:
+    chance = np.random.default_rng(0)
+    game, kinds = engine.game(MAP), set()
+    for _ in range(60):
+        here = game.position()
+        again = engine.game_at(here).position()
+        first, second = (sorted(map(tuple, x.orders.tolist())) for x in (here, again))
+        assert first == second
+        np.testing.assert_array_equal(here.units, again.units)
+        for player in range(2):
+            legal = game.legal(player)
+            game.issue(player, legal[chance.permutation(len(legal))[:1]])
+        game.cycle()
+        kinds |= set(here.orders[:, 1].tolist())
+    assert {NONE, MOVE, PRODUCE} <= kinds
+    with pytest.raises(ConfigError, match="map 'basesWorkers8x9': did you mean"):
+        engine.game("basesWorkers8x9")
+
+
+def test_maps_are_those_of_the_java_engine(engine: java.Java) -> None:
+    for name in ("basesWorkers8x8", "basesWorkers16x16", "melee4x4light2"):
+        ours, theirs = find_map(name).start(), state_of(engine.game(name).position())
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.mark.slow
+def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java) -> None:
+    """A worker rush beats a light rush on this map, and a passive bot always."""
+    game: Any = MicroRTS(MAP)
+    params = game.default_params.replace(max_cycles=1500)
+
+    def result(name: str, bot: str) -> list[float]:
+        player = scripted_player(game, name)
+        found = play_java_match(game, params, lambda _: player, None, bot, jax.random.key(0), 8, opening_moves=2)
+        assert sorted(np.asarray(found.seating)[:, 0].tolist()) == [0] * 4 + [1] * 4
+        return list(np.asarray(found.returns)[:, 0].tolist())
+
+    assert np.mean(result("workerrush", "lightrush")) > 0.5
+    assert result("workerrush", "passive") == [1.0] * 8
+
+
+@pytest.mark.slow
+def test_java_bots_take_part_in_a_tournament(engine: java.Java) -> None:
+    """The bots do not meet each other; a random player loses to the worker rush from both seats."""
+    game: Any = MicroRTS(MAP)
+    params = game.default_params.replace(max_cycles=jnp.int32(400))
+    lines: list[str] = []
+    entries = [Entry("random", "random", lambda _: random_player, None, draws=True)]
+    entries += [Entry(name, name, lambda _: random_player, None, java=name) for name in ("workerrush", "lightrush")]
+    found = tournament(game, params, entries, key=jax.random.key(0), num_games=4, progress=lines.append)
+    assert found.wins[1, 0] == found.games[0, 1] == 4
+    assert found.games[1, 2] == 0
+    assert lines[0] == "random - workerrush: 0 won, 4 lost, 0 drawn; as player 0: 0-2-0; as player 1: 0-2-0"
