@@ -104,7 +104,7 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     As in Gym-microRTS, orders are taken row by row, and one that needs the same cell, or resources that those before it leave no
     longer, is not given: its unit stays idle.
     """
-    valid = is_legal(state, orders, legal)
+    valid = is_legal(orders, legal)
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
     left = resources_left(state)
     for player in range(2):

@@ -10,8 +10,8 @@ from rljax.envs.microrts.state import RTSState
 from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT
 
 PAPER_PLANES = 5 + 5 + 3 + (NUM_TYPES + 1) + 6
-"""The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none, oneself,
-opponent), type (none, then each type), action under way."""
+"""The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none,
+oneself, opponent), type (none, then each type), action under way."""
 
 EXTRA_PLANES = 4 + 1 + 1 + 1 + 3
 """Direction of the action under way (one-hot), its remaining cycles / 200, walls, visible cells; then, the same in all cells, own
@@ -30,7 +30,7 @@ def visible_cells(state: RTSState, player: int) -> jax.Array:
     distance = np.hypot(*(place[:, None] - place).transpose(2, 0, 1))
     seen = jnp.zeros(height * width, bool)
     for sight in np.unique(SIGHT[SIGHT > 0]):
-        eyes = (state.owner == player) & jnp.any(jnp.stack([state.unit == t for t in np.flatnonzero(SIGHT == sight)]), axis=0)
+        eyes = (state.owner == player) & jnp.any(jnp.stack([state.unit == t for t in np.flatnonzero(sight == SIGHT)]), axis=0)
         seen |= eyes.reshape(-1).astype(jnp.float32) @ jnp.asarray(distance <= sight, jnp.float32) > 0
     return seen.reshape(height, width)
 

@@ -18,7 +18,21 @@ from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, drop_own_conflicts
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
-    ATTACK, BARRACKS, BASE, COST, DIRECTIONS, HARVEST, HEADS, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, RETURN, SIGHT, WORKER,
+    ATTACK,
+    BARRACKS,
+    BASE,
+    COST,
+    DIRECTIONS,
+    HARVEST,
+    HEADS,
+    LIGHT,
+    MOVE,
+    NONE,
+    OFFSETS,
+    PRODUCE,
+    RETURN,
+    SIGHT,
+    WORKER,
 )  # fmt: skip
 from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, orders_of, position
 from tests.envs.play import QUICK
@@ -193,7 +207,7 @@ def test_a_game_ends_with_the_last_unit_of_a_player_and_weights_count() -> None:
     env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", win_weight=10.0, attack_weight=0.5)
     state = jax.tree.map(jnp.asarray, position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (WORKER, 1, 0, 1)))
     target = int(np.flatnonzero((OFFSETS == [0, 1]).all(1))[0])
-    attack = int(np.flatnonzero((ORDERS == [ATTACK, target, -1]).all(1))[0])
+    attack = int(np.flatnonzero(([ATTACK, target, -1] == ORDERS).all(1))[0])
     action = jnp.zeros((2, 16), jnp.int32).at[0, 0].set(attack)
     step, key = jax.jit(env.step_env, compiler_options=QUICK), jax.random.key(0)
     rewards, ends = [], []
