@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,8 +13,9 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
 from rljax.nn.attention import PointerNetwork
+from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
-from rljax.nn.layers import FiLM, layer_norm, perceptron, together
+from rljax.nn.layers import FiLM, dense_layers, hidden_layers, layer_norm, perceptron, values
 from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
 from rljax.nn.spec import read_network
@@ -193,24 +192,6 @@ class TrunkActorCritic(nn.Module):
         return self.both_heads(y, x.entities, privileged)
 
 
-def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[int, int], float]]:
-    """Describe the hidden layers NAME_0, NAME_1 and so on for `dense_layers`; `sizes` begins with the size of the input."""
-    return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
-
-
-def dense_layers(module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]]) -> dict[str, nn.Dense]:
-    """Return dense layers by name, from `((inputs, outputs), gain)` for each; their kernels come from one draw (see
-    `together`).
-    """
-    inits = together(module, layers) if layers else {}
-    return {name: nn.Dense(shape[1], kernel_init=inits[name], name=name) for name, (shape, _) in layers.items()}
-
-
-def values(outputs: jax.Array) -> jax.Array:
-    """Return a critic's outputs `[..., K]` as values: `[...]` for one head."""
-    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
-
-
 def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01) -> nn.Module:
     """Return the actor-critic that a configuration's `network` field describes; return a flax module as it is.
 
@@ -223,6 +204,8 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
       kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities).
+    - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell of a
+      grid (`rljax.nn.cells`); `hidden` are the layers of the value.
 
     `hidden` and `activation` describe the dense layers after the encoder. With `goal = "film"`, the observation's `goal`
     modulates the first dense layer.
@@ -240,6 +223,9 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
         "policy_gain": policy_gain,
         **table.given("hidden", "activation", "layer_norm"),
     }
+    if table.encoder == "cells":
+        del common["film"]
+        return CellActorCritic(**common, **table.given("channels", "kernels"))
     if table.type == "mlp" and table.encoder == "mlp":
         return ActorCritic(**common, shared=table.shared)
     cell: Any = None

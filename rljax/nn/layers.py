@@ -188,3 +188,21 @@ class FiLM(nn.Module):
         modulation = nn.Dense(2 * self.size, kernel_init=nn.initializers.zeros, name="modulation")(context)
         gamma, beta = jnp.split(modulation, 2, axis=-1)
         return (1.0 + gamma) * x + beta
+
+
+def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[int, int], float]]:
+    """Describe the hidden layers NAME_0, NAME_1 and so on for `dense_layers`; `sizes` begins with the size of the input."""
+    return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
+
+
+def dense_layers(module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]]) -> dict[str, nn.Dense]:
+    """Return dense layers by name, from `((inputs, outputs), gain)` for each; their kernels come from one draw (see
+    `together`).
+    """
+    inits = together(module, layers) if layers else {}
+    return {name: nn.Dense(shape[1], kernel_init=inits[name], name=name) for name, (shape, _) in layers.items()}
+
+
+def values(outputs: jax.Array) -> jax.Array:
+    """Return a critic's outputs `[..., K]` as values: `[...]` for one head."""
+    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs

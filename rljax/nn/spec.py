@@ -21,7 +21,7 @@ MAX_SIZE = 2**20
 
 SIZES_ALLOWED = f"whole numbers > 0, such as [64, 64] (at most {MAX_LAYERS}, each at most {MAX_SIZE})"
 
-ENCODERS = ("mlp", "cnn", "dict", "entities")
+ENCODERS = ("mlp", "cnn", "dict", "entities", "cells")
 MEMORIES = ("lstm", "gru", "block_gru")
 GOALS = ("concat", "film")
 
@@ -29,14 +29,16 @@ CONVOLUTIONS = ("channels", "kernels", "strides")
 """Keys of convolutions: lists, one number for each."""
 
 OWNERS = {
-    **dict.fromkeys(CONVOLUTIONS, "cnn"),
-    "depth": "dict",
-    "layers": "entities",
-    "heads": "entities",
-    "width": "entities",
-    "pointer": "entities",
+    "channels": ("cnn", "cells"),
+    "kernels": ("cnn", "cells"),
+    "strides": ("cnn",),
+    "depth": ("dict",),
+    "layers": ("entities",),
+    "heads": ("entities",),
+    "width": ("entities",),
+    "pointer": ("entities",),
 }
-"""The encoder that each of these keys belongs to."""
+"""The encoders that each of these keys belongs to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,8 @@ class NetworkSpec:
 
     Attributes:
         type: kind of memory: "mlp" (none), "lstm", "gru", "block_gru".
-        encoder: "mlp" (flattens the observation), "cnn" (images), "dict" (vectors and images), "entities" (sets).
+        encoder: "mlp" (flattens the observation), "cnn" (images), "dict" (vectors and images), "entities" (sets), "cells" (grids
+            whose cells have actions of their own).
         hidden: sizes of the dense layers after the encoder.
         head_hidden: sizes of the dense layers of each head, for networks with memory or an encoder.
         activation: activation of the dense layers, a name in `ACTIVATIONS`.
@@ -54,8 +57,8 @@ class NetworkSpec:
         goal: "concat", or "film": the observation's `goal` modulates the first dense layer.
         size: number of units of the cell.
         blocks: number of blocks of a block-diagonal GRU.
-        channels: number of channels of each convolution ("cnn").
-        kernels: width of each kernel ("cnn").
+        channels: number of channels of each convolution ("cnn", "cells").
+        kernels: width of each kernel ("cnn", "cells").
         strides: stride of each convolution ("cnn").
         depth: number of channels of the first convolution ("dict").
         layers: number of layers of the transformer ("entities").
@@ -125,6 +128,10 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
             raise ConfigError(f"network.{key} = {shown(given[key])}: {did_you_mean(str(given[key]), choices)}")
     _check_values(given)
     _check_belongs(given, kind, encoder)
+    if encoder == "cells":
+        if not heads:
+            raise ConfigError("network.encoder = 'cells': is for policies, networks of action values have one output for each action")
+        _check_cells(given, kind)
     spec = NetworkSpec(**given)
     lengths = {key: len(given.get(key, ())) for key in CONVOLUTIONS}
     if any(key in given for key in CONVOLUTIONS) and (len(set(lengths.values())) != 1 or not lengths["channels"]):
@@ -174,14 +181,29 @@ def _check_values(given: dict[str, Any]) -> None:
 def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
     """Refuse keys that this type and encoder would ignore."""
     for key in given:
-        if key in OWNERS and encoder != OWNERS[key]:
-            raise ConfigError(f"network.{key}: belongs to encoder = '{OWNERS[key]}', but the encoder is '{encoder}'")
+        if encoder not in OWNERS.get(key, (encoder,)):
+            owners = " and ".join(f"'{owner}'" for owner in OWNERS[key])
+            raise ConfigError(f"network.{key}: belongs to encoder = {owners}, but the encoder is '{encoder}'")
         if key == "head_hidden" and kind == "mlp" and encoder == "mlp":
             raise ConfigError(
                 "network.head_hidden: belongs to networks with memory or an encoder; list all layers in network.hidden"
             )
         if key == "shared" and encoder != "mlp":
             raise ConfigError(f"network.shared: with encoder = '{encoder}', actor and critic always share the encoder")
+
+
+def _check_cells(given: dict[str, Any], kind: str) -> None:
+    """Refuse what a policy for each cell does not have, and set the strides, which keep the sides of the grid."""
+    for key, allowed in (("goal", "concat"), ("layer_norm", False), ("head_hidden", ())):
+        if given.get(key, allowed) != allowed:
+            raise ConfigError(f"network.{key} = {shown(given[key])}: is not for encoder = 'cells'")
+    if kind != "mlp":
+        raise ConfigError(f"network.type = '{kind}': encoder = 'cells' has no memory, expected 'mlp'")
+    given.setdefault("channels", (32, 32))
+    given.setdefault("kernels", (3,) * len(given["channels"]))
+    given["strides"] = (1,) * len(given["channels"])
+    if any(width % 2 == 0 for width in given["kernels"]):
+        raise ConfigError(f"network.kernels = {shown(list(given['kernels']))}: expected odd numbers with encoder = 'cells'")
 
 
 def are_sizes(sizes: Any) -> bool:

@@ -134,7 +134,7 @@ def test_images_train(encoder: dict[str, Any]) -> None:
     [
         ({"encoder": "dict", "shared": True}, "network.shared: with encoder = 'dict', actor and critic always share the encoder"),
         ({"encoder": "dict", "heads": 2}, "network.heads: belongs to encoder = 'entities', but the encoder is 'dict'"),
-        ({"channels": [4]}, "network.channels: belongs to encoder = 'cnn', but the encoder is 'mlp'"),
+        ({"channels": [4]}, "network.channels: belongs to encoder = 'cnn' and 'cells', but the encoder is 'mlp'"),
         ({"encoder": "cnn", "channels": [4]}, "expected channels, kernels and strides of one length"),
         ({"encoder": "cnn", "channels": [4], "kernels": [0], "strides": [1]}, "network.kernels = .0,.: expected a list"),
         ({"head_hidden": [4]}, "network.head_hidden: belongs to networks with memory or an encoder"),

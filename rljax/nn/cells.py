@@ -1,0 +1,83 @@
+"""Actor-critic for grids whose every cell has actions of its own (GridNet; Han et al., "Grid-wise control for multi-agent
+reinforcement learning in video games", 2019).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import ConfigError
+from rljax.nn.images import Convolution
+from rljax.nn.layers import dense_layers, hidden_layers, perceptron, together, values
+from rljax.nn.observations import ravel_observation
+
+
+class CellActorCritic(nn.Module):
+    """Convolutions that keep the sides of the grid, then a policy for each cell and a value of the whole grid.
+
+    It maps observations `[B, H, W, C]` to `(outputs [B, H W K], value [B])`, or `value [B, num_values]`; the outputs are those of
+    the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the value
+    depends on the means and the maxima over the grid. `privileged`, if given, joins the input of the value only.
+
+    Attributes:
+        num_outputs: length of the policy output, a multiple of H W.
+        num_values: number of value heads.
+        channels: number of channels of each convolution.
+        kernels: width of each kernel, odd numbers.
+        hidden: sizes of the dense layers before the value.
+        activation: a name in `ACTIVATIONS`.
+        policy_gain: gain of the policy's last layer.
+    """
+
+    num_outputs: int
+    num_values: int = 1
+    channels: tuple[int, ...] = (32, 32)
+    kernels: tuple[int, ...] = (3, 3)
+    hidden: tuple[int, ...] = (64,)
+    activation: str = "relu"
+    policy_gain: float = 0.01
+
+    @nn.compact
+    def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
+        if not isinstance(obs, jax.Array) or obs.ndim != 4:
+            raise ConfigError("network.encoder = 'cells': expected observations that are one grid, [height, width, channels]")
+        x = obs.astype(jnp.float32) / (255.0 if obs.dtype == jnp.uint8 else 1.0)
+        cells = x.shape[1] * x.shape[2]
+        if self.num_outputs % cells:
+            raise ConfigError(
+                f"network.encoder = 'cells': expected actions for each of {cells} cells, {self.num_outputs} is no multiple of that"
+            )
+        inputs = (x.shape[-1], *self.channels)
+        shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(self.kernels)}
+        drawn = together(self, shapes)
+
+        def convolution(i: int) -> Any:
+            kernel, name = self.kernels[i], f"conv_{i}"
+
+            def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+                flat: jax.Array = drawn[name](key, shapes[name][0], dtype)
+                return flat.reshape(shape)
+
+            layer = Convolution(self.channels[i], kernel, 1, kernel_init=init, name=name)
+            edge = kernel // 2
+            return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
+
+        x = perceptron(x, [convolution(i) for i in range(len(self.channels))], self.activation)
+        mean, most = jnp.mean(x, axis=(1, 2)), jnp.max(x, axis=(1, 2))
+        summary = [mean, most] if privileged is None else [mean, most, ravel_observation(privileged)]
+        whole = jnp.concatenate(summary, axis=-1)
+        sizes = (whole.shape[-1], *self.hidden)
+        layers = {
+            "policy_head": ((2 * x.shape[-1], self.num_outputs // cells), self.policy_gain),
+            **hidden_layers("value", sizes),
+            "value_head": ((sizes[-1], self.num_values), 1.0),
+        }
+        dense = dense_layers(self, layers)
+        around = jnp.concatenate([x, jnp.broadcast_to(mean[:, None, None], x.shape)], axis=-1)
+        outputs = dense["policy_head"](around).reshape(len(x), -1)
+        value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(self.hidden))], self.activation)
+        return outputs, values(dense["value_head"](value))

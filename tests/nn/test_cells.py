@@ -1,0 +1,63 @@
+"""Policies for each cell of a grid."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.errors import ConfigError
+from rljax.nn.actor_critic import make_network
+from rljax.nn.spec import read_network
+
+GRID = jax.random.normal(jax.random.key(0), (3, 5, 4, 6))
+NETWORK = make_network({"encoder": "cells", "channels": [8, 8], "kernels": [3, 1], "hidden": [16]}, 5 * 4 * 7)
+PARAMS = NETWORK.init(jax.random.key(1), GRID)
+
+
+def test_outputs_are_those_of_the_cells_by_xlas_convolution() -> None:
+    outputs, value = NETWORK.apply(PARAMS, GRID)
+    assert outputs.shape == (3, 5 * 4 * 7)
+    assert value.shape == (3,)
+    p = PARAMS["params"]
+    x = GRID
+    for i in range(2):
+        kernel, bias = p[f"conv_{i}"]["kernel"], p[f"conv_{i}"]["bias"]
+        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.nn.relu(x + bias)
+    mean = jnp.mean(x, axis=(1, 2))
+    for row in range(5):
+        for column in range(4):
+            both = jnp.concatenate([x[:, row, column], mean], axis=-1)
+            expected = both @ p["policy_head"]["kernel"] + p["policy_head"]["bias"]
+            start = (row * 4 + column) * 7
+            np.testing.assert_allclose(outputs[:, start : start + 7], expected, rtol=1e-4, atol=1e-5)
+    whole = jnp.concatenate([mean, jnp.max(x, axis=(1, 2))], axis=-1)
+    hidden = jax.nn.relu(whole @ p["value_0"]["kernel"] + p["value_0"]["bias"])
+    np.testing.assert_allclose(value, (hidden @ p["value_head"]["kernel"] + p["value_head"]["bias"])[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"encoder": "cells", "kernels": [2, 3], "channels": [4, 4]}, r"network.kernels = \[2, 3\]: expected odd numbers"),
+        ({"encoder": "cells", "type": "gru"}, "encoder = 'cells' has no memory"),
+        ({"encoder": "cells", "goal": "film"}, "network.goal = 'film': is not for encoder = 'cells'"),
+        ({"encoder": "cells", "strides": [2]}, "network.strides: belongs to encoder = 'cnn', but the encoder is 'cells'"),
+    ],
+)
+def test_what_a_policy_for_cells_does_not_have_is_refused(table: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_network(table, heads=True)
+
+
+def test_actions_and_observations_must_be_those_of_a_grid() -> None:
+    for network, grid, message in (
+        (make_network({"encoder": "cells"}, 13), GRID, "13 is no multiple"),
+        (NETWORK, jnp.zeros((3, 5)), "expected observations that are one grid"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            network.init(jax.random.key(0), grid)
+    with pytest.raises(ConfigError, match="encoder = 'cells': is for policies"):
+        read_network({"encoder": "cells"}, heads=False)
