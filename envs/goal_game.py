@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rljax.core.errors import check_int
 from rljax.core.game import Game
-from rljax.core.game_wrappers import WrappedGame
+from rljax.core.game_wrappers import Step, WrappedGame
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Dict
 
@@ -70,19 +70,17 @@ class GoalGame(WrappedGame):
         obs, game = self.env.reset_env(key, params)
         return self._with_goal(obs, goal), GoalState(game, goal)
 
-    def step_env(
-        self, key: jax.Array, state: GoalState, action: Any, params: Any
-    ) -> tuple[dict[str, Any], GoalState, jax.Array, jax.Array, dict[str, Any]]:
-        follow = self._follow(state.game, action, state.goal)
-        obs, game, reward, terminated, info = self.env.step_env(key, state.game, action, params)
-        components = {WIN: reward, FOLLOW: follow}
-        return (
-            self._with_goal(obs, state.goal),
-            GoalState(game, state.goal),
-            reward,
-            terminated,
-            {**info, "reward_components": components},
-        )
+    def step_env(self, key: jax.Array, state: GoalState, action: Any, params: Any) -> Step:
+        return self._rewarded(state, action, self.env.step_env(key, state.game, action, params))
+
+    def step_outcome(self, state: GoalState, action: Any, outcome: jax.Array, params: Any) -> Step:
+        return self._rewarded(state, action, self.env.step_outcome(state.game, action, outcome, params))
+
+    def _rewarded(self, before: GoalState, action: Any, step: Step) -> Step:
+        obs, game, reward, terminated, info = step
+        components = {WIN: reward, FOLLOW: self._follow(before.game, action, before.goal)}
+        obs, state = self._with_goal(obs, before.goal), GoalState(game, before.goal)
+        return obs, state, reward, terminated, {**info, "reward_components": components}
 
     def initial_states(self, params: Any) -> tuple[GoalState, jax.Array]:
         """Return every state of the game with every combination of goals."""

@@ -12,7 +12,7 @@ from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameOf, PlayerGroups
+from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
 from rljax.core.spaces import Dict, as_space
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
@@ -82,7 +82,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     check_contract(game, env_params)
     if config.time_limit is not None:
-        game = GameOf(TimeLimit(game, config.time_limit))
+        game = GameTimeLimit(game, config.time_limit)
     return game, env_params
 
 

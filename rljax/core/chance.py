@@ -126,7 +126,7 @@ def play_chance(game: Game, params: Any, num_games: int = 4, num_steps: int = 32
     def play(key: jax.Array) -> ChanceSeen:
         def step(state: Any, key: jax.Array) -> tuple[Any, ChanceSeen]:
             act_key, step_key, reset_key = jax.random.split(key, 3)
-            action = random_player(act_key, state, None, game.action_mask(state, params))
+            action = random_actions(game, params, act_key, game.action_mask(state, params))
             probabilities = game.chance(state, action, params)
             possible = jax.vmap(lambda o: game.step_outcome(state, action, o, params)[:4])(jnp.arange(len(probabilities)))
             stepped = game.step_env(step_key, state, action, params)[:4]

@@ -1,6 +1,4 @@
-"""Wrappers of games. Those of environments that only look at states, rewards and ends (`TimeLimit`, `ClipReward`) become wrappers
-of games by `wrapped_game`; those of observations change what each player sees, and are functions of the players' observations.
-"""
+"""Wrappers of games. Those of observations (`GameView`) change what each player sees, by a function of the players' observations."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ from rljax.core.spaces import Box, Dict, as_space
 from rljax.core.wrappers import (
     PRIVILEGED,
     FlattenObservation,
-    TimeLimit,
     TimeLimitState,
     Wrapper,
     flatten_observation,
@@ -25,6 +22,10 @@ from rljax.core.wrappers import (
 
 OBS, GROUP = "obs", "group"
 """Keys of an observation that says which group of players its player belongs to."""
+
+
+Step = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
+"""What `step_env` returns."""
 
 
 class WrappedGame(Wrapper, Game):
@@ -64,6 +65,10 @@ class WrappedGame(Wrapper, Game):
     def action_mask(self, state: Any, params: Any) -> Any:
         return self.env.action_mask(self.inner(state), params)
 
+    def chance(self, state: Any, action: Any, params: Any) -> jax.Array:
+        probabilities: jax.Array = self.env.chance(self.inner(state), action, params)
+        return probabilities
+
     def observe(self, state: Any, params: Any) -> Any:
         return self.view(self.env.observe(self.inner(state), params))
 
@@ -84,32 +89,36 @@ class WrappedGame(Wrapper, Game):
         return obs
 
 
-class GameOf(WrappedGame):
-    """The game that a wrapper of environments makes of one, such as `TimeLimit(game, 100)`."""
+class GameTimeLimit(WrappedGame):
+    """End a game after `max_steps` steps, as its rules would."""
 
-    def __init__(self, wrapper: Wrapper):
-        super().__init__(wrapper.env)
-        self.wrapper = wrapper
+    def __init__(self, game: Game, max_steps: int):
+        super().__init__(game)
+        self.max_steps = max_steps
 
-    def inner(self, state: Any) -> Any:
-        return self.wrapper.inner(state)
+    def inner(self, state: TimeLimitState) -> Any:
+        return state.env_state
 
-    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        return self.wrapper.reset_env(key, params)
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, TimeLimitState]:
+        obs, state = self.env.reset_env(key, params)
+        return obs, TimeLimitState(state, jnp.zeros((), jnp.int32))
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
-        return self.wrapper.step_env(key, state, action, params)
+    def step_env(self, key: jax.Array, state: TimeLimitState, action: Any, params: Any) -> Step:
+        return self._counted(state, self.env.step_env(key, state.env_state, action, params))
 
-    def is_truncated(self, state: Any, params: Any) -> jax.Array:
-        return self.wrapper.is_truncated(state, params)
+    def step_outcome(self, state: TimeLimitState, action: Any, outcome: jax.Array, params: Any) -> Step:
+        return self._counted(state, self.env.step_outcome(state.env_state, action, outcome, params))
+
+    def _counted(self, before: TimeLimitState, step: Step) -> Step:
+        obs, state, reward, terminated, info = step
+        return obs, TimeLimitState(state, before.elapsed + 1), reward, terminated, info
+
+    def is_truncated(self, state: TimeLimitState, params: Any) -> jax.Array:
+        return super().is_truncated(state, params) | (state.elapsed >= self.max_steps)
 
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         states, probabilities = self.env.initial_states(params)
-        if isinstance(self.wrapper, TimeLimit):
-            states = TimeLimitState(states, jnp.zeros(probabilities.shape, jnp.int32))
-        return states, probabilities
+        return TimeLimitState(states, jnp.zeros(probabilities.shape, jnp.int32)), probabilities
 
 
 class GameView(WrappedGame):
@@ -119,11 +128,13 @@ class GameView(WrappedGame):
         obs, state = self.env.reset_env(key, params)
         return self.view(obs), state
 
-    def step_env(
-        self, key: jax.Array, state: Any, action: Any, params: Any
-    ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
-        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
-        return self.view(obs), state, reward, terminated, info
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+        obs, *after = self.env.step_env(key, state, action, params)
+        return self.view(obs), *after
+
+    def step_outcome(self, state: Any, action: Any, outcome: jax.Array, params: Any) -> Step:
+        obs, *after = self.env.step_outcome(state, action, outcome, params)
+        return self.view(obs), *after
 
 
 class FlattenPlayers(GameView):
