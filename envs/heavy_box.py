@@ -41,9 +41,9 @@ class HeavyBox(Game):
     so one player alone gets nothing. Players do not enter the beam's cells or leave the room, and may share a cell. They start at
     random free cells, and the beam at random columns.
 
-    Actions: 0 stay, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[5, 5, 5]`: its own cell, the other player's,
-    the beam, and in every cell the share of steps that are left and the player's number (0 or 1). Both players get 1/3 for each
-    row that the beam moves. An episode ends when the beam is in the first row, with a return of 1, or after `max_steps` steps.
+    Actions: 0 stay, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[9, 9, 5]`, with the player in the middle: the
+    other player's cell, the beam's, those of the room, and in every cell the share of steps that are left and the player's number
+    (0 or 1). Both players get 1/3 for each row that the beam moves. An episode ends when the beam is in the first row, with a return of 1, or after `max_steps` steps.
     """
 
     @property
@@ -59,7 +59,7 @@ class HeavyBox(Game):
         return (0, 0)
 
     def observation_space(self, params: HeavyBoxParams) -> Box:
-        return Box(0.0, 1.0, (SIZE, SIZE, 5))
+        return Box(0.0, 1.0, (2 * SIZE - 1, 2 * SIZE - 1, 5))
 
     def action_space(self, params: HeavyBoxParams) -> Discrete:
         return Discrete(len(MOVES))
@@ -68,9 +68,13 @@ class HeavyBox(Game):
         cells = jnp.arange(SIZE)
         at = (state.place[:, :1] == cells)[:, :, None] & (state.place[:, 1:] == cells)[:, None, :]
         beam = jnp.tile(_beam_cells(state.beam), (2, 1, 1))
-        left = jnp.full(at.shape, 1.0 - state.time / jnp.maximum(params.max_steps, 1))
-        number = jnp.broadcast_to(jnp.arange(2)[:, None, None], at.shape)
-        return jnp.stack([at, at[::-1], beam, left, number], axis=-1)
+        room = jnp.stack([at[::-1], beam, jnp.ones_like(at)], axis=-1).astype(jnp.float32)
+        edge, side = SIZE - 1, 2 * SIZE - 1
+        padded = jnp.pad(room, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+        around = jax.vmap(lambda x, place: jax.lax.dynamic_slice(x, (place[0], place[1], 0), (side, side, 3)))(padded, state.place)
+        left = 1.0 - state.time / jnp.maximum(params.max_steps, 1)
+        same = jnp.stack([jnp.full(2, left), jnp.arange(2.0)], axis=-1)[:, None, None]
+        return jnp.concatenate([around, jnp.broadcast_to(same, (2, side, side, 2))], axis=-1)
 
     def text(self, state: HeavyBoxState, params: HeavyBoxParams, player: int) -> str:
         rows = [["#" if cell else "." for cell in row] for row in np.asarray(_beam_cells(state.beam))]

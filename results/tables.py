@@ -200,6 +200,11 @@ def of_game(record: Record, found: str, beside: str) -> list[Row]:
     return [[f"`{record['name']}`", steps(record), str(len(record["seeds"])), found, beside]]
 
 
+def heavy_box(record: Record) -> list[Row]:
+    beside = "with an idle partner 0 at best, by enumeration; 1 is the best return of two"
+    return of_game(record, f"return {span(record['summary']['return'], 3)}, solved by {solved(record)}", beside)
+
+
 def biased_rps(record: Record) -> list[Row]:
     summary = record["summary"]
     parts = {"last": "last policy", "average": "pool's average", "meta_nash": "its equilibrium"}
@@ -302,7 +307,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         {
             "biased_rps_league": biased_rps, "kuhn_league": poker, "leduc_league": poker, "tictactoe_selfplay": tictactoe,
             "tictactoe_alphazero": tictactoe, "number_duel_league": number_duel, "connect_four_alphazero": connect_four,
-            "territory_selfplay": territory, "connect_four_selfplay": connect_four,
+            "territory_selfplay": territory, "heavy_box_selfplay": heavy_box, "connect_four_selfplay": connect_four,
         },
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),

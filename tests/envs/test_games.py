@@ -233,9 +233,11 @@ def test_heavy_box_moves_as_plain_python_says() -> None:
         assert all(cell not in ([3, beam[1]], [3, beam[1] + 1]) for cell in place)
         for t in range(25):
             for player in range(2):
-                view = np.zeros((5, 5, 5), np.float32)
-                view[tuple(place[player])][0] = view[tuple(place[1 - player])][1] = 1
-                view[beam[0], beam[1] : beam[1] + 2, 2] = 1
+                view = np.zeros((9, 9, 5), np.float32)
+                row, column = (4 - x for x in place[player])  # where the room's first cell is
+                view[row + place[1 - player][0], column + place[1 - player][1], 0] = 1
+                view[row + beam[0], column + beam[1] : column + beam[1] + 2, 1] = 1
+                view[row : row + 5, column : column + 5, 2] = 1
                 view[..., 3], view[..., 4] = 1 - t / 25, player
                 np.testing.assert_allclose(run.obs[t, n, player], view, atol=1e-6)
             place, beam, moved = pushed(place, beam, run.action[t, n].tolist())

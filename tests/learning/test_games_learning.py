@@ -13,6 +13,7 @@ import rljax
 from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.versus import Player, random_player
 from rljax.league import exact_report, exploitability, exploited, tree_policies
+from rljax.run.reproduce.game_features import as_game
 from rljax.run.reproduce.games import greedy_painter
 from rljax.run.reproduce.perfect import perfect_player
 
@@ -185,3 +186,28 @@ def test_a_team_that_shares_weights_and_rewards_beats_players_who_are_greedy_alo
     assert leads["random"].min() > 15
     assert leads["greedy for the next step"].min() > 2
     assert leads["greedy for the nearest"].min() > 8
+
+
+def test_two_players_push_a_beam_that_is_too_heavy_for_one(figure: Any) -> None:
+    """Shared weights with the team's reward; an idle partner makes every return 0 (tests/envs/test_games.py)."""
+    config = rljax.load_config("heavy_box_selfplay", eval_every=None)
+    agent, seeds = rljax.make_agent(config), 4
+    state = trained(config, seeds).state
+    keys = jax.random.split(jax.random.key(1), seeds)
+    returns = jax.jit(jax.vmap(lambda s, k: rljax.evaluate(agent, s, k, 100).mean()))(state, keys)
+    figure(f"HeavyBox: {rounded(returns)}")
+    assert float(returns.min()) > 0.95
+
+
+def test_memory_decides_in_a_game_of_turns(figure: Any) -> None:
+    """T-maze for each player: with a memory for every seat nobody is wrong, without one it is a guess."""
+    for network, low, high in (("gru", 0.95, 1.01), ("mlp", -2.0, 0.3)):
+        changes: dict[str, Any] = {} if network == "gru" else {"network": {"hidden": [32, 32]}}
+        config = as_game("tmaze_ppo_gru", env_params={"turns": True}, **changes)
+        agent, seeds = rljax.make_agent(config), 3
+        state = trained(config, seeds).state
+        keys = jax.random.split(jax.random.key(1), seeds)
+        returns = jax.jit(jax.vmap(lambda s, k, agent=agent: rljax.evaluate(agent, s, k, 100).mean()))(state, keys)
+        figure(f"T-maze in turns, {network}: {rounded(returns)}")
+        assert low < float(returns.min())
+        assert float(returns.max()) < high

@@ -111,6 +111,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Number Duel: mean win of a new PPO trained against a league and its controls", 8, 3, games.number_duel
     ),
     "territory_selfplay": Experiment("territory_selfplay: mean lead over random and greedy players", 4, 3, games.territory),
+    "heavy_box_selfplay": _solves("heavy_box_selfplay", 1, 0.95, seeds=5),
     "connect_four_selfplay": Experiment(
         "connect_four_selfplay: games won against random play and UCT",
         10,
