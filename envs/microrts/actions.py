@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, once, resources_left
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -49,6 +49,24 @@ def cell_mask(legal: LegalOrders) -> jax.Array:
     attack = legal.attack[np.asarray(IN_REACH)]
     wait = jnp.ones_like(legal.move[:1])
     return jnp.concatenate([wait, legal.move, legal.harvest, legal.give, jnp.stack(produce), attack])
+
+
+def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
+    """Return a random legal order of each cell, uniform over those in `ORDERS`, as an index, i8 `[H, W]`.
+
+    Args:
+        legal: the legal orders.
+        bits: random bits, u32 `[H, W]`.
+    """
+    planes = list(cell_mask(legal))
+    count = sum(plane.astype(jnp.uint32) for plane in planes)
+    # The k-th legal order; 16 bits times at most 65 orders fit into 32.
+    k = once(((bits & 0xFFFF) * count >> 16).astype(jnp.int8))
+    choice, seen = jnp.zeros(bits.shape, jnp.int8), jnp.full(bits.shape, -1, jnp.int8)
+    for index, plane in enumerate(planes):
+        seen = seen + plane.astype(jnp.int8)
+        choice = jnp.where(plane & (seen == k), np.int8(index), choice)
+    return choice
 
 
 def gridnet_mask(legal: LegalOrders) -> jax.Array:
