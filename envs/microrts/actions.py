@@ -91,15 +91,15 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     """
     first = np.zeros(sum(sizes), bool)
     first[np.cumsum((0, *sizes[:-1]))] = True
-    by_cell = jnp.moveaxis(mask, 0, -1)
-    own = [jnp.where((state.owner == player)[..., None], by_cell, first) for player in range(2)]
-    return jnp.stack(own).reshape(2, -1)
+    by_cell = once(jnp.moveaxis(once(mask), 0, -1))
+    own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
+    return jnp.where(own[..., None], by_cell, first).reshape(2, -1)
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
     """Return the orders of both players' actions i32 `[2, H * W]`, indices in `ORDERS`."""
-    chosen = _of_owner(state, action.reshape(2, *state.unit.shape))
-    return Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T))
+    chosen = once(_of_owner(state, action.reshape(2, *state.unit.shape)))
+    return once(Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T)))
 
 
 def orders_of_gridnet(state: RTSState, action: jax.Array) -> Orders:
