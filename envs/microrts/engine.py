@@ -2,15 +2,18 @@
 
 Everything is computed for all cells at once. The rules were taken from the description of microRTS (Ontanon, "The combinatorial
 multi-armed bandit problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with
-which the tests compare this one. Actions that are due in the same cycle happen in the order in which they were ordered: productions
-first, then harvests, returns and moves, and attacks, the shortest, last.
+which the tests compare this one. Actions that are due in the same cycle happen in the order in which they were ordered:
+productions first, then harvests, returns and moves, and attacks, the shortest, last.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -43,8 +46,26 @@ from rljax.envs.microrts.units import (
 
 NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
-IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (_DISTANCE <= RANGE.max()))]
+IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DISTANCE))]
 """The targets in `OFFSETS` that a unit can reach."""
+
+
+def once(tree: Any) -> Any:
+    """Return the same arrays, but computed once: XLA for CPUs would compute them again for each of their uses.
+
+    It fuses whatever it can, but not through a call that may not be inlined; optimization barriers are gone before it fuses.
+    On accelerators this does nothing.
+    """
+    if jax.default_backend() != "cpu":
+        return tree
+    with set_xla_metadata(inlineable="false"):
+        return _same(tree)
+
+
+@jax.jit
+def _same(tree: Any) -> Any:
+    # An operation that XLA drops, but JAX does not.
+    return jax.tree.map(lambda x: x | False if x.dtype == bool else x + jnp.zeros((), x.dtype), tree)
 
 
 class Padded:
@@ -52,8 +73,7 @@ class Padded:
 
     def __init__(self, cells: jax.Array, fill: int | bool, margin: int = 1):
         edges = [(margin, margin, 0)] * 2
-        # The barrier keeps XLA from computing the cells again for every shift.
-        self.cells = jax.lax.optimization_barrier(jax.lax.pad(cells, jnp.asarray(fill, cells.dtype), edges))
+        self.cells = once(jax.lax.pad(once(cells), jnp.asarray(fill, cells.dtype), edges))
         self.shape, self.margin = cells.shape, margin
 
     def at(self, offset: np.ndarray) -> jax.Array:
@@ -105,8 +125,16 @@ def around(x: jax.Array, fill: int | bool) -> list[jax.Array]:
 
 def _spent(state: RTSState, paying: jax.Array, product: jax.Array) -> jax.Array:
     """Return what both players pay for the products of the cells in `paying`, i32 `[2]`."""
-    cost = jnp.where(paying, of_type(COST, product), 0).astype(jnp.int32)
-    return jnp.stack([jnp.sum(jnp.where(state.owner == player, cost, 0)) for player in range(2)])
+    return _by_player(state, jnp.where(paying, of_type(COST, product), 0))
+
+
+def _by_player(state: RTSState, amount: jax.Array) -> jax.Array:
+    """Return the sum over the cells of each player's units, i32 `[2]`; its size must be less than 2^15."""
+    amount = once(jnp.where(state.owner == 1, amount.astype(jnp.int32) << 16, jnp.where(state.owner == 0, amount, 0)))
+    # Both sums at once, each in 16 bits: sums are slow.
+    both = jnp.sum(amount)
+    first = ((both + (1 << 15)) & 0xFFFF) - (1 << 15)
+    return jnp.stack([first, (both - first) >> 16])
 
 
 def resources_left(state: RTSState) -> jax.Array:
@@ -137,7 +165,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         else jnp.zeros_like(idle)
         for t in range(NUM_TYPES)
     ]
-    return LegalOrders(
+    legal = LegalOrders(
         move=jnp.stack([mobile & cell for cell in free]),
         harvest=jnp.stack([empty_handed & cell for cell in around(state.unit == RESOURCE, False)]),
         give=jnp.stack(own_base),
@@ -145,6 +173,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         product=jnp.stack(product),
         attack=_attackable(state, mobile),
     )
+    return once(legal)
 
 
 def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
@@ -157,7 +186,7 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
     return jnp.stack(planes)
 
 
-def is_legal(state: RTSState, orders: Orders, legal: LegalOrders) -> jax.Array:
+def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
     directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
     ok = _any([(orders.action == action) & (orders.parameter == d) & planes[d] for action, planes in directed for d in range(4)])
@@ -187,7 +216,7 @@ def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     them together. microRTS compares conflicting orders two by two, so with three or more its result depends on the order of its
     list; here it does not.
     """
-    return carry_out(state, orders, is_legal(state, orders, legal_orders(state, walls)))
+    return carry_out(state, orders, is_legal(orders, legal_orders(state, walls)))
 
 
 def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
@@ -201,10 +230,10 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
     for player in range(2):
         own = produces & (state.owner == player)
-        shortest = jnp.min(jnp.where(own, duration, _LONG))
+        shortest = jnp.min(once(jnp.where(own, duration, _LONG)))
         wait = jnp.where(own & cannot_pay[player], jnp.minimum(wait, shortest), wait)
     cancelled = wait < _LONG
-    acts = valid & ~cancelled
+    acts, duration, wait = once((valid & ~cancelled, duration, wait))
     return state.replace(
         action=jnp.where(acts, orders.action, jnp.where(idle, NONE, state.action)),
         parameter=jnp.where(acts, orders.parameter, jnp.where(idle, 0, state.parameter)),
@@ -231,6 +260,7 @@ def advance(state: RTSState) -> RTSState:
     """Play one cycle: all actions that are due happen, then units without hit points die."""
     due = state.remaining == 1
     state = state.replace(remaining=jnp.maximum(state.remaining - 1, 0), time=state.time + 1)
+    state, due = once((state, due))
     acts = {action: due & (state.action == action) for action in (MOVE, HARVEST, RETURN, PRODUCE, ATTACK)}
     damage = jnp.where(acts[ATTACK], of_type(DAMAGE, state.unit), 0)
     aim, direction, product = state.parameter, state.parameter, state.product
@@ -238,12 +268,14 @@ def advance(state: RTSState) -> RTSState:
         action=jnp.where(due, NONE, state.action),
         parameter=jnp.where(due, 0, state.parameter),
         product=jnp.where(due, EMPTY, state.product),
-        resources=state.resources - _spent(state, acts[PRODUCE], product),
     )
+    gives = acts[RETURN] & along(around(state.unit == BASE, False), direction)
+    cost = jnp.where(acts[PRODUCE], of_type(COST, product), 0)
+    gained = _by_player(state, jnp.where(gives, state.carried, 0) - cost)
+    state = state.replace(resources=state.resources + gained, carried=jnp.where(gives, 0, state.carried))
     state = _harvest(state, acts[HARVEST], direction)
-    state = _give(state, acts[RETURN], direction)
     state = _enter(state, acts[MOVE], acts[PRODUCE], direction, product)
-    return _hit(state, damage, aim)
+    return once(_hit(state, damage, aim))
 
 
 def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:
@@ -251,24 +283,17 @@ def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSS
     workers = Padded(jnp.where(harvests, direction + 4 * state.owner, -1), -1)
     left = jnp.where(state.unit == RESOURCE, state.carried, 0)
     gains = jnp.zeros_like(left)
-    # A worker above a resource harvests downwards (2), one on its left to the right (1), and so on: from the upper row to the lower.
+    # From the upper row to the lower: a worker above a resource harvests downwards (2), one on its left to the right (1).
     for player in range(2):
         for d in (2, 1, 3, 0):
             takes = ((workers.at(-DIRECTIONS[d]) == d + 4 * player) & (left > 0)).astype(left.dtype)
             gains = gains + takes * (1 << d)
             left = left - takes
     gained = harvests & along([(gain >> d) & 1 > 0 for d, gain in enumerate(around(gains, 0))], direction)
+    left, gained = once((left, gained))
     exhausted = (state.unit == RESOURCE) & (left <= 0)
     carried = jnp.where(state.unit == RESOURCE, left, state.carried + gained.astype(state.carried.dtype))
     return _clear(state.replace(carried=carried), exhausted)
-
-
-def _give(state: RTSState, gives: jax.Array, direction: jax.Array) -> RTSState:
-    """Workers give what they carry to the base beside them, if it still stands."""
-    gives &= along(around(state.unit == BASE, False), direction)
-    amount = jnp.where(gives, state.carried, 0).astype(jnp.int32)
-    gained = jnp.stack([jnp.sum(jnp.where(state.owner == player, amount, 0)) for player in range(2)])
-    return state.replace(carried=jnp.where(gives, 0, state.carried), resources=state.resources + gained)
 
 
 def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: jax.Array, product: jax.Array) -> RTSState:
@@ -285,6 +310,7 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     for d, offset in enumerate(DIRECTIONS):
         unit = units.at(-offset)
         arriving = jnp.where((unit & 7) == d + 1, unit, arriving)
+    arriving = once(arriving)
     enters = arriving > 0
     state = _clear(state, moves)
 
@@ -322,6 +348,7 @@ def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
         # Only fighters with a damage of 1 hit targets that are not beside them.
         hit = strength.at(-OFFSETS[i]) if _DISTANCE[i] == 1 else jnp.ones_like(total)
         total = total + jnp.where(shots.at(-OFFSETS[i]) == i, hit, 0)
+    total = once(total)
     hp = jnp.where(state.unit == EMPTY, 0, state.hp - total)
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
 

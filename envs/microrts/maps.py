@@ -68,7 +68,12 @@ _BASES_WORKERS_16 = (
 MAPS = {
     game_map.name: game_map
     for game_map in (
-        GameMap("melee4x4light2", (4, 4), (0, 0), tuple((LIGHT, p, r, c, 0) for p, r, c in ((0, 0, 0), (0, 1, 0), (1, 2, 3), (1, 3, 3)))),
+        GameMap(
+            "melee4x4light2",
+            (4, 4),
+            (0, 0),
+            ((LIGHT, 0, 0, 0, 0), (LIGHT, 0, 1, 0, 0), (LIGHT, 1, 2, 3, 0), (LIGHT, 1, 3, 3, 0)),
+        ),
         GameMap(
             "basesWorkers8x8",
             (8, 8),
@@ -86,7 +91,7 @@ MAPS = {
         # In microRTS, too, the two maps have the same content.
         GameMap("basesWorkers16x16A", (16, 16), (5, 5), _BASES_WORKERS_16),
     )
-}  # fmt: skip
+}
 
 
 def find_map(name: str) -> GameMap:

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.envs.microrts.engine import once
 from rljax.envs.microrts.state import RTSState
 from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT
 
 PAPER_PLANES = 5 + 5 + 3 + (NUM_TYPES + 1) + 6
-"""The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none, oneself,
-opponent), type (none, then each type), action under way."""
+"""The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none,
+oneself, opponent), type (none, then each type), action under way."""
 
 EXTRA_PLANES = 4 + 1 + 1 + 1 + 3
 """Direction of the action under way (one-hot), its remaining cycles / 200, walls, visible cells; then, the same in all cells, own
@@ -23,14 +24,14 @@ NUM_PLANES = PAPER_PLANES + EXTRA_PLANES
 ENTITY_FEATURES = NUM_PLANES + 2
 
 
-def visible_cells(state: RTSState, player: int) -> jax.Array:
+def visible_cells(state: RTSState, player: jax.Array | int) -> jax.Array:
     """Return which cells are within the sight of a player's units (Euclidean distance), bool `[H, W]`."""
     height, width = state.unit.shape
     place = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1).reshape(-1, 2)
     distance = np.hypot(*(place[:, None] - place).transpose(2, 0, 1))
     seen = jnp.zeros(height * width, bool)
     for sight in np.unique(SIGHT[SIGHT > 0]):
-        eyes = (state.owner == player) & jnp.any(jnp.stack([state.unit == t for t in np.flatnonzero(SIGHT == sight)]), axis=0)
+        eyes = (state.owner == player) & jnp.any(jnp.stack([state.unit == t for t in np.flatnonzero(sight == SIGHT)]), axis=0)
         seen |= eyes.reshape(-1).astype(jnp.float32) @ jnp.asarray(distance <= sight, jnp.float32) > 0
     return seen.reshape(height, width)
 
@@ -49,7 +50,7 @@ def hide(state: RTSState, visible: jax.Array) -> RTSState:
 
 
 def feature_planes(
-    state: RTSState, player: int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
+    state: RTSState, player: jax.Array | int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
 ) -> jax.Array:
     """Return the planes that a player sees, f32 `[H, W, C]`.
 
@@ -72,7 +73,7 @@ def feature_planes(
         *_one_hot(seen.action, 6),
     ]
     if paper:
-        return jnp.stack(one_hot, axis=-1).astype(jnp.float32)
+        return _last(one_hot)
     directed = (seen.action != NONE) & (seen.action != ATTACK)
     cells = [
         *(directed & plane for plane in _one_hot(seen.parameter, 4)),
@@ -81,10 +82,15 @@ def feature_planes(
         visible,
         *(jnp.broadcast_to(value, seen.unit.shape) for value in _scalars(state, player, fog, progress)),
     ]
-    return jnp.stack([plane.astype(jnp.float32) for plane in (*one_hot, *cells)], axis=-1)
+    return _last([*one_hot, *cells])
 
 
-def _scalars(state: RTSState, player: int, fog: bool, progress: jax.Array) -> list[jax.Array]:
+def _last(planes: list[jax.Array]) -> jax.Array:
+    """Return planes as f32 `[H, W, C]`; stacked first and then transposed, which is several times faster."""
+    return jnp.moveaxis(once(jnp.stack([plane.astype(jnp.float32) for plane in planes])), 0, -1)
+
+
+def _scalars(state: RTSState, player: jax.Array | int, fog: bool, progress: jax.Array) -> list[jax.Array]:
     own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
     return [own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]
 

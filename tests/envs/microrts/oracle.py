@@ -154,7 +154,7 @@ def _random_plan(java: Any, game: Any, player: int, rng: random.Random, weights:
         action = rng.choices(choices, [weights[player][choice.getType()] for choice in choices])[0]
         cost = action.getUnitType().cost if action.getType() == PRODUCE else 0
         # Two productions that can only be paid for one by one are a conflict to be seen; three are one that the engine overlooks.
-        if cost > budget and rng.random() < 0.7 or action.getType() == NONE:
+        if (cost > budget and rng.random() < 0.7) or action.getType() == NONE:
             action, cost = java.UnitAction(NONE, rng.choice([1, 1, 2, 5, 10])), 0
         budget -= cost
         plan.addUnitAction(unit, action)

@@ -131,7 +131,7 @@ def test_a_player_without_units_has_lost() -> None:
 
 
 def test_an_unknown_map_names_the_closest() -> None:
-    with pytest.raises(ConfigError, match="unknown map 'basesWorkers8x9'.*basesWorkers8x8"):
+    with pytest.raises(ConfigError, match=r"unknown map 'basesWorkers8x9'.*basesWorkers8x8"):
         find_map("basesWorkers8x9")
 
 

@@ -14,11 +14,25 @@ from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
-from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, drop_own_conflicts
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
-    ATTACK, BARRACKS, BASE, COST, DIRECTIONS, HARVEST, HEADS, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, RETURN, SIGHT, WORKER,
+    ATTACK,
+    BARRACKS,
+    BASE,
+    COST,
+    DIRECTIONS,
+    HARVEST,
+    HEADS,
+    LIGHT,
+    MOVE,
+    NONE,
+    OFFSETS,
+    PRODUCE,
+    RETURN,
+    SIGHT,
+    WORKER,
 )  # fmt: skip
 from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, orders_of, position
 from tests.envs.play import QUICK
@@ -119,6 +133,18 @@ def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
         np.testing.assert_array_equal(mask[..., index], expected)
 
 
+def test_random_choices_are_uniform_over_the_legal_orders() -> None:
+    state = position((3, 3), (1, 0), (WORKER, 0, 0, 0), (BASE, 0, 1, 1), (LIGHT, 1, 0, 1))
+    legal = engine.legal_orders(state, np.zeros((3, 3), bool))
+    bits = jax.random.bits(jax.random.key(0), (20_000, 3, 3), jnp.uint32)
+    choice = np.asarray(jax.jit(jax.vmap(lambda b: random_choice(legal, b)))(bits))
+    mask = np.moveaxis(np.asarray(cell_mask(legal)), 0, -1)
+    for cell in np.ndindex(3, 3):
+        shares = np.bincount(choice[:, *cell], minlength=NUM_ORDERS) / len(choice)
+        np.testing.assert_allclose(shares, mask[cell] / mask[cell].sum(), atol=0.02)
+        assert (shares[~mask[cell]] == 0).all()
+
+
 def test_an_order_that_an_earlier_one_rules_out_is_not_given() -> None:
     """As in Gym-microRTS: of two workers that want one cell the upper goes, and the second production waits for resources."""
     shape, walls = (4, 4), np.zeros((4, 4), bool)
@@ -193,7 +219,7 @@ def test_a_game_ends_with_the_last_unit_of_a_player_and_weights_count() -> None:
     env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", win_weight=10.0, attack_weight=0.5)
     state = jax.tree.map(jnp.asarray, position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (WORKER, 1, 0, 1)))
     target = int(np.flatnonzero((OFFSETS == [0, 1]).all(1))[0])
-    attack = int(np.flatnonzero((ORDERS == [ATTACK, target, -1]).all(1))[0])
+    attack = int(np.flatnonzero(([ATTACK, target, -1] == ORDERS).all(1))[0])
     action = jnp.zeros((2, 16), jnp.int32).at[0, 0].set(attack)
     step, key = jax.jit(env.step_env, compiler_options=QUICK), jax.random.key(0)
     rewards, ends = [], []
