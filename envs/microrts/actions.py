@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, once, resources_left
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -51,6 +51,24 @@ def cell_mask(legal: LegalOrders) -> jax.Array:
     return jnp.concatenate([wait, legal.move, legal.harvest, legal.give, jnp.stack(produce), attack])
 
 
+def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
+    """Return a random legal order of each cell, uniform over those in `ORDERS`, as an index, i8 `[H, W]`.
+
+    Args:
+        legal: the legal orders.
+        bits: random bits, u32 `[H, W]`.
+    """
+    planes = list(cell_mask(legal))
+    count = sum(plane.astype(jnp.uint32) for plane in planes)
+    # The k-th legal order; 16 bits times at most 65 orders fit into 32.
+    k = once(((bits & 0xFFFF) * count >> 16).astype(jnp.int8))
+    choice, seen = jnp.zeros(bits.shape, jnp.int8), jnp.full(bits.shape, -1, jnp.int8)
+    for index, plane in enumerate(planes):
+        seen = seen + plane.astype(jnp.int8)
+        choice = jnp.where(plane & (seen == k), np.int8(index), choice)
+    return choice
+
+
 def gridnet_mask(legal: LegalOrders) -> jax.Array:
     """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
@@ -73,15 +91,15 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     """
     first = np.zeros(sum(sizes), bool)
     first[np.cumsum((0, *sizes[:-1]))] = True
-    by_cell = jnp.moveaxis(mask, 0, -1)
-    own = [jnp.where((state.owner == player)[..., None], by_cell, first) for player in range(2)]
-    return jnp.stack(own).reshape(2, -1)
+    by_cell = once(jnp.moveaxis(once(mask), 0, -1))
+    own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
+    return jnp.where(own[..., None], by_cell, first).reshape(2, -1)
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
     """Return the orders of both players' actions i32 `[2, H * W]`, indices in `ORDERS`."""
-    chosen = _of_owner(state, action.reshape(2, *state.unit.shape))
-    return Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T))
+    chosen = once(_of_owner(state, action.reshape(2, *state.unit.shape)))
+    return once(Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T)))
 
 
 def orders_of_gridnet(state: RTSState, action: jax.Array) -> Orders:

@@ -91,8 +91,8 @@ def random_biased(key: jax.Array, state: RTSState, player: jax.Array | int, wall
         below += jnp.where(plane, int(weight), 0)
         chosen += below <= draw
     chosen = jnp.minimum(chosen, len(choices) - 1)
-    action, parameter, product = (jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3))
-    return _without_conflicts(state, player, Orders(action=action, parameter=parameter, product=product))
+    orders = Orders(*(jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3)))
+    return _without_conflicts(state, player, orders)
 
 
 def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders) -> Orders:
@@ -202,7 +202,7 @@ def _train(
     sides = []
     for d, is_free in enumerate(around(free, False)):
         distance = [jnp.where(is_free, goal[d], 2 * FAR) for goal in goals]
-        sides.append(distance[0] if fighter == WORKER else jnp.where(product == WORKER, *distance))
+        sides.append(jnp.where(product == WORKER, distance[0], distance[-1]))
     side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
     product = jnp.where(best < 2 * FAR, product, EMPTY)
     cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
@@ -265,7 +265,7 @@ def _building(
     return jnp.argmax(open_sides, axis=-1), jnp.where(first & pays, kind, EMPTY), first & ~pays
 
 
-def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, int]) -> jax.Array:
+def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return the cells that builders reserve, bool `[H, W]`."""
     offset = jnp.asarray(DIRECTIONS)[side]
     row = jnp.where(builds, units.row + offset[:, 0], shape[0])

@@ -165,7 +165,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         else jnp.zeros_like(idle)
         for t in range(NUM_TYPES)
     ]
-    return LegalOrders(
+    legal = LegalOrders(
         move=jnp.stack([mobile & cell for cell in free]),
         harvest=jnp.stack([empty_handed & cell for cell in around(state.unit == RESOURCE, False)]),
         give=jnp.stack(own_base),
@@ -173,6 +173,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         product=jnp.stack(product),
         attack=_attackable(state, mobile),
     )
+    return once(legal)
 
 
 def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
@@ -274,7 +275,7 @@ def advance(state: RTSState) -> RTSState:
     state = state.replace(resources=state.resources + gained, carried=jnp.where(gives, 0, state.carried))
     state = _harvest(state, acts[HARVEST], direction)
     state = _enter(state, acts[MOVE], acts[PRODUCE], direction, product)
-    return _hit(state, damage, aim)
+    return once(_hit(state, damage, aim))
 
 
 def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:

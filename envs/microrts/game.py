@@ -114,11 +114,12 @@ class MicroRTS(Game):
     def observe(self, state: RTSState, params: RTSParams) -> Any:
         progress = state.time / jnp.maximum(params.max_cycles, 1)
         paper = self.observation == "paper"
-        planes = [feature_planes(state, player, self.walls, self.fog, progress, paper) for player in range(2)]
-        if self.observation == "entities":
-            lists = [entity_list(cells, self.max_entities) for cells in planes]
-            return jax.tree.map(lambda *players: jnp.stack(players), *lists)
-        return jnp.stack(planes)
+
+        def see(player: jax.Array) -> Any:
+            planes = feature_planes(state, player, self.walls, self.fog, progress, paper)
+            return entity_list(planes, self.max_entities) if self.observation == "entities" else planes
+
+        return jax.vmap(see)(jnp.arange(2))
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
         legal = engine.legal_orders(state, self.walls)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.envs.microrts.engine import once
 from rljax.envs.microrts.state import RTSState
 from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT
 
@@ -23,7 +24,7 @@ NUM_PLANES = PAPER_PLANES + EXTRA_PLANES
 ENTITY_FEATURES = NUM_PLANES + 2
 
 
-def visible_cells(state: RTSState, player: int) -> jax.Array:
+def visible_cells(state: RTSState, player: jax.Array | int) -> jax.Array:
     """Return which cells are within the sight of a player's units (Euclidean distance), bool `[H, W]`."""
     height, width = state.unit.shape
     place = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1).reshape(-1, 2)
@@ -49,7 +50,7 @@ def hide(state: RTSState, visible: jax.Array) -> RTSState:
 
 
 def feature_planes(
-    state: RTSState, player: int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
+    state: RTSState, player: jax.Array | int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
 ) -> jax.Array:
     """Return the planes that a player sees, f32 `[H, W, C]`.
 
@@ -72,7 +73,7 @@ def feature_planes(
         *_one_hot(seen.action, 6),
     ]
     if paper:
-        return jnp.stack(one_hot, axis=-1).astype(jnp.float32)
+        return _last(one_hot)
     directed = (seen.action != NONE) & (seen.action != ATTACK)
     cells = [
         *(directed & plane for plane in _one_hot(seen.parameter, 4)),
@@ -81,10 +82,15 @@ def feature_planes(
         visible,
         *(jnp.broadcast_to(value, seen.unit.shape) for value in _scalars(state, player, fog, progress)),
     ]
-    return jnp.stack([plane.astype(jnp.float32) for plane in (*one_hot, *cells)], axis=-1)
+    return _last([*one_hot, *cells])
 
 
-def _scalars(state: RTSState, player: int, fog: bool, progress: jax.Array) -> list[jax.Array]:
+def _last(planes: list[jax.Array]) -> jax.Array:
+    """Return planes as f32 `[H, W, C]`; stacked first and then transposed, which is several times faster."""
+    return jnp.moveaxis(once(jnp.stack([plane.astype(jnp.float32) for plane in planes])), 0, -1)
+
+
+def _scalars(state: RTSState, player: jax.Array | int, fog: bool, progress: jax.Array) -> list[jax.Array]:
     own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
     return [own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]
 

@@ -158,7 +158,8 @@ class Tournament:
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs, or checkpoints."""
     include: str = ""
-    """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move)."""
+    """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move); for MicroRTS also
+    the bots of its Java engine (coac, workerrush, lightrush, ...), those that search with milliseconds if wanted (droplet:10)."""
     games: Annotated[int, Bounds(1, 1_000_000)] = 100
     """Number of games per pairing, taking turns at the seats. When no player samples moves, a repeated game counts once."""
     openings: Annotated[int | None, Bounds(0, 1000)] = None

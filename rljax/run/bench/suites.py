@@ -31,6 +31,7 @@ from rljax.core.config import load_config
 from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
 from rljax.run.bench.league import print_league
+from rljax.run.bench.microrts import print_microrts
 from rljax.run.bench.sweep import print_sweep
 from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.fit import fit
@@ -91,6 +92,7 @@ SUITES: dict[str, Callable[[int], None]] = {
     "dqn": bench_dqn,
     "dreamer": bench_dreamer,
     "league": print_league,
+    "microrts": print_microrts,
     "sweep": print_sweep,
     "devices": print_devices,
     "fit": bench_fit,

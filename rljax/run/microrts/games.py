@@ -51,24 +51,22 @@ def play_java_games(
     max_cycles: int = 2000,
     opening_cycles: int = 0,
     seed: int = 0,
-    time_budget: int | None = None,
 ) -> JavaGames:
     """Play games against a Java bot, from both seats in turn.
 
     Args:
         java: the Java engine.
         map_name: name of the map.
-        bot: name of the bot.
+        bot: name of the bot, as in `Java.bot`.
         decide: the player.
         num_games: number of games G.
         max_cycles: number of cycles after which a game is a draw.
         opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
             both seats.
         seed: seed of the openings.
-        time_budget: milliseconds that a searching bot thinks in a cycle; None for what it does by itself.
     """
     games = [java.game(map_name) for _ in range(num_games)]
-    bots = [java.bot(bot, time_budget) for _ in range(num_games)]
+    bots = [java.bot(bot) for _ in range(num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
     chance = [np.random.default_rng([seed, index // 2]) for index in range(num_games)]
     positions = [game.position() for game in games]

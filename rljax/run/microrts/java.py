@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install
+from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install, shown
 from rljax.run.microrts.install import fetch_microrts
 from rljax.run.microrts.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
 
@@ -37,15 +37,28 @@ UNIT_TYPE_TABLE = 2
 """Version of the engine's table of unit types: the one without randomness."""
 
 
-def check_bots(names: list[str]) -> None:
-    """Check that Java bots have these names.
+SEARCHING = ("droplet", "grojoa3n", "izanagi", "mixedbot", "tiamat", "umsbot")
+"""The bots that search, 100 ms a cycle by themselves. They keep roughly to the time that they are given, but GRojoA3N does not."""
+
+
+def parse_bot(text: str) -> tuple[str, int | None]:
+    """Return the name of a bot and the milliseconds that it may search in a cycle, None for its own: `coac`, `droplet:10`.
 
     Raises:
-        ConfigError: one has not; the message names the closest match.
+        ConfigError: there is no such bot, it does not search, or the number is not one.
     """
-    for name in names:
-        if name not in BOTS:
-            raise ConfigError(f"Java bot '{name}': {did_you_mean(name, BOTS)}")
+    name, colon, budget = text.partition(":")
+    if name not in BOTS:
+        raise ConfigError(f"Java bot {shown(name)}: {did_you_mean(name, BOTS)}")
+    if not colon:
+        return name, None
+    if name not in SEARCHING:
+        raise ConfigError(f"Java bot {shown(text)}: {name} does not search, expected {name}")
+    if not (budget.isascii() and budget.isdigit() and int(budget) > 0):
+        raise ConfigError(
+            f"Java bot {shown(text)}: expected {name}, or {name}: and the milliseconds of a cycle, such as {name}:10"
+        )
+    return name, int(budget)
 
 
 def check_java() -> tuple[Any, Any]:
@@ -126,17 +139,12 @@ class Java:
         """Return a game that continues from a position."""
         return JavaGame(self, self.GameState.fromJSON(json.dumps(to_json(position)), self.types))
 
-    def bot(self, name: str, time_budget: int | None = None) -> JavaBot:
-        """Return a new bot.
-
-        Args:
-            name: a name in `BOTS`.
-            time_budget: milliseconds that a searching bot thinks in a cycle; by default, as it is made (100 in competitions).
-        """
-        check_bots([name])
-        bot = self._jpype.JClass(BOTS[name])(self.types)
-        if time_budget is not None and hasattr(bot, "setTimeBudget"):
-            bot.setTimeBudget(time_budget)
+    def bot(self, name: str) -> JavaBot:
+        """Return a new bot: a name in `BOTS`, for one that searches with its time in a cycle if wanted, as in `parse_bot`."""
+        kind, budget = parse_bot(name)
+        bot = self._jpype.JClass(BOTS[kind])(self.types)
+        if budget is not None:
+            bot.setTimeBudget(budget)
         return JavaBot(self, name, bot)
 
     def text(self, java: Any) -> str:

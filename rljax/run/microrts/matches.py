@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,10 +25,42 @@ def microrts_of(game: Game) -> MicroRTS | None:
     return inner if isinstance(inner, MicroRTS) else None
 
 
+class JavaProgram(NamedTuple):
+    """Compiled player of G games at once: `begin(agent_state, states) -> carry` and `decide(agent_state, key, states, carry) ->
+    (orders, carry)`; states and orders have leaves `[G, ...]`."""
+
+    begin: Callable[[Any, RTSState], Any]
+    decide: Callable[[Any, jax.Array, RTSState, Any], tuple[Orders, Any]]
+
+
+def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> JavaProgram:
+    """Return the compiled player of games in the Java engine.
+
+    Args:
+        game: the game, which gives the observations and what its actions order.
+        params: its parameters.
+        make: function from the state of an agent to the player.
+    """
+
+    def begin(agent: Any, states: RTSState) -> Any:
+        return jax.vmap(lambda s: seat_player(make(agent), game, params).initial(s, game.observe(s, params)))(states)
+
+    def decide(agent: Any, key: jax.Array, states: RTSState, carry: Any) -> tuple[Orders, Any]:
+        seated = seat_player(make(agent), game, params)
+
+        def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
+            action, carry = seated.act(key, s, game.observe(s, params), game.action_mask(s, params), carry)
+            return game.orders(s, action), carry
+
+        return jax.vmap(one)(jax.random.split(key, len(states.time)), states, carry)
+
+    return JavaProgram(jax.jit(begin), jax.jit(decide))
+
+
 def play_java_match(
     game: MicroRTS,
     params: Any,
-    make: Callable[[Any], Player],
+    program: JavaProgram,
     state: Any,
     bot: str,
     key: jax.Array,
@@ -39,11 +71,11 @@ def play_java_match(
     """Play whole games against a bot of the Java engine, in the Java engine; the player decides for all of them at once.
 
     Args:
-        game: the game, which gives the map, observations and actions.
+        game: the game, which gives the map.
         params: its parameters; `max_cycles` is the limit of a game.
-        make: function from the state of an agent to the player.
-        state: state of the agent.
-        bot: name of the bot.
+        program: the player, from `java_program` with the same game and parameters.
+        state: state of the player's agent.
+        bot: name of the bot, as in `Java.bot`.
         key: random key.
         num_games: number of games, from both seats in turn.
         opening_moves: number of cycles at the start in which both players' orders are random.
@@ -55,37 +87,22 @@ def play_java_match(
     java = start_java(say)
     key, seed_key = jax.random.split(key)
     seed = int(jax.random.randint(seed_key, (), 0, np.iinfo(np.int32).max))
-
-    def observed(states: RTSState) -> tuple[Any, Any]:
-        return game.observe(states, params), game.action_mask(states, params)
-
-    def first(agent: Any, states: RTSState) -> Any:
-        return jax.vmap(lambda s: seat_player(make(agent), game, params).initial(s, observed(s)[0]))(states)
-
-    def act(agent: Any, key: jax.Array, states: RTSState, carry: Any) -> tuple[Orders, Any]:
-        def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
-            action, carry = seat_player(make(agent), game, params).act(key, s, *observed(s), carry)
-            return game.orders(s, action), carry
-
-        return jax.vmap(one)(jax.random.split(key, num_games), states, carry)
-
-    begin, decide_all = jax.jit(first), jax.jit(act)
-    carry: Any = None
-    cycle = 0
+    carry, cycle = None, 0
 
     def decide(states: RTSState) -> tuple[Orders, Orders]:
         nonlocal carry, cycle
         if cycle == 0:
-            carry = begin(state, states)
-        orders, carry = decide_all(state, jax.random.fold_in(key, cycle), states, carry)
+            carry = program.begin(state, states)
+        orders, carry = program.decide(state, jax.random.fold_in(key, cycle), states, carry)
         cycle += 1
         orders = jax.tree.map(np.asarray, orders)
         return orders, orders
 
     limit = int(params.max_cycles)
-    return games_of(
-        play_java_games(java, game.map_name, bot, decide, num_games, max_cycles=limit, opening_cycles=opening_moves, seed=seed)
+    played = play_java_games(
+        java, game.map_name, bot, decide, num_games, max_cycles=limit, opening_cycles=opening_moves, seed=seed
     )
+    return games_of(played)
 
 
 def games_of(played: JavaGames) -> Games:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -45,7 +47,8 @@ def state_of(position: Position) -> RTSState:
         parameter[place] = 0 if kind == NONE else direction
         remaining[place] = started + duration(kind, direction, made, int(unit[place])) - position.time
     time = np.asarray(position.time, np.int32)
-    return RTSState(unit, owner, hp, carried, action, parameter, product, remaining, position.resources, time)
+    fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, position.resources, time)
+    return RTSState(*fields)
 
 
 def duration(action: int, parameter: int, product: int, unit: int) -> int:

@@ -36,7 +36,7 @@ def tournament(
 
     Args:
         players: run folders or checkpoints (whose best seeds play), or `{name: ...}` with folders, `Run`s or `(agent, state)`.
-        include: players that need no training: "random", "mcts".
+        include: players that need no training: "random", "mcts"; for MicroRTS also the bots of its Java engine ("coac", say).
         num_games: number of games per pairing (of as many players as the game has teams), taking turns at the seats.
         opening_moves: number of random moves at the start of each game, so that games differ; if None, the game's own number, or
             none with `sample`.

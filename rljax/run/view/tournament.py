@@ -29,8 +29,8 @@ from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
-from rljax.run.microrts.java import BOTS, check_java
-from rljax.run.microrts.matches import microrts_of, play_java_match
+from rljax.run.microrts.java import BOTS, check_java, parse_bot
+from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
@@ -146,7 +146,7 @@ def make_entries(
 
     Args:
         runs: names and runs.
-        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, in `rljax.run.microrts.java.BOTS`.
+        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, as in `rljax.run.microrts.java.parse_bot`.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
@@ -170,7 +170,8 @@ def make_entries(
         entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
     java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
     for name in include:
-        if name in java_bots:
+        if name.partition(":")[0] in java_bots:
+            parse_bot(name)
             check_java()
             entries.append(Entry(name, name, partial(_ignore_state, random_player), None, java=name))
             continue
@@ -272,7 +273,9 @@ def tournament(
         if bots:
             rules: Any = microrts_of(game)
             player, bot = who[0], str(who[1].java)
-            found = play_java_match(rules, params, player.make, player.state, bot, match_key, num_games, opening_moves, progress)
+            kinds = ("java", player.kind)
+            program = programs.setdefault(kinds, java_program(rules, params, player.make))
+            found = play_java_match(rules, params, program, player.state, bot, match_key, num_games, opening_moves, progress)
         else:
             found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
         over = np.isfinite(found.returns[:, 0])

@@ -14,7 +14,7 @@ from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
-from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, drop_own_conflicts
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -131,6 +131,18 @@ def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
         if action == PRODUCE:
             expected = expected & np.asarray(legal.product[:, product])
         np.testing.assert_array_equal(mask[..., index], expected)
+
+
+def test_random_choices_are_uniform_over_the_legal_orders() -> None:
+    state = position((3, 3), (1, 0), (WORKER, 0, 0, 0), (BASE, 0, 1, 1), (LIGHT, 1, 0, 1))
+    legal = engine.legal_orders(state, np.zeros((3, 3), bool))
+    bits = jax.random.bits(jax.random.key(0), (20_000, 3, 3), jnp.uint32)
+    choice = np.asarray(jax.jit(jax.vmap(lambda b: random_choice(legal, b)))(bits))
+    mask = np.moveaxis(np.asarray(cell_mask(legal)), 0, -1)
+    for cell in np.ndindex(3, 3):
+        shares = np.bincount(choice[:, *cell], minlength=NUM_ORDERS) / len(choice)
+        np.testing.assert_allclose(shares, mask[cell] / mask[cell].sum(), atol=0.02)
+        assert (shares[~mask[cell]] == 0).all()
 
 
 def test_an_order_that_an_earlier_one_rules_out_is_not_given() -> None:

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.players import scripted_player
 from rljax.run.microrts import install, java
 from rljax.run.microrts.games import JavaGames
-from rljax.run.microrts.matches import games_of, microrts_of, play_java_match
+from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.run.microrts.states import orders_of, rows_of, state_of
 from rljax.run.view.tournament import Entry, tournament
@@ -147,8 +146,19 @@ def test_a_folder_of_something_else_and_missing_packages_are_refused(tmp_path: P
     monkeypatch.setattr(java, "importlib", SimpleNamespace(import_module=import_module))
     with pytest.raises(RljaxError, match=r"No module named 'jpype': pip install 'rljax-jit\[microrts\]'"):
         java.start_java()
-    with pytest.raises(ConfigError, match="Java bot 'coax': did you mean 'coac'"):
-        java.check_bots(["coax"])
+
+
+def test_names_of_bots_are_read() -> None:
+    assert java.parse_bot("coac") == ("coac", None)
+    assert java.parse_bot("droplet:10") == ("droplet", 10)
+    for name, message in {
+        "coax": "Java bot 'coax': did you mean 'coac'",
+        "coac:10": "Java bot 'coac:10': coac does not search, expected coac$",
+        "droplet:": "expected droplet, or droplet: and the milliseconds of a cycle, such as droplet:10",
+        "droplet:0": "expected droplet, or droplet:",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            java.parse_bot(name)
 
 
 def test_only_games_of_microrts_are_found() -> None:
@@ -171,7 +181,7 @@ def test_a_position_is_set_and_read_in_the_java_engine(engine: java.Java) -> Non
             game.issue(player, legal[chance.permutation(len(legal))[:1]])
         game.cycle()
         kinds |= set(here.orders[:, 1].tolist())
-    assert {NONE, MOVE, PRODUCE} <= kinds
+    assert {MOVE, PRODUCE} <= kinds
     with pytest.raises(ConfigError, match="map 'basesWorkers8x9': did you mean"):
         engine.game("basesWorkers8x9")
 
@@ -190,7 +200,8 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java
 
     def result(name: str, bot: str) -> list[float]:
         player = scripted_player(game, name)
-        found = play_java_match(game, params, lambda _: player, None, bot, jax.random.key(0), 8, opening_moves=2)
+        program = java_program(game, params, lambda _: player)
+        found = play_java_match(game, params, program, None, bot, jax.random.key(0), 8, opening_moves=2)
         assert sorted(np.asarray(found.seating)[:, 0].tolist()) == [0] * 4 + [1] * 4
         return list(np.asarray(found.returns)[:, 0].tolist())
 
@@ -202,7 +213,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java
 def test_java_bots_take_part_in_a_tournament(engine: java.Java) -> None:
     """The bots do not meet each other; a random player loses to the worker rush from both seats."""
     game: Any = MicroRTS(MAP)
-    params = game.default_params.replace(max_cycles=jnp.int32(400))
+    params = game.default_params.replace(max_cycles=1200)
     lines: list[str] = []
     entries = [Entry("random", "random", lambda _: random_player, None, draws=True)]
     entries += [Entry(name, name, lambda _: random_player, None, java=name) for name in ("workerrush", "lightrush")]

@@ -1,0 +1,130 @@
+"""`rljax bench microrts`: cycles of MicroRTS per second on one core, beside the Java engine's."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import RljaxError
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.actions import orders_of_cells, random_choice
+from rljax.envs.registry import make_env
+from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.microrts.install import is_there, microrts_folder
+from rljax.run.microrts.java import Java, start_java
+
+MAPS = ("basesWorkers8x8", "basesWorkers16x16")
+NUM_GAMES, NUM_CYCLES, JAVA_CYCLES = 512, 100, 4_000
+
+
+def print_microrts(repeats: int) -> None:
+    """Print cycles per second of random legal play: the engine alone, the game with observations and masks, and Java's engine."""
+    with one_core() as kept:
+        jax.config.update("jax_enable_compilation_cache", False)
+        print(hardware())
+        print(f"\n{NUM_GAMES} games at once on {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
+        java = find_java()
+        print("\n| map | program | trace + compile, s | cycles/s | times Java |")
+        print("| --- | --- | --- | --- | --- |")
+        for name in MAPS:
+            print_map(name, java, repeats)
+
+
+@contextmanager
+def one_core() -> Iterator[bool]:
+    """Keep this process on one core, where the system can, and say whether it does; call it before JAX starts its threads."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield False
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def find_java() -> Java | None:
+    """Return the Java engine if it is installed; if not, print a line and return None."""
+    try:
+        if is_there(microrts_folder()):
+            return start_java()
+        print("\nwithout the Java engine, which is not here")
+    except RljaxError as error:
+        print(f"\nwithout the Java engine: {error}")
+    return None
+
+
+def print_map(name: str, java: Java | None, repeats: int) -> None:
+    """Print the rows of a map."""
+    timings = time_interleaved({"engine": engine_program(name), "game, with observations and masks": game_program(name)}, repeats)
+    beside = median(java_speed(java, name) for _ in range(repeats)) if java else None
+    for label, (compiling, runs) in timings.items():
+        speed = NUM_GAMES * NUM_CYCLES / median(runs)
+        print(f"| {name} | {label} | {compiling:.1f} | {speed:,.0f} | {'' if beside is None else f'{speed / beside:.1f}'} |")
+    if beside is not None:
+        print(f"| {name} | Java engine, two random bots | | {beside:,.0f} | 1.0 |")
+
+
+def engine_program(name: str) -> Program:
+    """Return a program that plays random legal orders, without observations; games that are over start again."""
+    env, params = make_env("MicroRTS-v0", map_name=name)
+    start = env.reset_env(jax.random.key(0), params)[1]
+
+    def cycle(state: Any, bits: jax.Array) -> Any:
+        legal = engine.legal_orders(state, env.walls)
+        choice = random_choice(legal, bits)
+        orders = orders_of_cells(state, jnp.stack([choice, choice]))
+        after = engine.advance(engine.carry_out(state, orders, engine.is_legal(orders, legal)))
+        over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
+        return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
+
+    return _program(cycle, start)
+
+
+def game_program(name: str) -> Program:
+    """Return a program that plays the game as a learner would: steps with observations and masks, and random legal actions."""
+    env, params = make_env("MicroRTS-v0", map_name=name)
+    obs, start = env.reset_env(jax.random.key(0), params)
+
+    def cycle(carry: Any, bits: jax.Array) -> Any:
+        state, _, _ = carry
+        choice = random_choice(engine.legal_orders(state, env.walls), bits).reshape(-1)
+        obs, state, *_ = env.step(jax.random.key(0), state, jnp.stack([choice, choice]).astype(jnp.int32), params)
+        # The carry keeps observations and masks, so that they are computed.
+        return state, obs, env.action_mask(state, params)
+
+    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape)
+
+
+def _program(cycle: Any, carry: Any, shape: tuple[int, ...] | None = None) -> Program:
+    cells = carry.unit.shape if shape is None else shape
+
+    def play(key: jax.Array) -> Any:
+        def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            return jax.vmap(cycle)(carry, jax.random.bits(key, (NUM_GAMES, *cells), jnp.uint32)), None
+
+        many = jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_GAMES, *x.shape)), carry)
+        return jax.lax.scan(step, many, jax.random.split(key, NUM_CYCLES))[0]
+
+    return play
+
+
+def java_speed(java: Java, name: str) -> float:
+    """Return the cycles per second of the Java engine with two bots that play at random."""
+    bots = [java.bot("randombiased") for _ in range(2)]
+    game = java.game(name)
+    started = time.perf_counter()
+    for _ in range(JAVA_CYCLES):
+        for player, bot in enumerate(bots):
+            game.state.issueSafe(bot.play(game, player))
+        if game.cycle() or game.state.getTime() >= 2000:
+            game = java.game(name)
+    return JAVA_CYCLES / (time.perf_counter() - started)
