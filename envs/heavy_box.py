@@ -71,7 +71,9 @@ class HeavyBox(Game):
         room = jnp.stack([at[::-1], beam, jnp.ones_like(at)], axis=-1).astype(jnp.float32)
         edge, side = SIZE - 1, 2 * SIZE - 1
         padded = jnp.pad(room, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
-        around = jax.vmap(lambda x, place: jax.lax.dynamic_slice(x, (place[0], place[1], 0), (side, side, 3)))(padded, state.place)
+        around = jax.vmap(lambda x, place: jax.lax.dynamic_slice(x, (place[0], place[1], 0), (side, side, 3)))(
+            padded, state.place
+        )
         left = 1.0 - state.time / jnp.maximum(params.max_steps, 1)
         same = jnp.stack([jnp.full(2, left), jnp.arange(2.0)], axis=-1)[:, None, None]
         return jnp.concatenate([around, jnp.broadcast_to(same, (2, side, side, 2))], axis=-1)

@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rljax.collect.streams import own_mean, own_std
+from rljax.collect.streams import own_std
 
 
 def gae(

@@ -130,7 +130,9 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
     _check_belongs(given, kind, encoder)
     if encoder == "cells":
         if not heads:
-            raise ConfigError("network.encoder = 'cells': is for policies, networks of action values have one output for each action")
+            raise ConfigError(
+                "network.encoder = 'cells': is for policies, networks of action values have one output for each action"
+            )
         _check_cells(given, kind)
     spec = NetworkSpec(**given)
     lengths = {key: len(given.get(key, ())) for key in CONVOLUTIONS}

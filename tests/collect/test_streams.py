@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import ConfigError
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn, ppo_loss
 from rljax.collect.returns import gae, upgo, vtrace
 from rljax.collect.streams import Streams, of_seat, own_steps, with_seat

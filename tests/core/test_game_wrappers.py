@@ -25,7 +25,17 @@ def test_a_wrapped_game_is_the_same_game() -> None:
     for name in ("Leduc-v0", "Territory-v0"):
         game, params = make_env({"Leduc-v0": "LeducPoker-v0"}.get(name, name))
         outer = GameTimeLimit(FlattenPlayers(game), 1000)
-        for attribute in ("num_players", "teams", "num_teams", "roles", "turn_gap", "all_move", "hides_state", "opening_moves", "name"):
+        for attribute in (
+            "num_players",
+            "teams",
+            "num_teams",
+            "roles",
+            "turn_gap",
+            "all_move",
+            "hides_state",
+            "opening_moves",
+            "name",
+        ):
             assert getattr(outer, attribute) == getattr(game, attribute), attribute
         (obs, state), (inner_obs, inner) = outer.reset_env(KEY, params), game.reset_env(KEY, params)
         for time in range(4):
