@@ -41,9 +41,10 @@ class HeavyBox(Game):
     so one player alone gets nothing. Players do not enter the beam's cells or leave the room, and may share a cell. They start at
     random free cells, and the beam at random columns.
 
-    Actions: 0 stay, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[9, 9, 5]`, with the player in the middle: the
-    other player's cell, the beam's, those of the room, and in every cell the share of steps that are left and the player's number
-    (0 or 1). Both players get 1/3 for each row that the beam moves. An episode ends when the beam is in the first row, with a return of 1, or after `max_steps` steps.
+    Actions: 0 stay, 1 up, 2 right, 3 down, 4 left. Observation of each player, f32 `[9, 9, 5]`, with the player in the middle:
+    the other player's cell, the beam's, those of the room, and in every cell the share of steps that are left and the player's
+    number (0 or 1). Both players get 1/3 for each row that the beam moves. An episode ends when the beam is in the first row,
+    with a return of 1, or after `max_steps` steps.
     """
 
     @property

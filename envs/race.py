@@ -32,8 +32,9 @@ class RaceState(NamedTuple):
 class Race(Game):
     """Players who each play an environment of their own. Who is done waits for the others; the game ends with the last episode.
 
-    What an environment offers comes across: dictionaries, goals, privileged parts, masks, several action heads, reward components,
-    beliefs. So it is the plainest game for whatever a policy can do, and known scores of the environment hold for each player.
+    What an environment offers comes across: dictionaries, goals, privileged parts, masks, several action heads, reward
+    components, beliefs. So it is the plainest game for whatever a policy can do, and known scores of the environment hold for
+    each player.
 
     Args:
         env: the environment, or a function `() -> environment`.

@@ -241,8 +241,8 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
     """Policy gradient, value loss and entropy bonus of V-trace (Espeholt et al., 2018, section 4.2), and with `upgo_coef` the
     upgoing policy gradient (Vinyals et al., 2019): rho_t (G_t - V(x_t)) grad log pi(a_t | x_t).
 
-    Targets and advantages are constants; their values are those of `params`. With K value heads each has targets of its own, and the
-    policy follows the weighted sum of their advantages.
+    Targets and advantages are constants; their values are those of `params`. With K value heads each has targets of its own, and
+    the policy follows the weighted sum of their advantages.
 
     Args:
         parts: `impala_parts`, or other parts with a policy, an action head and a configuration with V-trace's fields.

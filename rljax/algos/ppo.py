@@ -363,7 +363,7 @@ def ppo_gradient_steps(
 
 
 def value_metrics(target: jax.Array, value: jax.Array, own: jax.Array | None = None) -> Metrics:
-    """Return the mean predicted value, and the share of the targets' variance that the predictions explain, of one's own steps."""
+    """Return the mean predicted value and the explained share of the targets' variance, both of one's own steps."""
     return {"train/value": own_mean(value, own), "train/explained_variance": explained_variance(target, value, own)}
 
 

@@ -131,8 +131,8 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     returns, lengths, ended = map(np.asarray, results[:3])
     mean, deviation = returns.mean(), returns.std()
     say(
-        f"{_mode(sample)} return over {_describe_episodes(agent.config, episodes, results.distinct)}: mean {mean:.1f}, std {deviation:.1f}, "
-        f"min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
+        f"{_mode(sample)} return over {_describe_episodes(agent.config, episodes, results.distinct)}: mean {mean:.1f}, "
+        f"std {deviation:.1f}, min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
     )
     if not ended.all():
         say(f"{(~ended).sum()} of {episodes} episodes were cut after {lengths.max():,} steps and count with their return so far")

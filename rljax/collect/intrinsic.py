@@ -36,8 +36,8 @@ from rljax.nn.spec import MAX_SIZE, SIZES_ALLOWED, are_sizes, is_size
 
 
 class IntrinsicUpdate(Protocol):
-    """`update(state, key, next_obs, done, entropy=None, own=None) -> (state, bonus, metrics)`: update with a rollout and return its
-    bonuses.
+    """`update(state, key, next_obs, done, entropy=None, own=None) -> (state, bonus, metrics)`: update with a rollout and return
+    its bonuses.
 
     For T steps of N environments, `next_obs` is the tree of observations `[T, N, *obs_shape]` that each step led to, before any
     reset; `done`, bool `[T, N]`, whether the step ended its episode (terminated or truncated); and `entropy`, f32 `[T, N]`, the

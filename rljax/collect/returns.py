@@ -174,8 +174,8 @@ def upgo(
         seat: which of P seats takes the step, one-hot bool `[T, ..., P]`, as in `gae`; None: one seat.
 
     Returns:
-        Returns f32 `[T, ...]`, the value for steps of nobody; the advantages are `returns - value`, weighted by the clipped ratio of
-        the policies.
+        Returns f32 `[T, ...]`, the value for steps of nobody; the advantages are `returns - value`, weighted by the clipped ratio
+        of the policies.
     """
     chex.assert_equal_shape([reward, value, next_value, terminated, truncated])
     next_value = jnp.where(terminated, 0.0, next_value)

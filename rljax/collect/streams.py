@@ -31,8 +31,8 @@ class Streams(NamedTuple):
         own: whether the learner took the step and may learn from it, bool `[T, S]`; None: all steps.
         seat: seat that took the step, one-hot bool `[T, S, P]`; all False if the step is nobody's. None: one seat in each stream.
             Each seat has its own memory: `carry` is then `[S, P, ...]`.
-        follows: index of the next step of the same seat, i32 `[T, S]`, in place of `next_obs`. The last step is then there for its
-            value only. None: see `next_obs`.
+        follows: index of the next step of the same seat, i32 `[T, S]`, in place of `next_obs`. The last step is then there for
+            its value only. None: see `next_obs`.
     """
 
     obs: Any

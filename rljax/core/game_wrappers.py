@@ -1,4 +1,4 @@
-"""Wrappers of games. Those of observations (`GameView`) change what each player sees, by a function of the players' observations."""
+"""Wrappers of games. Those of observations (`GameView`) are functions of what the players see."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ class FlattenPlayers(GameView):
 class CentralCritic(GameView):
     """Add what all other players see to what the critic of a player sees, as in MAPPO (Yu et al., 2022).
 
-    Observations become dictionaries, whose part `privileged`, f32 `[P, D]`, has the player's own privileged part, if there is one,
-    and the observations of the players after it, in turn.
+    Observations become dictionaries, whose part `privileged`, f32 `[P, D]`, has the player's own privileged part, if there is
+    one, and the observations of the players after it, in turn.
     """
 
     def view(self, obs: Any) -> Any:
@@ -208,7 +208,7 @@ class PlayerGroups(GameView):
 
 
 def player_view(game: Game, obs: Any) -> Any:
-    """Return the players' observations `[P, ...]` of the game at the bottom as `game`, wrapped any number of times, gives them."""
+    """Return observations `[P, ...]` as `game` gives them, from those of the game that all of its wrappers are around."""
     if not isinstance(game, WrappedGame):
         return obs
     return game.view(player_view(game.env, obs))

@@ -20,8 +20,9 @@ MAX_LEARNERS = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GameConfig(PPOConfig, VtraceConfig):
-    """Fields of self-play and leagues, which learn by PPO or by V-trace. `num_envs` is the number of games played in parallel, for all learners together. `gamma`
-    and `gae_lambda` apply per move of a player, and all numbers of steps count steps of the game.
+    """Fields of self-play and leagues, which learn by PPO or by V-trace. `num_envs` is the number of games played in parallel,
+    for all learners together. `gamma` and `gae_lambda` apply per move of a player, and all numbers of steps count steps of the
+    game.
     """
 
     of_games: ClassVar[bool] = True

@@ -128,8 +128,8 @@ def _rewards(
     """Return the rewards of the value heads, f32 `[T, E, P]` of one and `[T, E, P, K]` of several, where their streams end, the
     learner with its statistics moved on, and the bonus's metrics.
 
-    The statistics and the bonus see all players of the learner's games. The stream of the bonus goes on in the next game (Burda et
-    al., 2018, section 2.3).
+    The statistics and the bonus see all players of the learner's games. The stream of the bonus goes on in the next game (Burda
+    et al., 2018, section 2.3).
     """
     config, extras = parts.config, steps.extras
     rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]

@@ -67,8 +67,8 @@ class GameParts(NamedTuple):
 class GameState(NormalizedState, kw_only=True):
     """State of L learners and E games.
 
-    `params`, `opt_state` and the statistics have leaves `[L, ...]`; learner 0 is the main agent. `env_state` is `Playing`, and `obs`
-    are those of all players, `[E, P, ...]`.
+    `params`, `opt_state` and the statistics have leaves `[L, ...]`; learner 0 is the main agent. `env_state` is `Playing`, and
+    `obs` are those of all players, `[E, P, ...]`.
 
     Attributes:
         league: pool, payoffs and opponents; None without a pool.

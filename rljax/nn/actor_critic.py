@@ -204,8 +204,8 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
       kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities).
-    - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell of a
-      grid (`rljax.nn.cells`); `hidden` are the layers of the value.
+    - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell
+      of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
 
     `hidden` and `activation` describe the dense layers after the encoder. With `goal = "film"`, the observation's `goal`
     modulates the first dense layer.

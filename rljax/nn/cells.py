@@ -20,8 +20,8 @@ class CellActorCritic(nn.Module):
     """Convolutions that keep the sides of the grid, then a policy for each cell and a value of the whole grid.
 
     It maps observations `[B, H, W, C]` to `(outputs [B, H W K], value [B])`, or `value [B, num_values]`; the outputs are those of
-    the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the value
-    depends on the means and the maxima over the grid. `privileged`, if given, joins the input of the value only.
+    the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the
+    value depends on the means and the maxima over the grid. `privileged`, if given, joins the input of the value only.
 
     Attributes:
         num_outputs: length of the policy output, a multiple of H W.
@@ -49,7 +49,8 @@ class CellActorCritic(nn.Module):
         cells = x.shape[1] * x.shape[2]
         if self.num_outputs % cells:
             raise ConfigError(
-                f"network.encoder = 'cells': expected actions for each of {cells} cells, {self.num_outputs} is no multiple of that"
+                f"network.encoder = 'cells': expected actions for each of {cells} cells, "
+                f"{self.num_outputs} is no multiple of that"
             )
         inputs = (x.shape[-1], *self.channels)
         shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(self.kernels)}

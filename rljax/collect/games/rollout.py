@@ -1,6 +1,7 @@
 """Rollouts of games.
 
-Q is the number of players whose observations a step takes: all P where they move at once, 1 (whoever moves) where they take turns.
+Q is the number of players whose observations a step takes: all P where they move at once, 1 (whoever moves) where they take
+turns.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ Decide = Callable[[Any, Any, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Ar
 
 
 def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
-    """`(obs [E, Q, ...], mask [E, Q, A] or None, player i32 [E, Q], moves bool [E, P])`: those whose actions the next step takes."""
+    """`(obs [E, Q, ...], mask [E, Q, A] or None, player i32 [E, Q], moves bool [E, P])` of those whose actions come next."""
     moves = jax.vmap(game.to_move)(state)
     mask = jax.vmap(lambda s: game.action_mask(s, params))(state)
     if game.turn_gap == 0:
@@ -151,8 +152,8 @@ def game_rollout(
         obs: observations of all players, `[E, P, ...]`.
         noise: `[T, E, ...]`.
         only_mine: whether the learner plays all players.
-        carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when it
-            moves.
+        carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when
+            it moves.
         keep: entries of `info` that `GameSteps.extras` shall hold.
 
     Returns:

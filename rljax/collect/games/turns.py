@@ -129,8 +129,8 @@ def seat_streams(
 ) -> SeatStreams:
     """Return the streams of E games, with the values of what each step led to.
 
-    Steps in the last `turn_gap` ones are not known: of these, only moves that ended the game have a known outcome, and to learn from
-    them alone would favour moves that end games.
+    Steps in the last `turn_gap` ones are not known: of these, only moves that ended the game have a known outcome, and to learn
+    from them alone would favour moves that end games.
 
     Args:
         steps: `[T, E, ...]`, of Q acting players each; the rewards of K value heads are `[T, E, P, K]`.
@@ -180,8 +180,8 @@ def seat_carry(carry: Any, acting: int) -> Any:
 
 
 class LastStep(NamedTuple):
-    """The step after the last one of a rollout: the acting players' observations `[E, Q, ...]` and legal actions bool `[E, Q, A]`,
-    and who moves, bool `[E, P]`.
+    """The step after the last one of a rollout: the acting players' observations `[E, Q, ...]` and legal actions bool
+    `[E, Q, A]`, and who moves, bool `[E, P]`.
     """
 
     obs: Any

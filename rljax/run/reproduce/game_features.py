@@ -1,4 +1,4 @@
-"""Experiments with features in games, each beside a control without it: players who each have a task whose best score is known."""
+"""Experiments with features in games, each beside a control; every player has a task whose best score is known."""
 
 from __future__ import annotations
 

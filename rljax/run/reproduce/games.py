@@ -44,8 +44,8 @@ DUEL_BUDGET: dict[str, Any] = {
 
 
 def exact(report: Report, name: str, run: Trained) -> None:
-    """Measure the exploitability of the last policy, of the pool's average and equilibrium and, where the run has them, of the averaged
-    parameters; and the value of the pool's average."""
+    """Measure the exploitability of the last policy, of the pool's average and equilibrium and, where the run has them, of the
+    averaged parameters; and the value of the pool's average."""
     parts = game_parts(run.agent.config)
     found = report.time_program(jax.vmap(lambda state: exact_report(parts, state)), run.states)
     parts_of_report = ("last", "average", "meta_nash", *(["averaged"] * (run.agent.config.average_decay is not None)))
