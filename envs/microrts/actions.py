@@ -93,7 +93,7 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     first[np.cumsum((0, *sizes[:-1]))] = True
     by_cell = once(jnp.moveaxis(once(mask), 0, -1))
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
-    return jnp.where(own[..., None], by_cell, first).reshape(2, -1)
+    return once(jnp.where(own[..., None], by_cell, first)).reshape(2, -1)
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:

@@ -71,7 +71,7 @@ def _same(tree: Any) -> Any:
 class Padded:
     """An array over the cells with a margin, whose shifts are slices: much faster than to pad each shift."""
 
-    def __init__(self, cells: jax.Array, fill: int | bool, margin: int = 1):
+    def __init__(self, cells: jax.Array, fill: Any, margin: int = 1):
         edges = [(margin, margin, 0)] * 2
         self.cells = once(jax.lax.pad(once(cells), jnp.asarray(fill, cells.dtype), edges))
         self.shape, self.margin = cells.shape, margin
@@ -117,7 +117,7 @@ def along(planes: list[jax.Array], direction: jax.Array) -> jax.Array:
     return result
 
 
-def around(x: jax.Array, fill: int | bool) -> list[jax.Array]:
+def around(x: jax.Array, fill: Any) -> list[jax.Array]:
     """Return for every cell the values of the cells above, on the right, below and on the left, 4 `[H, W]`."""
     padded = Padded(x, fill)
     return [padded.at(offset) for offset in DIRECTIONS]
@@ -304,7 +304,9 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     toward = jnp.where(moves | produces, direction, -1)
     # All that a unit brings along in one number, so that there is one array to shift.
     fields = (toward + 1, kind + 1, state.owner + 1, hp, carried)
-    packed = sum(field.astype(jnp.int32) << shift for field, shift in zip(fields, (0, 3, 6, 8, 16), strict=True))
+    packed = jnp.zeros(kind.shape, jnp.int32)
+    for values, shift in zip(fields, (0, 3, 6, 8, 16), strict=True):
+        packed |= values.astype(jnp.int32) << shift
     units = Padded(packed, 0)
     arriving = jnp.zeros_like(packed)
     for d, offset in enumerate(DIRECTIONS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,11 @@ class GameMap(NamedTuple):
     def start(self) -> RTSState:
         """Return the state at the start, with NumPy arrays."""
 
-        def cells(value: int, dtype: type = np.int8) -> np.ndarray:
+        def cells(value: int, dtype: type = np.int8) -> Any:
             return np.full(self.shape, value, dtype)
 
+        resources: Any = np.array(self.resources, np.int32)
+        time: Any = np.zeros((), np.int32)
         unit, owner, hp, carried = cells(EMPTY), cells(-1), cells(0), cells(0)
         for kind, player, row, column, left in self.units:
             place = row, column
@@ -50,7 +52,7 @@ class GameMap(NamedTuple):
         return RTSState(
             unit=unit, owner=owner, hp=hp, carried=carried,
             action=cells(NONE), parameter=cells(0), product=cells(EMPTY), remaining=cells(0, np.int16),
-            resources=np.array(self.resources, np.int32), time=np.zeros((), np.int32),
+            resources=resources, time=time,
         )  # fmt: skip
 
 

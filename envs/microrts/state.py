@@ -6,8 +6,7 @@ import jax
 from flax import struct
 
 
-@struct.dataclass
-class RTSState:
+class RTSState(struct.PyTreeNode):
     """State of a game on a map of H x W cells. Cells without a unit have -1 in `unit`, `owner` and `product`, and 0 elsewhere.
 
     Attributes:
@@ -35,8 +34,7 @@ class RTSState:
     time: jax.Array
 
 
-@struct.dataclass
-class Orders:
+class Orders(struct.PyTreeNode):
     """One order for each cell, for the units of both players; those for cells without an idle unit of a player are not read.
 
     Attributes:
@@ -51,8 +49,7 @@ class Orders:
     product: jax.Array
 
 
-@struct.dataclass
-class LegalOrders:
+class LegalOrders(struct.PyTreeNode):
     """Legal orders of the idle units, each bool `[n, H, W]`; all False for cells without an idle unit of a player.
 
     To wait is always legal. A production is legal if its direction and its type both are.
