@@ -38,7 +38,7 @@ UNIT_TYPE_TABLE = 2
 
 
 SEARCHING = ("droplet", "grojoa3n", "izanagi", "mixedbot", "tiamat", "umsbot")
-"""The bots that search, 100 ms a cycle by themselves. They keep roughly to the time that they are given, but GRojoA3N does not."""
+"""The bots that search, 100 ms a cycle by themselves. They roughly keep to the time they are given, but GRojoA3N does not."""
 
 
 def parse_bot(text: str) -> tuple[str, int | None]:
