@@ -29,6 +29,7 @@ from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
+from rljax.envs.microrts.against_bots import MicroRTSBots
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
@@ -65,6 +66,7 @@ _factories: dict[str, EnvFactory] = {
     "MountainCar-v0": MountainCar,
     "MountainCarContinuous-v0": MountainCarContinuous,
     "GridWorld-v0": GridWorld,
+    "MicroRTSBots-v0": MicroRTSBots,
     "GridWorldPixels-v0": GridWorldPixels,
     "SparseGridWorld-v0": SparseGridWorld,
     "TMaze-v0": TMaze,

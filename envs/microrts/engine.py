@@ -165,7 +165,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         else jnp.zeros_like(idle)
         for t in range(NUM_TYPES)
     ]
-    legal = LegalOrders(
+    return LegalOrders(
         move=jnp.stack([mobile & cell for cell in free]),
         harvest=jnp.stack([empty_handed & cell for cell in around(state.unit == RESOURCE, False)]),
         give=jnp.stack(own_base),
@@ -173,7 +173,6 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         product=jnp.stack(product),
         attack=_attackable(state, mobile),
     )
-    return once(legal)
 
 
 def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +41,28 @@ def random_actions(game: Game, params: Any, key: jax.Array, mask: Any) -> Any:
     space = as_space(game.action_space(params))
     noise = jax.random.uniform(key, (game.num_players, space.flat_dim))
     return jax.vmap(lambda m, u: legal_action(space, m, u)[0])(mask, noise)
+
+
+def one_of(players: Sequence[Callable[[jax.Array, Any, Any, Any], Any]]) -> Remembering:
+    """Return a player that is one of several without memory, drawn uniformly when a game begins.
+
+    All of them act in every step, and the action of the one that was drawn is taken.
+    """
+
+    def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, jax.Array]:
+        draw_key, *keys = jax.random.split(key, len(players) + 1)
+        seats = jax.tree.leaves(obs)[0].shape[0]
+        # One more than the number of the player; 0 is the memory before the first move.
+        before = jnp.zeros(seats, jnp.int32) if carry is None else carry
+        drawn = jax.random.randint(draw_key, (), 1, len(players) + 1)
+        which = jnp.where(before == 0, drawn, before)
+        actions = [player(k, state, obs, mask) for player, k in zip(players, keys, strict=True)]
+        chosen = actions[0]
+        for number, action in enumerate(actions[1:], 2):
+            chosen = where_players(which == number, action, chosen)
+        return chosen, which
+
+    return Remembering(act)
 
 
 class Seated(NamedTuple):

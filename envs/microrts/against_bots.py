@@ -1,0 +1,54 @@
+"""MicroRTSBots-v0: MicroRTS as an environment of one agent, against scripted players."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.core.errors import ConfigError, shown
+from rljax.core.versus import Versus, VersusState, one_of
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.game import MicroRTS, RTSParams
+from rljax.envs.microrts.players import scripted_player
+
+
+class MicroRTSBots(Versus):
+    """The agent plays one side of MicroRTS, drawn anew for each game, against a scripted player, which is drawn too.
+
+    Observations, actions, masks and rewards are those of `MicroRTS` for one player; the parameters are `RTSParams`.
+    `info["metrics"]` has the share of games won, "win", and drawn, "draw".
+
+    Args:
+        opponents: names in `rljax.envs.microrts.bots.BOTS`.
+        map_name, actions, observation, fog: as in `MicroRTS`.
+    """
+
+    def __init__(
+        self,
+        opponents: tuple[str, ...] = ("randombiased", "workerrush", "lightrush"),
+        map_name: str = "basesWorkers8x8",
+        actions: str = "cells",
+        observation: str = "planes",
+        fog: bool = False,
+    ):
+        if not isinstance(opponents, (list, tuple)) or not opponents:
+            raise ConfigError(
+                f"MicroRTSBots-v0: opponents = {shown(opponents)}: expected a list of names, such as ['workerrush']"
+            )
+        game = MicroRTS(map_name, actions, observation, fog)
+        super().__init__(game, one_of([scripted_player(game, name) for name in opponents]))
+        self.opponents = tuple(opponents)
+
+    @property
+    def name(self) -> str:
+        return "MicroRTSBots-v0"
+
+    def step_env(
+        self, key: jax.Array, state: VersusState, action: Any, params: RTSParams
+    ) -> tuple[Any, VersusState, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, over, info = super().step_env(key, state, action, params)
+        winner = engine.winner(state.game)
+        metrics = {"win": winner == state.team, "draw": over & (winner < 0)}
+        return obs, state, reward, over, info | {"metrics": {name: x.astype(jnp.float32) for name, x in metrics.items()}}
