@@ -330,10 +330,6 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "tuning": (["configuration", "steps", "mean over seeds", "median", "worst"], {"tuning": tuned}),
 }  # fmt: skip
 
-STARTUP = "bench_startup"
-"""A table of before whose figures `bench_ppo` records now."""
-
-
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
@@ -369,9 +365,7 @@ def before(name: str, done: set[str]) -> list[str]:
 def block(name: str) -> str:
     """Return the text between the markers of a table."""
     lines: list[str] = [""]
-    if name == STARTUP:
-        lines += before(name, {"bench_ppo"} if record_of("bench_ppo") else set())
-    elif name.startswith("bench_"):
+    if name.startswith("bench_"):
         record = record_of(name)
         if record is None:
             lines += before(name, set())
