@@ -330,6 +330,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "tuning": (["configuration", "steps", "mean over seeds", "median", "worst"], {"tuning": tuned}),
 }  # fmt: skip
 
+
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]

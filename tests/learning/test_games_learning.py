@@ -211,3 +211,23 @@ def test_memory_decides_in_a_game_of_turns(figure: Any) -> None:
         figure(f"T-maze in turns, {network}: {rounded(returns)}")
         assert low < float(returns.min())
         assert float(returns.max()) < high
+
+
+def test_three_players_leave_a_fourth_nothing_to_exploit(figure: Any) -> None:
+    """Kuhn poker of three: what a fresh PPO wins a game from two copies of the policy, trained and untrained."""
+    config = rljax.load_config("kuhn3_selfplay", eval_every=None, total_timesteps=1_000_000)
+    agent, seeds = rljax.make_agent(config), 2
+    keys = jax.random.split(jax.random.key(0), seeds)
+
+    @jax.jit
+    @jax.vmap
+    def found(state: Any, key: jax.Array) -> jax.Array:
+        return exploited(agent, state, key, total_timesteps=150_000, num_envs=64, num_steps=32, num_minibatches=4).value
+
+    won = {
+        name: found(state, keys)
+        for name, state in (("trained", trained(config, seeds).state), ("not", jax.vmap(agent.init)(keys)))
+    }
+    figure(f"Kuhn poker of three, what a fresh PPO wins: {rounded(won['trained'])}, untrained {rounded(won['not'])}")
+    assert float(won["trained"].max()) < 0.05
+    assert float(won["not"].min()) > 0.3
