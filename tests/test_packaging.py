@@ -55,10 +55,9 @@ def test_every_package_is_listed_for_the_wheel() -> None:
     import tomllib
 
     listed = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {".".join(p.parent.relative_to(REPO).parts) for p in (REPO / "rljax").rglob("__init__.py")} | {
-        "rljax.envs",
-        "rljax.configs",
-    }
+    inside = {".".join(p.parent.relative_to(REPO).parts) for p in (REPO / "rljax").rglob("__init__.py")}
+    beside = {".".join(("rljax", *p.parent.relative_to(REPO).parts)) for p in (REPO / "envs").rglob("__init__.py")}
+    found = inside | beside | {"rljax.configs"}
     assert sorted(found) == sorted(listed)
 
 
