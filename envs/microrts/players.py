@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.versus import Player
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
 from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.engine import is_idle, merge_orders
@@ -48,7 +48,7 @@ def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> jax.Array:
     return jnp.stack(own).reshape(2, -1)
 
 
-def scripted_player(game: MicroRTS, name: str) -> Player:
+def scripted_player(game: MicroRTS, name: str) -> Callable[[jax.Array, Any, Any, Any], jax.Array]:
     """Return a scripted player as a player of the game; it acts for both seats.
 
     Raises:
