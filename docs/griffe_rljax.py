@@ -57,12 +57,16 @@ def add_environments(pkg: griffe.Module, loader: griffe.GriffeLoader) -> None:
         parent.set_member(name, module)
         return module
 
-    folder = pkg.filepath.parent.parent / "envs"
-    envs = read("envs", folder / "__init__.py", pkg)
-    for path in sorted(folder.glob("*.py")):
-        if path.name != "__init__.py":
-            read(path.stem, path, envs)
-    loader.expand_exports(envs)
+    def read_package(folder: Any, parent: griffe.Module) -> griffe.Module:
+        package = read(folder.name, folder / "__init__.py", parent)
+        for path in sorted(folder.iterdir()):
+            if (path / "__init__.py").exists():
+                read_package(path, package)
+            elif path.suffix == ".py" and path.name != "__init__.py":
+                read(path.stem, path, package)
+        return package
+
+    loader.expand_exports(read_package(pkg.filepath.parent.parent / "envs", pkg))
 
 
 def add_fields(cls: griffe.Class) -> None:
