@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.errors import check_int
+from rljax.core.errors import ConfigError, check_int
 from rljax.core.game import Game
 from rljax.core.game_wrappers import Step, WrappedGame
 from rljax.core.keys import draw
-from rljax.core.spaces import Box, Dict
+from rljax.core.spaces import Box, Dict, Discrete, as_space
 
 WIN, FOLLOW = "win", "follow"
 """Reward components: the game's own reward, and the reward for following the goal."""
@@ -46,6 +46,8 @@ class GoalGame(WrappedGame):
     def __init__(self, game: Game, num_goals: int, follow: Follow | None = None):
         super().__init__(game)
         check_int(f"GoalGame({game.name})", 1, num_goals=num_goals)
+        if follow is None and not isinstance(as_space(game.action_space(game.default_params)), Discrete):
+            raise ConfigError(f"GoalGame({game.name}): its actions are not Discrete, so say what follows a goal: follow=...")
         self.num_goals = num_goals
         # Goals are a part of the state that others do not see.
         self.hides_state = True

@@ -12,6 +12,9 @@ from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 
+BELIEF = "belief_entropy"
+"""Entry of an environment's `info`, see `rljax.algos.common.value_heads`."""
+
 
 class RaceState(NamedTuple):
     """State of a race.
@@ -21,12 +24,14 @@ class RaceState(NamedTuple):
         obs: the players' observations, `[P, ...]`.
         over: whose episode is over, bool `[P]`.
         mover: player to move, where players take turns, i32 [].
+        belief: entropy of each player's belief after its last step, where the environment offers it, f32 `[P]`; 0 before.
     """
 
     envs: Any
     obs: Any
     over: jax.Array
     mover: jax.Array
+    belief: jax.Array
 
 
 class Race(Game):
@@ -40,7 +45,8 @@ class Race(Game):
         env: the environment, or a function `() -> environment`.
         num_players: number of players P.
         turns: whether players take turns, in which each steps its own environment; otherwise all move at once.
-        relative: whether rewards are those of the player minus the mean of the others': a game whose sum is zero.
+        relative: whether rewards are those of the player minus the mean of the others': a game whose sum is zero. Components of
+            the reward stay the player's own.
     """
 
     opening_moves = 0
@@ -75,7 +81,7 @@ class Race(Game):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, RaceState]:
         players = self.num_players
         obs, envs = strong(jax.vmap(self.env.reset_env, (0, None))(jax.random.split(key, players), params))
-        return obs, RaceState(envs, obs, jnp.zeros(players, bool), jnp.zeros((), jnp.int32))
+        return obs, RaceState(envs, obs, jnp.zeros(players, bool), jnp.zeros((), jnp.int32), jnp.zeros(players))
 
     def to_move(self, state: RaceState) -> jax.Array:
         return jnp.arange(self.num_players) == state.mover if self.turns else ~state.over
@@ -105,12 +111,14 @@ class Race(Game):
         obs, envs, reward, done, info = jax.vmap(play)(keys, moves, state.envs, state.obs, action)
         if self.relative:
             reward = (players * reward - jnp.sum(reward)) / (players - 1)
-        over = state.over | done
+        over, belief = state.over | done, state.belief
         info = dict(info)
+        if BELIEF in info:  # of who waits it stays as it was
+            info[BELIEF] = belief = jnp.where(moves, info[BELIEF], belief)
         metrics = {name: jnp.mean(x) for name, x in info.pop("metrics", {}).items()}
         return (
             obs,
-            RaceState(envs, obs, over, self._next(state.mover, over)),
+            RaceState(envs, obs, over, self._next(state.mover, over), belief),
             reward,
             jnp.all(over),
             info | ({"metrics": metrics} if metrics else {}),

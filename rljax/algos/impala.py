@@ -38,7 +38,7 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
-from rljax.collect.streams import Streams, batch_major, episode_starts, own_mean
+from rljax.collect.streams import Streams, batch_major, episode_starts, own_mean, traced_seat
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -256,7 +256,7 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
     config, own = parts.config, streams.own
     heads = trace_settings(config)
     outputs, value, carry = policy_unroll(parts, params, streams.obs, streams.carry, streams.begins, streams.seat)
-    next_value, seat = _next_values(parts, params, streams, value, carry), _traced_seat(streams, value)
+    next_value, seat = _next_values(parts, params, streams, value, carry), seat_of_heads(traced_seat(streams), value)
     distribution = parts.head.distribution(outputs, streams.mask)
     log_prob = distribution.log_prob(streams.action)
 
@@ -315,14 +315,6 @@ def _next_values(parts: VtraceParts, params: Any, streams: Streams, value: jax.A
         return next_value
     index = streams.follows.reshape(*streams.follows.shape, *(1,) * (value.ndim - streams.follows.ndim))
     return jax.lax.stop_gradient(jnp.take_along_axis(value, index, axis=0))
-
-
-def _traced_seat(streams: Streams, value: jax.Array) -> jax.Array | None:
-    """Return the seats that traces follow; the last of steps with `follows` is there for its value only, so it is nobody's."""
-    seat = streams.seat
-    if seat is not None and streams.follows is not None:
-        seat = seat.at[-1].set(False)
-    return seat_of_heads(seat, value)
 
 
 def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:

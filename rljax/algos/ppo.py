@@ -43,7 +43,7 @@ from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.returns import explained_variance, gae, upgo
 from rljax.collect.rollout import Steps, episode_metrics
-from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_mean, own_std, own_steps
+from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_mean, own_std, own_steps, traced_seat
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.errors import ConfigError
@@ -284,7 +284,7 @@ def ppo_learn(
     """
     config, heads, has_memory = parts.config, head_settings(parts.config), streams.carry is not None
     after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
-    seat = seat_of_heads(streams.seat, value)
+    seat = seat_of_heads(traced_seat(streams), value)
     advantages = gae(*after, heads.gamma, heads.gae_lambda, seat)
     target = advantages + value
     if config.upgo_coef is not None:

@@ -93,6 +93,15 @@ def make_game(config: Config) -> tuple[Game, Any]:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
     game, env_params = make_base_game(config)
+    space = as_space(game.observation_space(env_params))
+    if isinstance(space, Dict) and PRIVILEGED in space.spaces:
+        if len(space.spaces) == 1:
+            raise ConfigError(f"game {game.name}: all of its observations are privileged, so a policy would see none")
+        if config.flatten_observations:
+            raise ConfigError(
+                f"flatten_observations = true: the observations of {game.name} have a part that only the critic sees; "
+                "networks flatten each part on their own"
+            )
     if config.flatten_observations:
         game = FlattenPlayers(game)
     if getattr(config, "central_critic", False):
@@ -114,6 +123,8 @@ def player_groups(game: Game, weights: str) -> tuple[int, ...]:
     """
     players = game.num_players
     groups = {"shared": (0,) * players, "team": game.teams, "role": game.roles, "player": tuple(range(players))}
+    if weights != "shared" and not max(groups[weights]):
+        raise ConfigError(f"weights = '{weights}': all players of {game.name} are one {weights}, expected 'shared' or 'player'")
     return groups[weights]
 
 

@@ -30,7 +30,7 @@ class Streams(NamedTuple):
         carry: memory of the acting policy before the first step, `[S, ...]`; None without memory.
         own: whether the learner took the step and may learn from it, bool `[T, S]`; None: all steps.
         seat: seat that took the step, one-hot bool `[T, S, P]`; all False if the step is nobody's. None: one seat in each stream.
-            Each seat has its own memory: `carry` is then `[S, P, ...]`.
+            Each seat has its own memory: `carry` is then `[S, P, ...]`. Traces of advantages follow own steps only.
         follows: index of the next step of the same seat, i32 `[T, S]`, in place of `next_obs`. The last step is then there for
             its value only. None: see `next_obs`.
     """
@@ -79,6 +79,13 @@ def with_seat(tree: Any, seat: jax.Array | None, now: Any) -> Any:
         return jnp.where(seat.reshape(seat.shape + (1,) * (x.ndim - seat.ndim)), jnp.expand_dims(y, seat.ndim - 1), x)
 
     return jax.tree.map(put, tree, now)
+
+
+def traced_seat(streams: Streams) -> jax.Array | None:
+    """Return the seats whose steps traces of advantages follow, bool `[T, S, P]`: those of own steps. None without seats."""
+    if streams.seat is None or streams.own is None:
+        return streams.seat
+    return streams.seat & streams.own[..., None]
 
 
 def own_mean(x: jax.Array, own: jax.Array | None, axis: tuple[int, ...] | None = None) -> jax.Array:

@@ -173,7 +173,8 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
 
     def step(state: Any) -> tuple[Any, Metrics]:
         after, metrics = agent.step(state)
-        average = jax.tree.map(lambda a, p: decay * a + (1.0 - decay) * p, state.average_params, after.params)
+        # Of the state after the step, which may have begun the average of a player anew.
+        average = jax.tree.map(lambda a, p: decay * a + (1.0 - decay) * p, after.average_params, after.params)
         return after.replace(average_params=average), metrics
 
     def averaged(state: Any) -> Any:

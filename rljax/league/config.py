@@ -147,7 +147,7 @@ class GameConfig(PPOConfig, VtraceConfig):
 
 @algorithm("self_play")
 class SelfPlayConfig(GameConfig):
-    """One agent learns a game by playing itself, or its past selves, with PPO."""
+    """One agent learns a game by playing itself, or its past selves."""
 
     opponents: str = static(
         default="self",
@@ -165,9 +165,7 @@ class SelfPlayConfig(GameConfig):
 
 @algorithm("league")
 class LeagueConfig(GameConfig):
-    """A league of main agents, exploiters that look for weaknesses, and a pool of past players, trained by PPO (Vinyals et al.,
-    2019).
-    """
+    """A league of main agents, exploiters that look for weaknesses, and a pool of past players (Vinyals et al., 2019)."""
 
     league_rules: str = static(
         default="alphastar",

@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.core.chance import draws_in_step, num_outcomes
 from rljax.core.errors import ConfigError
+from rljax.core.spaces import Discrete, as_space
 
 Policies = Sequence[jax.Array]
 """Probabilities of each player's actions, f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""
@@ -67,7 +68,15 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
     """
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
+    if len(set(game.teams)) != 2:
+        raise ConfigError(f"{game.name}: its players are one team, expected two for an exact tree")
     params = game.default_params if params is None else params
+    if not isinstance(as_space(game.action_space(params)), Discrete):
+        raise ConfigError(f"{game.name}: its actions are not Discrete, as an exact tree needs them")
+    try:
+        jax.eval_shape(lambda: game.initial_states(params))
+    except NotImplementedError as error:
+        raise ConfigError(f"{error}, which an exact tree needs") from error
     if num_outcomes(game, params) == 1 and draws_in_step(game, params):
         raise ConfigError(
             f"{game.name}: its steps are random, and it does not say how: an exact tree needs all chance in initial_states, "
@@ -92,7 +101,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     unused = jax.random.key(0)
     step, probabilities = _in_batches(after), _in_batches(lambda s, a: game.chance(s, a, params))
     known: tuple[dict[bytes, tuple[int, int]], ...] = ({}, {})
-    seen: tuple[list[np.ndarray], ...] = ([], [])
+    seen: tuple[list[Any], ...] = ([], [])
     legal_there: tuple[list[np.ndarray], ...] = ([], [])
     levels: list[dict[str, np.ndarray]] = []
     joints: list[np.ndarray] = []
@@ -106,10 +115,11 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         info = np.zeros((count, 2), np.int32)
         for player in range(2):
             for n in np.flatnonzero(moves[:, player]):
-                key = obs[n, player].tobytes()
+                own = jax.tree.map(lambda x, n=n, player=player: x[n, player], obs)
+                key = b"".join(leaf.tobytes() for leaf in jax.tree.leaves(own))
                 place, depth = known[player].setdefault(key, (len(seen[player]), len(levels)))
                 if place == len(seen[player]):
-                    seen[player].append(obs[n, player])
+                    seen[player].append(own)
                     legal_there[player].append(mask[n, player])
                 if depth != len(levels) or (legal_there[player][place] != mask[n, player]).any():
                     raise ConfigError(
@@ -158,7 +168,8 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1), ("probability", 1.0)):
         parts = [level[name] for level in levels]
         joined[name] = np.concatenate(parts if fill is None else [_wider(part, widest, fill) for part in parts])
-    observations, masks = (tuple(map(np.stack, x)) for x in (seen, legal_there))
+    observations = tuple(jax.tree.map(lambda *rows: np.stack(rows), *of_player) for of_player in seen)
+    masks = tuple(map(np.stack, legal_there))
     return GameTree(
         start=(np.cumsum(size) - size).astype(np.int32),
         size=size,

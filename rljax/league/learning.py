@@ -18,8 +18,7 @@ from rljax.collect.minibatches import minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.streams import batch_major
 from rljax.core.agent import Metrics
-from rljax.core.wrappers import split_privileged
-from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
+from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size, public_part
 
 
 def improve(
@@ -128,8 +127,8 @@ def _rewards(
     """Return the rewards of the value heads, f32 `[T, E, P]` of one and `[T, E, P, K]` of several, where their streams end, the
     learner with its statistics moved on, and the bonus's metrics.
 
-    The statistics and the bonus see all players of the learner's games. The stream of the bonus goes on in the next game (Burda
-    et al., 2018, section 2.3).
+    The statistics and the bonus see all players of the learner's games. Without opponents, the stream of the bonus goes on
+    in the next game (Burda et al., 2018, section 2.3).
     """
     config, extras = parts.config, steps.extras
     rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]
@@ -146,7 +145,8 @@ def _rewards(
         bonus, state, metrics = _bonus(parts, learner.intrinsic, steps, key)
         learner = learner._replace(intrinsic=state)
         rewards.append(bonus)
-        ends.append(jnp.zeros_like(steps.done))
+        # In a league the seat may be an opponent's in the next game.
+        ends.append(steps.done if config.has_pool else jnp.zeros_like(steps.done))
     if len(rewards) == 1:
         return rewards[0], ends[0], learner, metrics
     return jnp.stack(rewards, axis=-1), jnp.stack(ends, axis=-1), learner, metrics
@@ -165,7 +165,7 @@ def _bonus(parts: GameParts, state: Any, steps: GameSteps, key: jax.Array) -> tu
         done = _seats(jnp.broadcast_to(steps.done[..., None], shape))
         state, bonus, metrics = intrinsic.update(state, key, steps.obs, done, _seats(steps.extras[BELIEF]))
         return bonus.reshape(shape), state, metrics
-    after = split_privileged(steps.extras[FINAL_OBSERVATION])[0]
+    after = public_part(steps.extras[FINAL_OBSERVATION])
     after = jax.vmap(lambda obs, moves: of_acting(parts.game, obs, moves))(after, steps.moves)
     after = jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), after)
     done = _seats(jnp.broadcast_to(steps.done[..., None], steps.mine.shape))

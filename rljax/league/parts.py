@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +17,11 @@ from rljax.collect.games.rollout import Playing
 from rljax.collect.intrinsic import make_intrinsic
 from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
-from rljax.collect.rollout import initial_environments
+from rljax.collect.rollout import initial_environments, reset_carry
+from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
+from rljax.core.game_wrappers import GROUP, OBS
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import copy_of_params, per_environment, statistics
@@ -222,7 +224,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         opt_state=jax.vmap(lambda p: init_optimizer(adam(config), p))(params),
         obs_statistics=obs_statistics,
         reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
-        intrinsic=_initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
+        intrinsic=initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
         past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
         carry=parts.ppo.policy.initial_carry((config.num_envs, players)),
         env_state=playing,
@@ -234,14 +236,38 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
     )
 
 
-def _initial_bonus(parts: GameParts, key: jax.Array, obs: Any) -> Any:
+def initial_bonus(parts: GameParts, key: jax.Array, obs: Any) -> Any:
+    """Return the states of the learners' bonuses before any game, leaves `[L, ...]`; None without a bonus."""
     intrinsic = parts.ppo.intrinsic
     if intrinsic is None:
         return None
     games = parts.config.num_envs // parts.learners
     streams = games * (parts.game.num_players if BELIEF in parts.ppo.keep else parts.acting)
-    public = split_privileged(obs)[0]
+    public = public_part(obs)
     return _stack([intrinsic.init(k, public, streams) for k in jax.random.split(key, parts.learners)])
+
+
+def begun_anew(parts: GameParts, state: GameState, anew: jax.Array, key: jax.Array) -> GameState:
+    """Return the state with nothing left of what learners that are reset, bool `[L]`, have seen: the statistics of rewards, the
+    bonus, and the memory of their own seats in games under way.
+    """
+    rewards, intrinsic, carry = state.reward_statistics, state.intrinsic, state.carry
+    if rewards is not None:
+        fresh = _of_each(parts.learners, init_reward_statistics(rewards.discounted_return.shape[1]))
+        rewards = jax.vmap(tree_where)(anew, fresh, rewards)
+    if intrinsic is not None:
+        one = jax.tree.map(lambda x: x[0, 0], state.obs)
+        intrinsic = jax.vmap(tree_where)(anew, initial_bonus(parts, key, one), intrinsic)
+    if carry is not None:
+        own = jnp.asarray(parts.game.teams) == state.env_state.team[:, None]
+        games = jnp.repeat(anew, parts.config.num_envs // parts.learners)
+        carry = reset_carry(carry, own & games[:, None])
+    return state.replace(reward_statistics=rewards, intrinsic=intrinsic, carry=carry)
+
+
+def public_part(obs: Any) -> Any:
+    """Return what the actor sees of a player's observation, without the group that it belongs to."""
+    return split_privileged(obs[OBS] if isinstance(obs, Mapping) and GROUP in obs else obs)[0]
 
 
 def _stack(trees: list[Any]) -> Any:

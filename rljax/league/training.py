@@ -32,6 +32,7 @@ from rljax.league.parts import (
     GameParts,
     GameState,
     Learner,
+    begun_anew,
     copies_of,
     draw_teams,
     game_init,
@@ -191,6 +192,7 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
     if past is not None:
         past = reset_where(anew, past, copies_of(params, past.shape[1]))
     state = state.replace(params=params, average_params=average, past_params=past, obs_statistics=obs_statistics)
+    state = begun_anew(parts, state, anew, jax.random.fold_in(review_key, len(origin)))
     return state.replace(opt_state=opt_state, league=league, key=key), metrics
 
 

@@ -21,6 +21,7 @@ from rljax.core.chance import draws_in_step, holds_key, num_outcomes
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
+from rljax.core.spaces import Discrete, as_space
 from rljax.core.versus import Player, random_player
 from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
 
@@ -161,7 +162,9 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
         ConfigError: the agent plays no game, or one that cannot be searched.
     """
     if agent.policy_and_value is None:
-        raise ConfigError(f"{agent.config.algorithm} on {env_name(agent.config)}: only agents of games can search")
+        raise ConfigError(
+            f"{agent.config.algorithm} on {env_name(agent.config)}: only agents of games can search, and only without memory"
+        )
     game, params = make_game(agent.config)
     evaluate = evaluation_from(partial(agent.policy_and_value, state))
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
@@ -183,6 +186,8 @@ def check_searchable(game: Game, params: Any = None) -> None:
     params = game.default_params if params is None else params
     if len(set(game.teams)) != 2:
         raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a zero-sum game of two")
+    if not isinstance(as_space(game.action_space(params)), Discrete):
+        raise ConfigError(f"{game.name}: its actions are not Discrete, as a search needs them")
     if game.turn_gap == 0:
         raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")
     if game.hides_state:

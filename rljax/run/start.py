@@ -247,6 +247,11 @@ def _take_over(
     state = fresh.replace(**{name: restore_state(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
     # A target network or a past policy that is not taken over is a copy of the parameters, as in a new run.
     copies = {name: role.copy for name, role in roles_of(fresh).items() if name in reset and role.copy is not None}
+    if "league" in copies and new.normalize_observations:
+        raise ConfigError(
+            "normalize_observations = true: a pool that begins with the parameters of another run cannot have its statistics; "
+            "expected false, or rljax.league.branch with a Player(params, obs_statistics)"
+        )
     for name, copy in copies.items():
         made = (copy if seeds is None else jax.vmap(copy))(state.params, fields[name])
         state = state.replace(**{name: jax.tree.map(jnp.copy, made)})  # training donates both: they must not share memory

@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.common.policy import policy_unroll
+from rljax.algos.impala import _next_values
+from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import LastStep, seat_streams, with_last_step
 from rljax.collect.normalizers import init_statistics, update_statistics
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
 from rljax.envs import make_env
-from rljax.league.parts import Player
+from rljax.envs.race import Race
+from rljax.league import branch, exploitability, tree_policies
+from rljax.league.learning import _bonus, _streams
+from rljax.league.parts import GameParts, Player, game_init, learners_of, players_of
+from rljax.league.training import game_collect
 
 SMALL = {"num_envs": 8, "num_steps": 12, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 96 * 4}
 GRU = {"type": "gru", "hidden": [8], "size": 8, "head_hidden": []}
@@ -303,3 +310,156 @@ def test_what_does_not_fit_is_refused_in_one_line(config: dict[str, Any], messag
     with pytest.raises(ConfigError, match=message) as error:
         rljax.make_agent(self_play("TicTacToe-v0", **config))
     assert "\n" not in str(error.value)
+
+
+def test_vtrace_bootstraps_from_the_memory_of_the_seat_that_moves_next() -> None:
+    """The next values in the loss are those of the rollout's own memory, also where the next step's outcome is not known."""
+    for players in (2, 3):
+        env_params = {"turns": True, "num_players": players}
+        parts = rljax.game_parts(self_play("race:TMaze-v0", network=GRU, learner="impala", env_params=env_params))
+
+        @jax.jit
+        def values(key: jax.Array, parts: GameParts = parts) -> Any:
+            state, _ = game_collect(parts, game_init(parts, key))
+            state, steps = game_collect(parts, state)
+            learner = jax.tree.map(lambda x: x[0], learners_of(state))
+            last_obs, mask, _, moves = acting_view(parts.game, state.env_state.game, state.obs, parts.game_params)
+            last = LastStep(last_obs, mask, moves)
+            found = _streams(parts, learner.params, steps, last, state.carry, steps.reward, steps.done)
+            streams = with_last_step(found.streams, steps, last)
+            of_loss = (streams.obs, streams.carry, streams.begins, streams.seat)
+            _, value, carry = policy_unroll(parts.ppo, learner.params, *of_loss)
+            return found, _next_values(parts.ppo, learner.params, streams, value, carry)
+
+        found, following = values(jax.random.key(0))
+        own = np.asarray(found.streams.own & ~found.streams.terminated)
+        assert own.sum() > 40
+        np.testing.assert_allclose(np.asarray(following)[:-1][own], np.asarray(found.next_value)[own], rtol=1e-4, atol=1e-5)
+
+
+def test_a_learner_that_is_reset_begins_with_nothing_of_before() -> None:
+    config = league(
+        "TicTacToe-v0",
+        network=GRU,
+        intrinsic={"type": "count", "bins": 64},
+        normalize_rewards=True,
+        average_decay=0.9,
+        learner="impala",
+        policy_lag=2,
+        snapshot_timeout=96,
+        learning_rate=1e-2,
+    )
+    agent = rljax.make_agent(config)
+    before, _ = jax.jit(agent.step)(agent.init(jax.random.key(0)))
+    after = before
+    for _ in range(2):
+        after, metrics = jax.jit(agent.step)(after)
+        if float(metrics["league/resets"]):
+            break
+    assert float(metrics["league/resets"]) == 1.0  # the main exploiter's
+    row = lambda tree, i: [np.asarray(x[i]) for x in jax.tree.leaves(tree)]  # noqa: E731
+    for params, average in zip(row(after.params, 1), row(after.average_params, 1), strict=True):
+        np.testing.assert_allclose(average, params, rtol=1e-6, atol=1e-7)
+    assert any(not np.allclose(a, b) for a, b in zip(row(after.params, 0), row(after.average_params, 0), strict=True))
+    flat = jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x[1], after.params))[0]
+    np.testing.assert_array_equal(after.past_params[1], np.stack([flat, flat]))
+    assert float(after.intrinsic.counts[1].sum()) == 0.0
+    assert float(after.intrinsic.counts[0].sum()) > 0.0
+    assert float(after.reward_statistics.statistics.count[1]) == 0.0
+    own = np.asarray(after.env_state.team[4:])
+    carry = np.concatenate([x.reshape(8, 2, -1) for x in map(np.asarray, jax.tree.leaves(after.carry))], axis=-1)[4:]
+    assert not carry[np.arange(4), own].any()
+    assert carry[np.arange(4), 1 - own].any()
+
+
+def test_a_branch_has_its_past_policies_and_its_statistics() -> None:
+    lag = rljax.make_agent(self_play("TicTacToe-v0", learner="impala", policy_lag=2))
+    given = jax.tree.map(lambda x: x + 1.0, lag.init(jax.random.key(0)).params)
+    state = branch(lag, given, jax.random.key(1))
+    flat = jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x[0], given))[0]
+    np.testing.assert_array_equal(state.past_params[0], np.stack([flat, flat]))
+    agent = rljax.make_agent(league("TicTacToe-v0", normalize_observations=True))
+    other = agent.init(jax.random.key(0))
+    statistics = jax.tree.map(lambda x: x + 2.0, other.obs_statistics)
+    state = branch(agent, Player(other.params, statistics), jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, state.league.initial, Player(other.params, statistics))
+    jax.tree.map(np.testing.assert_array_equal, state.obs_statistics, statistics)
+    with pytest.raises(ConfigError, match=r"branch: the agent normalises observations, expected a Player"):
+        branch(agent, other.params, jax.random.key(1))
+
+
+def test_who_waits_gets_no_bonus_for_a_belief() -> None:
+    """A race whose belief's entropy falls by one a step: every move but the first is a reduction of one, waiting is none."""
+    game = Race(Believer(), num_players=2, turns=True)
+    config = self_play(game, intrinsic={"type": "entropy_reduction"}, num_minibatches=1)
+    parts = rljax.game_parts(config)
+    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    learner = jax.tree.map(lambda x: x[0], learners_of(state))
+    bonus = np.asarray(_bonus(parts, learner.intrinsic, steps, jax.random.key(1))[0])
+    moves, first = np.asarray(steps.moves), np.zeros((8, 2), bool)
+    expected = np.zeros_like(bonus)
+    for t in range(len(bonus)):
+        expected[t] = moves[t] & first
+        first = (first | moves[t]) & ~np.asarray(steps.done)[t][:, None]
+    np.testing.assert_array_equal(bonus, expected)
+
+
+class Believer(rljax.Environment):
+    """Four steps, after each of which a belief's entropy is one less."""
+
+    def observation_space(self, params: Any) -> rljax.Box:
+        return rljax.Box(0.0, 4.0, (1,))
+
+    def action_space(self, params: Any) -> rljax.Discrete:
+        return rljax.Discrete(2)
+
+    def reset_env(self, key: Any, params: Any) -> Any:
+        return jnp.zeros(1), jnp.int32(0)
+
+    def step_env(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+        time = state + 1
+        return (
+            jnp.full(1, time, jnp.float32),
+            time,
+            jnp.float32(0.0),
+            time == 4,
+            {"belief_entropy": 9.0 - time.astype(jnp.float32)},
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            self_play("race:HiddenBit-v0", flatten_observations=True),
+            "flatten_observations = true: the observations of race:HiddenBit",
+        ),
+        (self_play("TicTacToe-v0", weights="role"), "weights = 'role': all players of TicTacToe-v0 are one role"),
+        (self_play("HeavyBox-v0", exploitability_every=96), "HeavyBox-v0: its players are one team, expected two"),
+        (
+            self_play("race:Composite-v0", exploitability_every=96),
+            "race:Composite-v0: its actions are not Discrete, as an exact tree",
+        ),
+        (self_play("race:TMaze-v0", exploitability_every=96), "does not enumerate its initial states, which an exact tree needs"),
+        (
+            rljax.AlphaZeroConfig(env="race:Composite-v0", env_params={"turns": True}),
+            "its actions are not Discrete, as a search needs",
+        ),
+    ],
+)
+def test_what_a_game_lacks_is_said_in_one_line(config: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        rljax.make_agent(config)
+    assert "\n" not in str(error.value)
+
+
+def test_exact_trees_of_observations_in_parts() -> None:
+    """Kuhn poker with weights of each player has the tree of plain Kuhn poker, and an exploitability."""
+    plain = rljax.game_parts(self_play("KuhnPoker-v0", exploitability_every=96))
+    parts = rljax.game_parts(self_play("KuhnPoker-v0", exploitability_every=96, weights="player", normalize_observations=True))
+    assert plain.tree is not None
+    assert parts.tree is not None
+    assert [len(x) for x in plain.tree.masks] == [len(x) for x in parts.tree.masks]
+    state = game_init(parts, jax.random.key(0))
+    found = exploitability(parts.tree, tree_policies(parts, jax.tree.map(lambda x: x[0], players_of(state))))
+    assert 0.1 < float(found) < 1.0

@@ -161,7 +161,7 @@ def seat_streams(
         truncated=jnp.zeros_like(following.terminated),
         log_prob=by_stream(log_prob),
         own=by_stream(steps.mine) & known,
-        seat=seat & known[..., None],
+        seat=seat,
     )
     if steps.carry is not None:
         streams = streams._replace(begins=by_stream(game_starts(steps)), carry=seat_carry(steps.carry, value.shape[2]))
