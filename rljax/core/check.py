@@ -107,6 +107,8 @@ def _check_chance(subject: Subject, game: Game, params: Any) -> None:
                 "or set step_is_random = True"
             )
         return
+    if not game.gives_outcomes:
+        subject.refuse("defines chance without step_outcome, which takes the step of a given outcome")
     seen = play_chance(game, params)
     if not seen.smallest >= 0 or not seen.sum_error < 1e-3:
         subject.refuse(

@@ -63,6 +63,11 @@ class Game(Environment):
         return type(self).to_move is Game.to_move
 
     @property
+    def gives_outcomes(self) -> bool:
+        """Whether steps of given outcomes of chance can be taken: `step_outcome` is defined."""
+        return type(self).step_outcome is not Game.step_outcome
+
+    @property
     def turn_gap(self) -> int:
         return 0 if self.all_move else self.num_players - 1
 

@@ -54,6 +54,11 @@ class WrappedGame(Wrapper, Game):
         return all_move
 
     @property
+    def gives_outcomes(self) -> bool:
+        given: bool = self.env.gives_outcomes
+        return given
+
+    @property
     def turn_gap(self) -> int:
         gap: int = self.env.turn_gap
         return gap
