@@ -174,7 +174,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         start=(np.cumsum(size) - size).astype(np.int32),
         size=size,
         chance=np.asarray(chance),
-        observations=observations,  # type: ignore[arg-type]
+        observations=observations,
         masks=masks,  # type: ignore[arg-type]
         merged=merged,
         **joined,

@@ -28,7 +28,7 @@ class Playing(NamedTuple):
         returns: returns of the players so far, f32 `[E, P]`.
         length: number of steps so far, i32 `[E]`.
         team: team of the learner, i32 `[E]`.
-        lane: which of the learner's two opponents the game began with, i32 `[E]`.
+        lane: opponent that the game began with, i32 `[E]`; a learner has two, 0 and 1, one for new games and one for older ones.
     """
 
     game: Any
