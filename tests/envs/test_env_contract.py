@@ -17,6 +17,7 @@ from rljax.core.contract import check_contract
 from rljax.core.environment import Environment, EnvParams, EnvState
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from rljax.core.versus import Versus
 from rljax.core.wrappers import EpisodeStatistics
 from rljax.envs import env_ids, game_ids, make_env
 from tests.envs.play import QUICK, legal_action
@@ -51,7 +52,11 @@ def test_observations_and_types_along_random_episodes(env_id: str) -> None:
         action = legal_action(env, action_key, state, params)
         obs, state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
         inside = space.contains(obs) & space.contains(info["final_observation"]) & env.action_space(params).contains(action)
-        return (obs, state), (inside, reward, terminated, truncated, info["final_observation"], obs, state.time)
+        return (obs, state), (inside, reward, terminated, truncated, info["final_observation"], obs, time_of(state))
+
+    def time_of(state: Any) -> jax.Array:
+        time: jax.Array = (state.game if isinstance(env, Versus) else state).time
+        return time
 
     def roll(key: jax.Array) -> Any:
         reset_key, key = jax.random.split(key)
