@@ -40,7 +40,9 @@ def test_shipped_environments_and_games_pass_the_whole_check(env_id: str) -> Non
         check_environment(*make_env(env_id))
 
 
-@pytest.mark.parametrize("env_id", env_ids())
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("MicroRTS") else []) for name in env_ids()]
+)
 def test_observations_and_types_along_random_episodes(env_id: str) -> None:
     """Observations lie in their space, the final one too; the scan's carry keeps its types; a next episode starts at time 0."""
     env, params = make_env(env_id)
