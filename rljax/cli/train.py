@@ -71,7 +71,8 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     print(f"  rljax record {quoted} --out agent.gif")
     if config.of_games:
         print(f"  rljax play {quoted}")
-        print(f"  rljax tournament {quoted} --include random")
+        if evaluation_opponent(config) is not None:
+            print(f"  rljax tournament {quoted} --include random")
     print(f"  rljax train --resume {quoted} --total-timesteps {2 * config.total_timesteps}")
 
 
