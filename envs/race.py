@@ -42,7 +42,7 @@ class Race(Game):
     each player.
 
     Args:
-        env: the environment, or a function `() -> environment`.
+        env: the environment.
         num_players: number of players P.
         turns: whether players take turns, in which each steps its own environment; otherwise all move at once.
         relative: whether rewards are those of the player minus the mean of the others': a game whose sum is zero. Components of

@@ -1,4 +1,4 @@
-"""What a player of MicroRTS sees: feature planes over the cells, or a list of units."""
+"""Observations of MicroRTS for each player: feature planes over the cells, or a list of units."""
 
 from __future__ import annotations
 

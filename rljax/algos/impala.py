@@ -112,7 +112,7 @@ class ImpalaRollout(NamedTuple):
 
 
 class VtraceParts(Protocol):
-    """What `impala_loss` needs of an algorithm's parts."""
+    """Fields of an algorithm's parts that `impala_loss` needs."""
 
     @property
     def config(self) -> Any: ...

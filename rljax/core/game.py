@@ -59,12 +59,12 @@ class Game(Environment):
 
     @property
     def all_move(self) -> bool:
-        """Whether all players move at every step: `to_move` is the default."""
+        """True if all players move at every step, because `to_move` is the default."""
         return type(self).to_move is Game.to_move
 
     @property
     def gives_outcomes(self) -> bool:
-        """Whether steps of given outcomes of chance can be taken: `step_outcome` is defined."""
+        """True if `step_outcome` is defined, which takes the step of a given outcome of chance."""
         return type(self).step_outcome is not Game.step_outcome
 
     @property

@@ -25,7 +25,7 @@ OBS, GROUP = "obs", "group"
 
 
 Step = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
-"""What `step_env` returns."""
+"""Result of `step_env`."""
 
 
 class WrappedGame(Wrapper, Game):

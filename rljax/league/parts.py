@@ -1,4 +1,4 @@
-"""What self-play and leagues are made of: the game, the policy and the rules of a configuration, and the state of a run."""
+"""Parts of self-play and leagues: the game, the policy and the rules of a configuration, and the state of a run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GameParts(NamedTuple):
 
     @property
     def whole_streams(self) -> bool:
-        """Whether minibatches are whole streams instead of single steps."""
+        """True if minibatches are whole streams instead of single steps."""
         return self.has_memory or self.config.learner == "impala"
 
 
@@ -98,7 +98,7 @@ class Learner(NamedTuple):
 
 
 class Player(NamedTuple):
-    """What decides a player's actions: parameters, and the statistics that its observations are normalised by."""
+    """Parameters of a player, and the statistics that normalise its observations."""
 
     params: Any
     obs_statistics: Any

@@ -18,7 +18,7 @@ MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER = 0, 1, 2
 ROLES = ("main", "main_exploiter", "league_exploiter")
 RULES = ("alphastar", "simple", "fictitious")
 RESETS = ("initial", "main")
-"""What an exploiter is reset to: its initial parameters, or those of a current main agent."""
+"""Parameters that an exploiter can be reset to: its initial ones, or those of a current main agent."""
 
 PFSP, VERIFICATION = 0.5, 0.15
 """AlphaStar's shares of a main agent's games: against all past players, and against those that it may have forgotten how to

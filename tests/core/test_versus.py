@@ -71,7 +71,7 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
     "name", ["two against one", *(pytest.param(name, marks=pytest.mark.slow) for name in ("three alone", "all together"))]
 )
 def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> None:
-    """What a player gets here does not depend on the others, so returns against random play are known."""
+    """A player's return does not depend on the others, so returns against random play are known."""
     game = GAMES[name]
 
     def act(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> Any:

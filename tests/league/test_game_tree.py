@@ -295,7 +295,7 @@ def test_chance_in_the_steps_of_a_game_is_in_its_tree() -> None:
 
     @functools.cache
     def against_uniform(first: int, second: int, time: int) -> float:
-        """What player 0 gets from a player 1 of random moves."""
+        """Return of player 0 against a player 1 that moves at random."""
         after = []
         for outcomes in (((SAFE, 1.0),), BOLD):
             value = 0.0

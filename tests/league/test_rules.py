@@ -22,20 +22,7 @@ from rljax.league.rules import (
     target_win_rate,
     without_monotonic_suffix,
 )
-
-RULES = Rules(
-    name="alphastar",
-    roles=(MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER),
-    self_play=0.35,
-    power=2.0,
-    min_probability=0.0,
-    snapshot_every=2,
-    snapshot_timeout=10,
-    beats_all=0.7,
-    league_reset=0.25,
-    eviction="reservoir",
-    decay=0.99,
-)
+from tests.league.test_league import RULES
 
 
 class Past(NamedTuple):

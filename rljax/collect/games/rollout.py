@@ -17,6 +17,7 @@ from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, 
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
+from rljax.core.versus import advance_carry
 from rljax.moved import moved_names
 
 
@@ -126,7 +127,7 @@ def _remembered(game: Game, carry: Any, after: Any, moves: jax.Array) -> Any:
     """Return the memory of all seats `[E, P, ...]`: that after the step, `[E, Q, ...]`, of those who moved."""
     if game.turn_gap:
         return with_seat(carry, moves, jax.tree.map(lambda x: x[:, 0], after))
-    return jax.tree.map(lambda old, new: jnp.where(moves.reshape(moves.shape + (1,) * (old.ndim - 2)), new, old), carry, after)
+    return advance_carry(moves, carry, after)
 
 
 def game_rollout(

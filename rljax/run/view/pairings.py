@@ -1,4 +1,4 @@
-"""Who meets whom in a tournament, at tables of as many players as a game has teams, and rankings of their results."""
+"""Pairings of a tournament, at tables of as many players as a game has teams, and rankings of the results."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Race(rljax.Game):
 
 
 def running(speed: float) -> Entry:
-    """Who arrives after an exponential time: the order of several is Plackett's, with their speeds as strengths."""
+    """A player who arrives after an exponential time; the order of several follows Plackett's model with their speeds."""
     return Entry(f"{speed}", f"{speed}", lambda _: lambda key, *_: -jax.random.exponential(key, (3,)) / speed, None, draws=True)
 
 
