@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.chance import uses_key
+from rljax.core.contract import BELIEF
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-
-BELIEF = "belief_entropy"
-"""Entry of an environment's `info`, see `rljax.algos.common.value_heads`."""
 
 
 class RaceState(NamedTuple):

@@ -106,8 +106,13 @@ def draws_in_step(game: Any, params: Any, num_games: int = 16, num_steps: int = 
 
 
 class ChanceSeen(NamedTuple):
-    """What random play found out about `chance`: its smallest probability, f32 []; how far the probabilities of a step were from
-    a sum of 1 at most, f32 []; and whether each step of `step_env` was that of a possible outcome, bool []."""
+    """Properties of `chance` in random play.
+
+    Attributes:
+        smallest: smallest probability, f32 [].
+        sum_error: largest difference between the sum of a step's probabilities and 1, f32 [].
+        agrees: whether each step of `step_env` was that of a possible outcome, bool [].
+    """
 
     smallest: jax.Array
     sum_error: jax.Array

@@ -26,6 +26,10 @@ from rljax.core.wrappers import Wrapper
 METRICS = "metrics"
 """Key of a dictionary of scalars in an environment's `info` that training logs as `env/NAME`."""
 
+BELIEF = "belief_entropy"
+"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a
+game."""
+
 FOREIGN = "gymnax."
 """Prefix of another library's modules. If its observations do not fit their spaces, rljax only warns: it cannot mend them."""
 

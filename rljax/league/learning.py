@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_and_value, policy_unroll
-from rljax.algos.common.value_heads import BELIEF, COMPONENTS
+from rljax.algos.common.value_heads import COMPONENTS
 from rljax.algos.impala import impala_loss
 from rljax.algos.ppo import ppo_learn
 from rljax.collect.games.rollout import GameSteps, of_acting
@@ -18,6 +18,7 @@ from rljax.collect.minibatches import minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.streams import batch_major
 from rljax.core.agent import Metrics
+from rljax.core.contract import BELIEF
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size, public_part
 
 

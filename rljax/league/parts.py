@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from rljax.algos.common.game_policy import build_game_policy
 from rljax.algos.common.optimizer import adam
 from rljax.algos.common.state import NormalizedState
-from rljax.algos.common.value_heads import BELIEF, info_keys, num_values
+from rljax.algos.common.value_heads import info_keys, num_values
 from rljax.algos.ppo import PPOParts
 from rljax.collect.games.rollout import Playing
 from rljax.collect.intrinsic import make_intrinsic
 from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
 from rljax.collect.rollout import initial_environments, reset_carry
+from rljax.core.contract import BELIEF
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game

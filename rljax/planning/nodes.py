@@ -37,8 +37,13 @@ here on.
 
 
 class OpenStep(NamedTuple):
-    """Whether a node is a chance node (`open`, bool []), the action whose outcome is open, i32 [], and the node's own start of
-    the sequence in which its outcomes are visited, u32 []."""
+    """Chance at a node of the search.
+
+    Attributes:
+        open: whether the node is a chance node, bool [].
+        action: action whose outcome is open, i32 [].
+        start: start of the sequence in which the node's outcomes are visited, u32 [].
+    """
 
     open: jax.Array
     action: jax.Array

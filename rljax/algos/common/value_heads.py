@@ -22,16 +22,13 @@ from rljax.collect.rollout import Steps
 from rljax.core.agent import Metrics
 from rljax.core.chance import step_shapes
 from rljax.core.config import leaf, static
+from rljax.core.contract import BELIEF
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
 from rljax.core.wrappers import split_privileged
 
 COMPONENTS = "reward_components"
 """Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 [], or f32 `[P]` of a game."""
-
-BELIEF = "belief_entropy"
-"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a
-game."""
 
 INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""
