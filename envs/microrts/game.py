@@ -130,7 +130,7 @@ class MicroRTS(Game):
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
         legal = engine.once(engine.legal_orders(state, self.walls))
-        mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(legal)
+        mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
         first, second = player_masks(state, mask, self._heads)
         return jnp.stack([first, turn_mask(second, self.actions)])
 

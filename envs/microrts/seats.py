@@ -11,28 +11,20 @@ import numpy as np
 
 from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.observation import DIRECTION_PLANES, PAPER_PLANES
-from rljax.envs.microrts.units import ATTACK, HEADS, NONE, OFFSETS
-
-_TURNED = np.array([2, 3, 0, 1])
-"""Directions after half a turn."""
+from rljax.envs.microrts.units import ATTACK, NONE, OFFSETS, TURNED_DIRECTIONS, TURNED_HEADS
 
 
 def _turned_orders() -> np.ndarray:
     def turned(action: int, parameter: int, product: int) -> tuple[int, int, int]:
         if action == NONE:
             return action, parameter, product
-        return action, len(OFFSETS) - 1 - parameter if action == ATTACK else int(_TURNED[parameter]), product
+        return action, len(OFFSETS) - 1 - parameter if action == ATTACK else int(TURNED_DIRECTIONS[parameter]), product
 
     orders = [tuple(order) for order in ORDERS.tolist()]
     return np.array([orders.index(turned(*order)) for order in orders])
 
 
-def _turned_heads() -> tuple[np.ndarray, ...]:
-    kinds, *directed, products, targets = (np.arange(size) for size in HEADS)
-    return (kinds, *(_TURNED for _ in directed), products, targets[::-1])
-
-
-TURNED = {"cells": (_turned_orders(),), "gridnet": _turned_heads()}
+TURNED = {"cells": (_turned_orders(),), "gridnet": TURNED_HEADS}
 """For each encoding of actions and each of its heads: the actions of a cell after half a turn. Twice is none."""
 
 
@@ -40,7 +32,7 @@ def turn_planes(planes: jax.Array) -> jax.Array:
     """Return feature planes f32 `[H, W, C]` after half a turn."""
     order = np.arange(planes.shape[-1])
     if len(order) > PAPER_PLANES:
-        order[DIRECTION_PLANES] = order[DIRECTION_PLANES][_TURNED]
+        order[DIRECTION_PLANES] = order[DIRECTION_PLANES][TURNED_DIRECTIONS]
     return planes[::-1, ::-1][..., order]
 
 
