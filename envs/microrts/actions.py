@@ -71,7 +71,7 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
 
 
 def gridnet_mask(state: RTSState, legal: LegalOrders) -> jax.Array:
-    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`, before they are turned for the second player."""
+    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`; not turned for the second player."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
     can = [jnp.any(planes, axis=0) for planes in heads]
     types = jnp.stack([jnp.ones_like(can[0]), *can[:4], can[5]])
@@ -85,7 +85,7 @@ def _first_if_none(state: RTSState, planes: jax.Array, turned: np.ndarray) -> ja
     return planes.at[turned[0]].set(planes[turned[0]] | none & second)
 
 
-def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...]) -> jax.Array:
     """Return the masks of both players, bool `[2, H * W * A]`: in other cells only the first action of each head is legal.
 
     That of the second player is still to be turned.
@@ -93,12 +93,12 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     Args:
         state: the state.
         mask: legal actions of each cell's unit, bool `[A, H, W]`.
-        sizes: number of actions of each head of a cell; they add up to A.
+        turned: the actions of each head of a cell after half a turn; all heads have A actions together.
     """
-    starts = np.cumsum((0, *sizes[:-1]))
-    first = np.zeros((2, 1, 1, sum(sizes)), bool)
-    first[0, ..., starts] = True
-    first[1, ..., starts + [0 if sizes != HEADS else int(turned[0]) for turned in TURNED_HEADS[: len(sizes)]]] = True
+    ends = np.cumsum([len(head) for head in turned])
+    first = np.zeros((2, 1, 1, ends[-1]), bool)
+    for end, head in zip(ends, turned, strict=True):
+        first[0, ..., end - len(head)] = first[1, ..., end - len(head) + head[0]] = True
     by_cell = once(jnp.moveaxis(once(mask), 0, -1))
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
     return once(jnp.where(own[..., None], by_cell, first)).reshape(2, -1)

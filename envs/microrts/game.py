@@ -24,7 +24,7 @@ from rljax.envs.microrts.actions import (
 )
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
-from rljax.envs.microrts.seats import turn_actions, turn_mask, turn_planes
+from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
 
@@ -131,7 +131,7 @@ class MicroRTS(Game):
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
         legal = engine.once(engine.legal_orders(state, self.walls))
         mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
-        first, second = player_masks(state, mask, self._heads)
+        first, second = player_masks(state, mask, TURNED[self.actions])
         return jnp.stack([first, turn_mask(second, self.actions)])
 
     def reset_env(self, key: jax.Array, params: RTSParams) -> tuple[Any, RTSState]:

@@ -16,7 +16,7 @@ from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
-from rljax.envs.microrts.seats import turn_mask
+from rljax.envs.microrts.seats import TURNED, turn_mask
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -120,10 +120,11 @@ def test_masks_leave_one_action_where_nothing_can_be_ordered(actions: str, heads
     for player in range(2):
         able = (played.state.owner == player) & (played.state.remaining == 0)
         assert (mask[:, :, player][~able].sum(-1) == len(heads)).all()
-        for start, size in zip(np.cumsum((0, *heads)), heads, strict=False):
-            head = mask[:, :, player, ..., start : start + size]
+        for start, turned in zip(np.cumsum((0, *heads)), TURNED[actions], strict=False):
+            head = mask[:, :, player, ..., start : start + len(turned)]
             assert head.any(-1).all()
-            assert head[~able][:, 0].all()
+            # The first action of the head, as the player sees it.
+            assert head[~able][:, turned[0] if player else 0].all()
 
 
 def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
