@@ -76,6 +76,9 @@ class MicroRTS(Game):
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
     """
 
+    best_is_random = True
+    """Both players order at once, so the best policies mix; greedy ones repeat orders that block each other."""
+
     def __init__(
         self,
         map_name: str = "basesWorkers8x8",

@@ -20,7 +20,6 @@ from rljax.core.errors import ConfigError
 from rljax.nn.initializers import Initializer
 from rljax.nn.layers import ACTIVATIONS, normalized, together
 
-
 BLOCK_BYTES = 1 << 19
 """Most memory that the patches of a block of images take: about what a core's cache holds."""
 
