@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from flax import struct
 
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import Game
+from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
 from rljax.envs.microrts import engine, picture
 from rljax.envs.microrts.actions import (
@@ -169,6 +170,18 @@ class MicroRTS(Game):
         winner = engine.winner(state)
         components = {"win": _win(winner), **_begun(ordered, before)}
         return state, components, (winner != engine.NOT_OVER) | (state.time >= params.max_cycles)
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        # Their module needs this one for its types.
+        from rljax.envs.microrts.bots import BOTS
+        from rljax.envs.microrts.players import scripted_player
+
+        def without_views(name: str) -> ScriptedPlayer:
+            play = scripted_player(self, name)
+            return lambda key, state, _params: play(key, state, None, None)
+
+        return {name: without_views(name) for name in BOTS}
 
     def render(self, state: RTSState, params: RTSParams) -> jax.Array:
         return picture.draw(state, self.walls)

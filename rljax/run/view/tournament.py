@@ -136,8 +136,8 @@ def game_of(config: Config) -> tuple[Game, Any]:
     env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
     if env is not None and not isinstance(env, Versus):
         raise ConfigError(
-            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, or "
-            "of an environment that is a game against a fixed player"
+            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, "
+            "or one against a fixed player of a game"
         )
     return make_base_game(config)
 
