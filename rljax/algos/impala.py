@@ -122,7 +122,7 @@ class VtraceParts(Protocol):
     def head(self) -> ActionHead: ...
 
 
-LossFn = Callable[[ImpalaParts, Any, Streams], tuple[jax.Array, Metrics]]
+LossFn = Callable[[Any, Any, Streams], tuple[jax.Array, Metrics]]
 
 
 def impala_parts(config: ImpalaConfig) -> ImpalaParts:
@@ -155,9 +155,26 @@ def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
     )
 
 
-def behaviour_params(state: ImpalaState) -> Any:
-    """The parameters that collect: those of `policy_lag` iterations ago."""
+class Lagging(Protocol):
+    """A state, or a part of one, with the parameters of past iterations."""
+
+    @property
+    def params(self) -> Any: ...
+    @property
+    def past_params(self) -> jax.Array | None: ...
+
+
+def behaviour_params(state: Lagging) -> Any:
+    """Return the parameters that collect: those of `policy_lag` iterations ago."""
     return state.params if state.past_params is None else unraveler(state.params)(state.past_params[0])
+
+
+def next_past_params(state: Lagging) -> jax.Array | None:
+    """Return the past parameters after an iteration, f32 `[policy_lag, P]`: the current ones come in, the oldest drop out; None
+    without lag.
+    """
+    past = state.past_params
+    return None if past is None else jnp.concatenate([past[1:], ravel(state.params)[None]])
 
 
 def impala_collect(parts: ImpalaParts, state: ImpalaState) -> tuple[ImpalaState, ImpalaRollout]:
@@ -205,36 +222,62 @@ def impala_update(
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
     streams = impala_streams(state, rollout, reward)
-
-    def loss(params: Any, trajectories: Streams) -> tuple[jax.Array, Metrics]:
-        return (loss_fn or impala_loss)(parts, params, batch_major(trajectories))
-
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
-    params, opt_state, metrics = minibatch_steps(
-        loss,
-        adam(config),
-        state.params,
-        state.opt_state,
-        batch_major(streams),
-        shuffle_key,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        learning_rate=learning_rate,
-    )
-    past_params = state.past_params
-    if past_params is not None:
-        past_params = jnp.concatenate([past_params[1:], ravel(state.params)[None]])
+    params, opt_state, metrics = impala_learn(parts, state.params, state.opt_state, streams, shuffle_key, learning_rate, loss_fn)
     state = after_update(
         state,
         steps,
         params=params,
-        past_params=past_params,
+        past_params=next_past_params(state),
         opt_state=opt_state,
         reward_statistics=reward_statistics,
         key=key,
     )
     return state, metrics | {"train/learning_rate": learning_rate}
+
+
+def impala_learn(
+    parts: VtraceParts,
+    params: Any,
+    opt_state: Any,
+    streams: Streams,
+    key: jax.Array,
+    learning_rate: jax.Array,
+    loss_fn: LossFn | None = None,
+) -> tuple[Any, Any, Metrics]:
+    """Improve the policy on streams, wherever they come from: `num_epochs` passes of `num_minibatches` gradient steps on whole
+    streams.
+
+    Args:
+        parts: `impala_parts`, or other parts that `impala_loss` takes.
+        params: parameters of the policy.
+        opt_state: the optimiser's state, from `init_optimizer`.
+        streams: `[T, S, ...]`.
+        key: random key.
+        learning_rate: f32 [].
+        loss_fn: `(parts, params, streams) -> (loss, metrics)`, `impala_loss` unless given; it gets streams
+            `[T, S / num_minibatches, ...]`.
+
+    Returns:
+        `(params, opt_state, metrics)`; the metrics are means over the gradient steps.
+    """
+    config = parts.config
+
+    def loss(params: Any, trajectories: Streams) -> tuple[jax.Array, Metrics]:
+        return (loss_fn or impala_loss)(parts, params, batch_major(trajectories))
+
+    return minibatch_steps(
+        loss,
+        adam(config),
+        params,
+        opt_state,
+        batch_major(streams),
+        key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=learning_rate,
+    )
 
 
 def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.Array, Metrics]:

@@ -381,7 +381,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
     `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
     approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
-    games", Sokol et al., 2023: magnetic mirror descent with a moving magnet).
+    games", Sokota et al., 2023: magnetic mirror descent with a moving magnet).
 
     Returns:
         The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of

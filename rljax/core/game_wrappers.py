@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -224,3 +225,8 @@ def player_view(game: Game, obs: Any) -> Any:
     if not isinstance(game, WrappedGame):
         return obs
     return game.view(player_view(game.env, obs))
+
+
+def public_part(obs: Any) -> Any:
+    """Return what the actor sees of a player's observation, without the group that the player belongs to."""
+    return split_privileged(obs[OBS] if isinstance(obs, Mapping) and GROUP in obs else obs)[0]

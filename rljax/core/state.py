@@ -45,8 +45,8 @@ class FieldRole(NamedTuple):
     Attributes:
         role: content of the field.
         depends_on: fields of the configuration whose change makes a fork begin it anew; others may not fit in shape.
-        copy: for a `COPY`, `copy(params, value) -> value`, which makes the field from the parameters; `value` has its
-            shapes.
+        copy: for a `COPY`, `copy(state, value) -> value`, which makes the field from the parameters of a state (and their
+            statistics); `value` has its shapes.
     """
 
     role: Role
@@ -81,6 +81,13 @@ def buffer_cursor(depends_on: tuple[str, ...] = ()) -> Any:
 
 def copy_of_params(copy: Callable[[Any, Any], Any]) -> Any:
     """Define a copy of the parameters; `copy(params, value) -> value` makes it of them."""
+    return copy_of_state(lambda state, value: copy(state.params, value))
+
+
+def copy_of_state(copy: Callable[[Any, Any], Any]) -> Any:
+    """Define a copy of the parameters together with what belongs to them, such as the statistics that normalise observations;
+    `copy(state, value) -> value` makes it of a state.
+    """
     return _field(FieldRole(Role.COPY, copy=copy))
 
 
@@ -109,7 +116,7 @@ class State(struct.PyTreeNode, kw_only=True):
     """
 
     params: Any
-    average_params: Any = _field(FieldRole(Role.COPY, copy=lambda params, _: params), default=None)
+    average_params: Any = _field(FieldRole(Role.COPY, copy=lambda state, _: state.params), default=None)
     opt_state: Any
     env_state: Any = per_environment()
     obs: Any = per_environment()

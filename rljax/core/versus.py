@@ -125,11 +125,7 @@ def advance_carry(moves: jax.Array, before: Any, after: Any) -> Any:
         before: memory before the step, leaves `[..., *]`.
         after: memory as if all had moved.
     """
-
-    def chosen(old: jax.Array, new: jax.Array) -> jax.Array:
-        return jnp.where(moves.reshape(moves.shape + (1,) * (new.ndim - moves.ndim)), new, old)
-
-    return jax.tree.map(chosen, before, after)
+    return where_players(moves, after, before)
 
 
 class VersusState(NamedTuple):
@@ -290,11 +286,12 @@ class Versus(Wrapper):
 
 
 def where_players(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
-    """Choose between actions, leaves `[..., *]`, by `condition`, bool `[...]`; the dtypes are those of `on_false`."""
+    """Choose between trees of players, leaves `[..., *]`, by `condition`, bool `[...]`; the dtypes are those of `on_false`."""
 
     def chosen(a: Any, b: Any) -> jax.Array:
         a, b = jnp.asarray(a), jnp.asarray(b)
-        return jnp.where(condition.reshape(condition.shape + (1,) * (b.ndim - condition.ndim)), a.astype(b.dtype), b)
+        a = a if a.dtype == b.dtype else a.astype(b.dtype)  # random keys have no astype
+        return jnp.where(condition.reshape(condition.shape + (1,) * (b.ndim - condition.ndim)), a, b)
 
     return jax.tree.map(chosen, on_true, on_false)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.core.chance import draws_in_step, num_outcomes
 from rljax.core.errors import ConfigError
+from rljax.core.game_wrappers import public_part
 from rljax.core.spaces import Discrete, as_space
 
 Policies = Sequence[jax.Array]
@@ -35,7 +36,8 @@ class GameTree(NamedTuple):
         child: index of the state that follows, i32 `[N, J]`; -1 where the game is over or the action illegal.
         probability: probability of the outcome where chance moves, f32 `[N, J]`; 1 elsewhere.
         chance: probabilities of the first level's states, `[size[0]]`.
-        observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`.
+        observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`; what only a critic sees
+            is that of one of the set's states.
         masks: for each player, the legal actions in each of its information sets, bool `[I_p, A]`.
         merged: whether a state that several paths reach was stored once: its probability is the sum over the paths, and a
             player's earlier actions are unknown.
@@ -59,8 +61,9 @@ class GameTree(NamedTuple):
 def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> GameTree:
     """Build the tree of a game of two players from its `initial_states`, on the host.
 
-    An information set holds the states in which a player to move has the same observation. So observations must have perfect
-    recall: two states that a player could tell apart earlier must have different observations.
+    An information set holds the states in which a player to move has the same observation, without what only a critic sees
+    (`privileged`). So observations must have perfect recall: two states that a player could tell apart earlier must have
+    different observations.
 
     Raises:
         ConfigError: the game has more than `max_states` states or random steps whose outcomes it does not give, or an observation
@@ -116,7 +119,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         for player in range(2):
             for n in np.flatnonzero(moves[:, player]):
                 own = jax.tree.map(lambda x, n=n, player=player: x[n, player], obs)
-                key = b"".join(leaf.tobytes() for leaf in jax.tree.leaves(own))
+                key = b"".join(leaf.tobytes() for leaf in jax.tree.leaves(public_part(own)))
                 place, depth = known[player].setdefault(key, (len(seen[player]), len(levels)))
                 if place == len(seen[player]):
                     seen[player].append(own)

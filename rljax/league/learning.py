@@ -7,19 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_and_value, policy_unroll
 from rljax.algos.common.value_heads import COMPONENTS
-from rljax.algos.impala import impala_loss
+from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
 from rljax.algos.ppo import ppo_learn
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
-from rljax.collect.minibatches import minibatch_steps, ravel, unraveler
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
-from rljax.collect.streams import batch_major
 from rljax.core.agent import Metrics
 from rljax.core.contract import BELIEF
-from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size, public_part
+from rljax.core.game_wrappers import public_part
+from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 
 
 def improve(
@@ -41,19 +39,12 @@ def improve(
         seen = steps._replace(obs=normalize(learner.obs_statistics, steps.obs))
         seen_last = last._replace(obs=normalize(learner.obs_statistics, last.obs))
     rewards, ends, learner, metrics = _rewards(parts, learner, steps, jax.random.fold_in(key, 1))
-    found = _streams(parts, acting_params(learner), seen, seen_last, carry, rewards, ends)
+    found = _streams(parts, behaviour_params(learner), seen, seen_last, carry, rewards, ends)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
         after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, steps.obs))
     return after, of_update | metrics
-
-
-def acting_params(learner: Learner) -> Any:
-    """Return the parameters that play: those of `policy_lag` iterations ago."""
-    if learner.past_params is None:
-        return learner.params
-    return unraveler(learner.params)(learner.past_params[0])
 
 
 def _streams(
@@ -103,23 +94,9 @@ def _by_ppo(
 def _by_vtrace(
     parts: GameParts, learner: Learner, found: SeatStreams, steps: GameSteps, last: LastStep, key: jax.Array, rate: jax.Array
 ) -> tuple[Learner, Metrics]:
-    config = parts.config
     streams = with_last_step(found.streams, steps, last)
-    params, opt_state, metrics = minibatch_steps(
-        lambda params, batch: impala_loss(parts.ppo, params, batch_major(batch)),
-        adam(config),
-        learner.params,
-        learner.opt_state,
-        batch_major(streams),
-        key,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        learning_rate=rate,
-    )
-    past = learner.past_params
-    if past is not None:
-        past = jnp.concatenate([past[1:], ravel(learner.params)[None]])
-    return learner._replace(params=params, opt_state=opt_state, past_params=past), metrics
+    params, opt_state, metrics = impala_learn(parts.ppo, learner.params, learner.opt_state, streams, key, rate)
+    return learner._replace(params=params, opt_state=opt_state, past_params=next_past_params(learner)), metrics
 
 
 def _rewards(

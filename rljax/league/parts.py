@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,11 +23,10 @@ from rljax.core.contract import BELIEF
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
-from rljax.core.game_wrappers import GROUP, OBS
+from rljax.core.game_wrappers import public_part
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
-from rljax.core.state import copy_of_params, per_environment, statistics
-from rljax.core.wrappers import split_privileged
+from rljax.core.state import copy_of_params, copy_of_state, per_environment, statistics
 from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
 from rljax.league.league import League
@@ -93,7 +92,7 @@ class GameState(NormalizedState, kw_only=True):
         past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
     """
 
-    league: League | None = copy_of_params(lambda params, league: league.begun_with(player_like(params, league.initial)))
+    league: League | None = copy_of_state(lambda state, league: league.begun_with(players_of(state)))
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
     past_params: jax.Array | None = copy_of_params(lambda params, past: copies_of(params, past.shape[1]))
@@ -281,11 +280,6 @@ def begun_anew(parts: GameParts, state: GameState, anew: jax.Array, key: jax.Arr
         games = jnp.repeat(anew, parts.config.num_envs // parts.learners)
         carry = reset_carry(carry, own & games[:, None])
     return state.replace(reward_statistics=rewards, intrinsic=intrinsic, carry=carry)
-
-
-def public_part(obs: Any) -> Any:
-    """Return what the actor sees of a player's observation, without the group that it belongs to."""
-    return split_privileged(obs[OBS] if isinstance(obs, Mapping) and GROUP in obs else obs)[0]
 
 
 def _stack(trees: list[Any]) -> Any:

@@ -19,6 +19,7 @@ from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.training import evaluation_due
 from rljax.algos.common.value_heads import combined, head_settings, num_values
+from rljax.algos.impala import behaviour_params
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
@@ -31,7 +32,7 @@ from rljax.core.versus import where_players
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
-from rljax.league.learning import acting_params, improve
+from rljax.league.learning import improve
 from rljax.league.parts import (
     GameParts,
     GameState,
@@ -67,7 +68,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         used = jnp.any(state.env_state.lane.reshape(*groups, 1) == jnp.arange(LANES), axis=2)
         league = league.match(parts.rules, match_key, players_of(state), used)
         newest = jnp.broadcast_to(league.newest[..., None], groups).reshape(-1)
-    own_params = of_learners(acting_params, learners)(learners_of(state))
+    own_params = of_learners(behaviour_params, learners)(learners_of(state))
     own_players = player(own_params, state.obs_statistics)
 
     def decide(kept: Any, obs: Any, mask: Any, noise: jax.Array, carry: Any) -> tuple[Any, Any, Any]:

@@ -16,7 +16,7 @@ from rljax.core.agent import Agent, check_own, make_agent, own_in
 from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.state import fields_to_reset, roles_of
+from rljax.core.state import Role, fields_to_reset, roles_of
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
@@ -153,7 +153,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     All of the parameters must fit. Every other part of the state is taken over as a whole, or made anew with a warning that
     names it: the environments if they or their number changed, the optimiser if it changed. With another `seed` the random keys
     are those of that seed. All learners of a league begin with the parameters of a run of one player, or those of the first
-    learner of a run with another number of learners; a league that begins anew also resets its exploiters to them.
+    learner of a run with another number of learners, and with the statistics that normalise its observations; a league that
+    begins anew also resets its exploiters to them, and its pool begins with them.
 
     Args:
         path: a checkpoint, or a run's folder for its latest one.
@@ -224,8 +225,12 @@ def _take_over(
     fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if getattr(fresh, name) is not None}
     here = {name: named_arrays({name: value}) for name, value in fields.items()}
 
+    roles = roles_of(fresh)
     if new.of_games:
-        saved["params"] = _for_all_learners(saved.get("params", {}), here["params"], 0 if seeds is None else 1)
+        # A learner that begins with the parameters of a run begins with its statistics, too.
+        for name in fields:
+            if name == "params" or roles[name].role is Role.STATISTICS:
+                saved[name] = _for_all_learners(saved.get(name, {}), here[name], 0 if seeds is None else 1)
     misfit = _first_difference(saved.get("params", {}), here["params"])
     if misfit is not None:
         name, there_is, here_is = misfit
@@ -245,22 +250,18 @@ def _take_over(
     reset &= set(fields)
     kept = fields.keys() - reset - reseeded
     state = fresh.replace(**{name: restore_state(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
-    # A target network or a past policy that is not taken over is a copy of the parameters, as in a new run.
-    copies = {name: role.copy for name, role in roles_of(fresh).items() if name in reset and role.copy is not None}
-    if "league" in copies and new.normalize_observations:
-        raise ConfigError(
-            "normalize_observations = true: a pool that begins with the parameters of another run cannot have its statistics; "
-            "expected false, or rljax.league.branch with a Player(params, obs_statistics)"
-        )
+    # A target network, a past policy or a pool that is not taken over is a copy of the parameters, as in a new run.
+    copies = {name: role.copy for name, role in roles.items() if name in reset and role.copy is not None}
     for name, copy in copies.items():
-        made = (copy if seeds is None else jax.vmap(copy))(state.params, fields[name])
+        made = (copy if seeds is None else jax.vmap(copy))(state, fields[name])
         state = state.replace(**{name: jax.tree.map(jnp.copy, made)})  # training donates both: they must not share memory
     return state, sorted(reset), sorted(set(saved) - set(fields))
 
 
 def _for_all_learners(saved: dict[str, np.ndarray], here: dict[str, Any], axis: int) -> dict[str, np.ndarray]:
-    """Return the saved parameters repeated for all learners of a league, where they are those of one player; of a run with
-    another number of learners the first one's, who is a main agent. Parameters that do not fit in this way are as they were.
+    """Return a saved field of learners (parameters or statistics) repeated for all learners of a league, where it is that of one
+    player; of a run with another number of learners the first one's, who is a main agent. What does not fit in this way is
+    returned as it was.
 
     Args:
         saved: arrays by name.

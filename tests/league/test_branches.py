@@ -12,11 +12,17 @@ import pytest
 
 import rljax
 from rljax.algos.common.optimizer import adam
+from rljax.algos.common.policy import policy_and_value
 from rljax.collect.minibatches import init_optimizer
+from rljax.collect.normalizers import normalize
+from rljax.core.versus import Versus, random_player
+from rljax.envs import TicTacToe
 from rljax.league.exploit import branch
 from rljax.league.league import League, restarted
+from rljax.league.parts import Player, players_of, split_player
 from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, NO_RATE
 from rljax.league.training import game_init, game_parts, league_step, make_games
+from rljax.run.start import start_forked
 from tests.league.test_rules import RULES
 
 
@@ -155,3 +161,46 @@ def test_a_league_forks_from_a_run_of_one_player_and_resets_its_exploiters_to_it
             np.testing.assert_array_equal(pool[i], x[0])
     with pytest.raises(rljax.ConfigError, match="cannot take the weights"):
         rljax.fit(config.replace(network={"hidden": [5]}), fork=tmp_path / "alone", run_dir=tmp_path / "other")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "seeds"), [("self-play", None), ("self-play", 2), ("one player", None)])
+def test_a_fork_gives_players_the_statistics_with_the_parameters(source: str, seeds: int | None, tmp_path: Path) -> None:
+    """All players of a league that begins act as the run did that it begins with, on observations that are not normalised yet."""
+    shared: dict[str, Any] = {"num_envs": 6, "num_steps": 4, "num_minibatches": 1, "network": {"hidden": [4]}, "seed": 3}
+    shared |= {"normalize_observations": True, "learning_rate": 1e-2}
+    if source == "self-play":
+        before: Any = rljax.SelfPlayConfig(env="TicTacToe-v0", total_timesteps=24 * 8, **shared)
+    else:
+        before = rljax.PPOConfig(env=Versus(TicTacToe(), random_player), total_timesteps=24 * 8, **shared)
+    taught = rljax.fit(before, run_dir=tmp_path / "before", seeds=seeds).state
+    config = rljax.LeagueConfig(
+        env="TicTacToe-v0", num_slots=1, pool_size=8, main_exploiters=1, league_exploiters=1, total_timesteps=24 * 16, **shared
+    )
+    parts, begun = game_parts(config), rljax.make_agent(config)
+    with pytest.warns(rljax.RljaxWarning, match="league"):
+        forked = start_forked(tmp_path / "before", begun, seeds).state
+    obs = jax.random.uniform(jax.random.key(0), (7, *forked.obs.shape[-3:]))
+
+    def chosen(kept: Any) -> np.ndarray:
+        params, statistics = split_player(kept)
+        return np.asarray(policy_and_value(parts.ppo, params, normalize(statistics, obs))[0])
+
+    for seed in range(seeds or 1):
+        old, new = (jax.tree.map(lambda x, i=seed: x if seeds is None else x[i], s) for s in (taught, forked))
+        if source == "self-play":
+            old = jax.tree.map(lambda x: x[0], (old.params, old.obs_statistics))
+        else:
+            old = (old.params, old.obs_statistics)
+        expected = chosen(Player(*old))
+        assert not np.allclose(expected, chosen(Player(old[0], jax.tree.map(jnp.ones_like, old[1]))))
+        assert float(old[1].count) > 100
+        for i in range(3):
+            for kept in (players_of(new), new.league.initial, new.league.pool.params):
+                np.testing.assert_allclose(chosen(jax.tree.map(lambda x, i=i: x[i], kept)), expected, rtol=1e-6, atol=1e-7)
+            np.testing.assert_array_equal(new.obs_statistics.count[i], old[1].count)
+        for lanes in jax.tree.leaves(new.league.lanes.obs_statistics.count):
+            assert (lanes == old[1].count).all()
+    with pytest.warns(rljax.RljaxWarning, match="league"):
+        after = rljax.fit(config, fork=tmp_path / "before", run_dir=tmp_path / "league").state
+    assert (after.obs_statistics.count > forked.obs_statistics.count).all()

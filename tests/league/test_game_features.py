@@ -19,7 +19,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
 from rljax.envs import make_env
 from rljax.envs.race import Race
-from rljax.league import branch, exploitability, tree_policies
+from rljax.league import branch, exploitability, tree_policies, uniform_policies
 from rljax.league.learning import _bonus, _streams
 from rljax.league.parts import GameParts, Player, game_init, learners_of, players_of
 from rljax.league.training import game_collect
@@ -463,3 +463,14 @@ def test_exact_trees_of_observations_in_parts() -> None:
     state = game_init(parts, jax.random.key(0))
     found = exploitability(parts.tree, tree_policies(parts, jax.tree.map(lambda x: x[0], players_of(state))))
     assert 0.1 < float(found) < 1.0
+
+
+def test_exact_trees_are_those_of_what_players_see_not_their_critics() -> None:
+    """A best response knows its own card only, also where a critic sees both cards."""
+    plain = rljax.game_parts(self_play("KuhnPoker-v0", exploitability_every=96)).tree
+    central = rljax.game_parts(self_play("KuhnPoker-v0", exploitability_every=96, central_critic=True)).tree
+    assert plain is not None
+    assert central is not None
+    for a, b in zip((*plain.masks, plain.info, plain.reward), (*central.masks, central.info, central.reward), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert float(exploitability(central, uniform_policies(central))) == pytest.approx(11 / 24)  # half of Kuhn's 11 / 12
