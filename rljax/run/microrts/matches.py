@@ -48,8 +48,19 @@ def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> 
     def decide(agent: Any, key: jax.Array, states: RTSState, carry: Any) -> tuple[Orders, Any]:
         seated = seat_player(make(agent), game, params)
 
+        def act(key: jax.Array, s: RTSState, carry: Any) -> tuple[Any, Any]:
+            return seated.act(key, s, game.observe(s, params), game.action_mask(s, params), carry)
+
+        def next_unit(s: RTSState, memory: tuple[jax.Array, Any]) -> tuple[Any, tuple[jax.Array, Any]]:
+            key, now = jax.random.split(memory[0])
+            action, carry = act(now, s, memory[1])
+            return action, (key, carry)
+
         def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
-            action, carry = seated.act(key, s, game.observe(s, params), game.action_mask(s, params), carry)
+            if game.actions == "units":
+                orders, (_, carry) = game.by_unit.plan(next_unit, s, (key, carry))
+                return orders, carry
+            action, carry = act(key, s, carry)
             return game.orders(s, action), carry
 
         return jax.vmap(one)(jax.random.split(key, len(states.time)), states, carry)

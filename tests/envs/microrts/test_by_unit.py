@@ -1,0 +1,360 @@
+"""MicroRTS-v0 unit by unit: masks and next states against the engine and the orders of a whole cycle, step by step."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.check import check_environment
+from rljax.core.contract import check_contract
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import legal_action
+from rljax.envs import make_env
+from rljax.envs.microrts import engine
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
+from rljax.envs.microrts.bots import BOTS
+from rljax.envs.microrts.by_unit import CycleState, begin_cycle, with_pending
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import (
+    ATTACK,
+    BASE,
+    COST,
+    DIRECTIONS,
+    HARVEST,
+    LIGHT,
+    MOVE,
+    NONE,
+    PRODUCE,
+    RETURN,
+    WORKER,
+)
+from rljax.run.microrts.matches import java_program
+from tests.envs.microrts.oracle import GOLDEN, load
+from tests.envs.microrts.test_engine import LEFT, RIGHT, UP, position
+from tests.envs.play import QUICK
+
+MAP, STEPS, END = "basesWorkers8x8", 24, 64
+
+
+class Cycles(NamedTuple):
+    """Cycles played by random legal actions from N recorded positions; steps `[N, T, ...]`, of which `lasts` are the cycle's.
+
+    Attributes:
+        before: the positions.
+        state, mask, action: of each step.
+        lasts: which steps belong to the cycle.
+        after: the state after the cycle.
+        components: components of the reward of the whole cycle.
+        early: which steps ended the game or gave a reward before the cycle was played.
+    """
+
+    before: RTSState
+    state: CycleState
+    mask: np.ndarray
+    action: dict[str, np.ndarray]
+    lasts: np.ndarray
+    after: CycleState
+    components: dict[str, np.ndarray]
+    early: np.ndarray
+
+
+def recorded() -> RTSState:
+    """Every second position of the recorded games of bots and of random players."""
+    states = [load(GOLDEN / f"{MAP}-{kind}.npz").before for kind in ("bots", "random")]
+    return jax.tree.map(lambda *x: np.concatenate(x)[::2], *states)
+
+
+@functools.cache
+def random_cycles() -> Cycles:
+    env, params = make_env("MicroRTS-v0", actions="units")
+    space = env.action_space(params)
+
+    def cycle(start: RTSState, noise: jax.Array) -> Any:
+        def step(loop: tuple[CycleState, Any], noise: jax.Array) -> tuple[tuple[CycleState, Any], Any]:
+            state, components = loop
+            mask = env.action_mask(state, params)
+            action = jax.vmap(lambda m, u: legal_action(space, m, u)[0])(mask, noise)
+            _, after, _, terminated, info = env.step_env(jax.random.key(0), state, action, params)
+            lasts = state.time == start.time
+            got = info["reward_components"]
+            early = (after.time == start.time) & (terminated | jnp.any(jnp.stack(jax.tree.leaves(got)) != 0))
+            after, components = jax.tree.map(
+                functools.partial(jnp.where, lasts), (after, jax.tree.map(jnp.add, components, got)), loop
+            )
+            return (after, components), (state, mask, action, lasts, early)
+
+        zeros = {name: jnp.zeros(2) for name in ("win", "resource", "worker", "building", "combat", "attack")}
+        end, steps = jax.lax.scan(step, (begin_cycle(start), zeros), noise)
+        return (*steps[:4], *end, steps[4])
+
+    before = recorded()
+    noise = np.random.default_rng(0).random((len(before.time), STEPS, 2, space.flat_dim), np.float32)
+    # Few cycles are ended early, so that most have several orders.
+    noise[..., END] *= 0.3
+    run = jax.jit(jax.vmap(cycle), compiler_options=QUICK)
+    return Cycles(before, *jax.tree.map(np.asarray, run(before, noise)))
+
+
+def test_a_cycle_unit_by_unit_is_that_of_the_same_orders_given_at_once() -> None:
+    played = random_cycles()
+    assert played.lasts.sum(1).max() < STEPS
+    assert played.lasts.sum(1).mean() > 2
+    assert not played.early.any()
+    env, params = make_env("MicroRTS-v0")
+    last = jax.tree.map(lambda x: x[np.arange(len(x)), played.lasts.sum(1) - 1], (played.state, played.action))
+
+    def at_once(before: RTSState, state: CycleState, action: Any) -> Any:
+        orders = env.by_unit.give(state, action)[0].pending.orders
+        _, after, _, _, info = env.step_env(jax.random.key(0), before, actions_of(env, before, orders), params)
+        return after, info["reward_components"]
+
+    after, components = jax.jit(jax.vmap(at_once), compiler_options=QUICK)(played.before, *last)
+    for name, value in vars(after).items():
+        np.testing.assert_array_equal(getattr(played.after, name), value)
+    jax.tree.map(np.testing.assert_array_equal, played.components, components)
+    jax.tree.map(np.testing.assert_array_equal, played.after.pending, jax.vmap(begin_cycle)(after).pending)
+    assert set(np.unique(played.after.action)) >= {MOVE, HARVEST, RETURN, PRODUCE, ATTACK}
+
+
+def test_masks_allow_what_the_engine_allows_after_the_pending_orders() -> None:
+    """In plain Python over the legal orders of a state in which the engine was given the player's own pending orders only."""
+    played = random_cycles()
+    walls, checked = np.zeros((8, 8), bool), 0
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    @jax.vmap
+    def legal_of(before: RTSState, state: CycleState) -> Any:
+        def of(player: int) -> Any:
+            own = (state.pending.duration > 0) & (before.owner == player)
+            orders = jax.tree.map(lambda x, none: jnp.where(own, x, none), state.pending.orders, Orders(NONE, 0, -1))
+            given = engine.issue(before, orders, walls)
+            return engine.legal_orders(given, walls), engine.is_idle(given) & (given.owner == player) & ~own
+
+        return [of(player) for player in range(2)]
+
+    for t in (0, 1, 2, 4):
+        at = jax.tree.map(lambda x: x[:, t], played.state)
+        both = jax.tree.map(np.asarray, legal_of(played.before, at))
+        for n in np.flatnonzero(played.lasts[:, t])[::9]:
+            for player in range(2):
+                legal, idle = jax.tree.map(lambda x: x[n], both[player])
+                mask, sources, orders_legal = played.mask[n, t, player], [], set()
+                for cell in range(64):
+                    y, x = divmod(cell, 8)
+                    allowed = {0}
+                    for number, (action, d, product) in enumerate(ORDERS.tolist()):
+                        plane = {MOVE: legal.move, HARVEST: legal.harvest, RETURN: legal.give, ATTACK: legal.attack}.get(action)
+                        if plane is not None and plane[d, y, x]:
+                            allowed.add(number)
+                        if action == PRODUCE and legal.produce[d, y, x] and legal.product[product, y, x]:
+                            allowed.add(number)
+                    if idle[y, x] and len(allowed) > 1 and not at.pending.ended[n, player]:
+                        sources.append(cell)
+                        orders_legal |= allowed
+                        assert set(np.flatnonzero(mask[cell, END + 1 :])) == allowed
+                        checked += 1
+                assert np.flatnonzero(np.diagonal(mask)[: END + 1]).tolist() == [*sources, END]
+                assert set(np.flatnonzero(np.diagonal(mask)[END + 1 :])) == orders_legal | {0}
+                assert np.flatnonzero(mask[END, END + 1 :]).tolist() == [0]
+    assert checked > 200
+
+
+def test_pending_orders_reserve_cells_and_resources_for_their_own_player() -> None:
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", actions="units")
+    units = ((WORKER, 0, 0, 1), (WORKER, 0, 1, 0), (BASE, 0, 3, 0), (BASE, 0, 3, 3), (WORKER, 1, 1, 2), (LIGHT, 1, 2, 3))
+    state = begin_cycle(position((4, 4), (1, 0), *units))
+    down, up = number_of(MOVE, 2), number_of(PRODUCE, UP, WORKER)
+    mask = legal_orders(env, state)
+    assert mask[0, 4, number_of(MOVE, RIGHT)]
+    assert mask[0, 15, number_of(PRODUCE, LEFT, WORKER)]
+    state, passes = env.by_unit.give(state, actions((1, 16), (down, 0)))
+    assert not passes
+    mask = legal_orders(env, state)
+    assert not mask[0, 1].any()
+    assert not mask[0, 4, number_of(MOVE, RIGHT)]
+    assert not mask[1].any()
+    seen = [with_pending(state, player) for player in range(2)]
+    assert [int(s.remaining[0, 1]) for s in seen] == [10, 0]
+    # The other player, had it not ended its orders, could still enter the cell.
+    free = engine.free_cells(seen[1], env.walls)
+    assert bool(free[1, 1])
+    state, _ = env.by_unit.give(state, actions((12, 16), (up, 0)))
+    assert not legal_orders(env, state)[0, 15].any()
+
+
+def test_players_see_their_own_pending_orders_as_actions_under_way() -> None:
+    for observation in ("planes", "entities"):
+        env, params = make_env("MicroRTS-v0", actions="units", observation=observation)
+        obs, state = env.reset(jax.random.key(0), params)
+        choices = env.by_unit.choices(state, 0)
+        place = int(np.flatnonzero(choices.source)[0])
+        order = int(np.flatnonzero(choices.order[place])[1])
+        after = env.step_env(jax.random.key(0), state, actions((place, env.by_unit.num_places), (order, 0)), params)
+        assert after[1].time == state.time
+        cells = [np.asarray(o["entities"] if observation == "entities" else o).reshape(2, -1, o_size(o)) for o in (obs, after[0])]
+        changed = (cells[0] != cells[1]).any(-1)
+        assert np.flatnonzero(changed[0]).tolist() == [place]
+        assert not changed[1].any()
+        assert cells[1][0, place, 21 + ORDERS[order, 0]] == 1
+
+
+def o_size(obs: Any) -> int:
+    return (obs["entities"] if isinstance(obs, dict) else obs).shape[-1]
+
+
+@pytest.mark.parametrize("fog", [False, True])
+def test_sources_are_the_entities_that_a_player_observes(fog: bool) -> None:
+    env, params = make_env("MicroRTS-v0", actions="units", observation="entities", max_entities=24, fog=fog)
+    states = jax.tree.map(lambda x: x[::40], recorded())
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    @jax.vmap
+    def look(state: RTSState) -> Any:
+        return env.observe(state, params), jax.vmap(lambda p: env.by_unit.choices(state, p))(jnp.arange(2))
+
+    obs, choices = jax.tree.map(np.asarray, look(states))
+    there = choices.cell < 64
+    np.testing.assert_array_equal(there, obs["entity_mask"])
+    place = np.round(obs["entities"][..., -2:] * 7).astype(int)
+    np.testing.assert_array_equal(choices.cell[there], (place[..., 0] * 8 + place[..., 1])[there])
+    own = obs["entities"][..., 11] == 1
+    assert choices.source.any()
+    assert not (choices.source & ~own).any()
+
+
+def number_of(*order: int) -> int:
+    """Return the number of an order: action, parameter, and product, -1 if left out."""
+    return int(np.flatnonzero((ORDERS == (*order, -1)[:3]).all(1))[0])
+
+
+def actions(source: tuple[int, int], order: tuple[int, int]) -> dict[str, jax.Array]:
+    return {"source": jnp.array(source, jnp.int32), "order": jnp.array(order, jnp.int32)}
+
+
+def legal_orders(env: MicroRTS, state: RTSState) -> np.ndarray:
+    """Return which orders each player may give in each cell, bool `[2, N, 65]`; none where it may not order."""
+    mask = np.asarray(env.by_unit.masks(state))
+    cells = env.walls.size
+    source = np.diagonal(mask, axis1=1, axis2=2)[:, :cells]
+    return source[..., None] & mask[:, :cells, cells + 1 :]
+
+
+def test_a_player_without_idle_units_can_only_end_and_time_passes_when_both_have() -> None:
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", actions="units")
+    state = begin_cycle(position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (LIGHT, 0, 0, 2), (LIGHT, 1, 3, 3)))
+    state = state.replace(remaining=state.remaining.at[3, 3].set(4))
+    legal = np.diagonal(env.action_mask(state, params), axis1=1, axis2=2)
+    assert np.flatnonzero(legal[1]).tolist() == [16, 17]
+    assert np.flatnonzero(legal[0, :17]).tolist() == [0, 2, 16]
+    step = functools.partial(jax.jit(env.step_env, compiler_options=QUICK), jax.random.key(0))
+    times = []
+    for source in (0, 2):
+        _, state, _, _, _ = step(state, actions((source, 16), (number_of(MOVE, 2), 0)), params)
+        times.append(int(state.time))
+    assert times == [0, 1]
+    assert np.asarray(state.remaining)[[0, 0, 3], [0, 2, 3]].tolist() == [7, 7, 3]
+    # Nobody has a unit to order: a step is a cycle. Then both of player 0 are idle, and it ends its orders at once.
+    for _ in range(3):
+        _, state, _, _, _ = step(state, actions((16, 16), (0, 0)), params)
+    assert int(state.time) == 4
+    state = state.replace(remaining=jnp.zeros_like(state.remaining))
+    _, state, _, _, _ = step(state, actions((16, 15), (0, number_of(MOVE, UP))), params)
+    assert int(state.time) == 5
+    assert int(state.remaining.sum()) == 7
+
+
+def test_illegal_actions_end_or_wait() -> None:
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", actions="units")
+    state = begin_cycle(position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (LIGHT, 0, 0, 2), (LIGHT, 1, 3, 3)))
+    after, passes = env.by_unit.give(state, actions((0, 5), (number_of(MOVE, UP), number_of(MOVE, UP))))
+    assert after.pending.ended.tolist() == [False, True]
+    assert not passes
+    assert int(after.pending.orders.action.sum()) == 0
+    assert int(after.pending.duration[0, 0]) == 1
+    after, passes = env.by_unit.give(after, actions((0, 99), (0, 0)))
+    assert after.pending.ended.tolist() == [True, True]
+    assert passes
+
+
+@pytest.mark.parametrize("name", ["workerrush", pytest.param("lightrush", marks=pytest.mark.slow)])
+def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> None:
+    env, _ = make_env("MicroRTS-v0", actions="units")
+    at_once, _ = make_env("MicroRTS-v0")
+    bot, player = BOTS[name], scripted_player(env, name)
+    states = jax.tree.map(lambda x: x[::8], recorded())
+
+    def orders(state: RTSState) -> tuple[Orders, Orders]:
+        key = jax.random.key(0)
+        planned, _ = env.by_unit.plan(lambda s, _: (player(key, s, None, None), None), state, None)
+        both = engine.merge_orders(state, *(bot(key, state, player, env.walls) for player in range(2)))
+        return planned, at_once.orders(state, actions_of(at_once, state, both))
+
+    planned, expected = jax.tree.map(np.asarray, jax.jit(jax.vmap(orders), compiler_options=QUICK)(states))
+    jax.tree.map(np.testing.assert_array_equal, planned, expected)
+    assert (planned.action != NONE).sum() > 40
+
+
+def test_a_policy_of_units_gives_whole_cycles_of_orders_to_the_java_engine() -> None:
+    """The random player's orders are legal, in no conflict, and more than one a cycle."""
+    game, params = make_env("MicroRTS-v0", actions="units")
+    program = java_program(game, params, lambda _: rljax.core.versus.random_player)
+    states = jax.tree.map(lambda x: x[::8], recorded())
+    orders, _ = program.decide(None, jax.random.key(0), states, program.begin(None, states))
+    orders = jax.tree.map(np.asarray, orders)
+    valid = jax.vmap(lambda s, o: engine.is_legal(o, engine.legal_orders(s, game.walls)))(states, orders)
+    given = orders.action != NONE
+    assert not (given & ~np.asarray(valid)).any()
+    counts = np.stack([(given & (states.owner == player)).sum((1, 2)) for player in range(2)])
+    assert counts.max() > 2
+    for n, player in np.ndindex(len(given), 2):
+        own = np.argwhere(given[n] & (states.owner[n] == player))
+        targets = [tuple(c + DIRECTIONS[orders.parameter[n, *c]]) for c in own if orders.action[n, *c] in (MOVE, PRODUCE)]
+        assert len(set(targets)) == len(targets)
+
+
+@pytest.mark.parametrize("observation", ["planes", "entities"])
+def test_the_contract_is_kept(observation: str) -> None:
+    for name in ("MicroRTS-v0", "MicroRTSBots-v0"):
+        arguments = {"map_name": "melee4x4light2", "actions": "units", "observation": observation}
+        assert check_contract(*make_env(name, **arguments)) == []
+
+
+@pytest.mark.slow
+def test_random_play_keeps_the_contract() -> None:
+    check_environment(*make_env("MicroRTS-v0", map_name="melee4x4light2", actions="units", max_cycles=40))
+
+
+def test_the_space_names_the_heads() -> None:
+    env, params = make_env("MicroRTS-v0", actions="units")
+    assert {name: space.n for name, space in env.action_space(params).spaces.items()} == {"source": 65, "order": NUM_ORDERS}
+    assert env.all_move
+    assert env.turn_gap == 0
+
+
+SMALL = {"num_envs": 4, "num_steps": 16, "num_minibatches": 1, "num_epochs": 1, "total_timesteps": 128}
+PARAMS = {"map_name": "melee4x4light2", "actions": "units", "max_cycles": 30}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [rljax.PPOConfig, rljax.SelfPlayConfig])
+def test_training_takes_auto_regressive_heads(algorithm: Any) -> None:
+    env, arguments = ("MicroRTSBots-v0", {"opponents": ["lightrush"]}) if algorithm is rljax.PPOConfig else ("MicroRTS-v0", {})
+    config = algorithm(env=env, env_params=PARAMS | arguments, action_heads="autoregressive", **SMALL)
+    metrics = jax.jit(rljax.make_train(config), compiler_options=QUICK)(jax.random.key(0)).metrics
+    losses = np.asarray(metrics["train/policy_loss"])
+    assert np.isfinite(losses).all()
+    assert np.asarray(metrics["train/entropy"])[0] > 1
+
+
+def test_independent_heads_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="action_heads = 'independent': what is legal in") as caught:
+        rljax.make_agent(rljax.SelfPlayConfig(env="MicroRTS-v0", env_params=PARAMS, **SMALL)).init(jax.random.key(0))
+    assert "\n" not in str(caught.value)
