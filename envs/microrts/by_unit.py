@@ -108,7 +108,7 @@ class Choices(NamedTuple):
     """What a player may order next, at each of P places.
 
     Attributes:
-        cell: number of the place's cell, row by row, i32 `[P]`.
+        cell: number of the place's cell, row by row, i32 `[P]`; H W for a place without an entity.
         source: whether its unit may be ordered, bool `[P]`.
         order: its unit's legal orders, bool `[P, 65]`; to wait is legal everywhere.
     """
@@ -155,7 +155,7 @@ class ByUnit(NamedTuple):
             present &= visible_cells(state, player)
         (cell,) = jnp.nonzero(present.reshape(-1), size=self.max_entities, fill_value=self.walls.size)
         at = jnp.minimum(cell, self.walls.size - 1)
-        return Choices(at, able[at] & (cell < self.walls.size), legal[at])
+        return Choices(cell, able[at] & (cell < self.walls.size), legal[at])
 
     def masks(self, state: RTSState) -> jax.Array:
         """Return the masks of both players, bool `[2, A, A]` with A = P + 1 + 65: the legal orders depend on the source."""

@@ -22,6 +22,7 @@ from rljax.envs.microrts.actions import (
     orders_of_cells,
     orders_of_gridnet,
     player_masks,
+    read_heads,
 )
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.maps import find_map
@@ -116,7 +117,8 @@ class MicroRTS(Game):
     def action_space(self, params: RTSParams) -> MultiDiscrete | Dict:
         if self.actions == "units":
             return self.by_unit.space
-        return MultiDiscrete(self._heads * self.walls.size)
+        cells = self.walls.size
+        return MultiDiscrete(self._heads * cells, only_if=read_heads(cells) if self.actions == "gridnet" else None)
 
     @property
     def _heads(self) -> tuple[int, ...]:
