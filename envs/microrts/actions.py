@@ -4,7 +4,7 @@ Two encodings give every cell its own action. "cells" has one head for each cell
 "gridnet" has the seven heads of Gym-microRTS for each cell (Huang et al., "Gym-microRTS: toward affordable full game real-time
 strategy games research with deep reinforcement learning", 2021): type, directions of move, harvest, return and production, type
 to produce, target; only those that the type needs are read. In cells without an idle unit of the player, the first action of each
-head is the only legal one.
+head is the only legal one; to the second player, whose side is turned (`rljax.envs.microrts.seats`), it is the first too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rljax.envs.microrts.units import (
     NUM_TYPES,
     PRODUCE,
     RETURN,
+    TURNED_HEADS,
 )
 
 _MADE = tuple(range(BASE, NUM_TYPES))
@@ -69,12 +70,13 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
     return choice
 
 
-def gridnet_mask(legal: LegalOrders) -> jax.Array:
-    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`."""
+def gridnet_mask(state: RTSState, legal: LegalOrders) -> jax.Array:
+    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`; not turned for the second player."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
     can = [jnp.any(planes, axis=0) for planes in heads]
     types = jnp.stack([jnp.ones_like(can[0]), *can[:4], can[5]])
-    return jnp.concatenate([types, *map(_first_if_none, heads)])
+    filled = [_first_if_none(state, planes, turned) for planes, turned in zip(heads, TURNED_HEADS[1:], strict=True)]
+    return jnp.concatenate([types, *filled])
 
 
 def read_heads(cells: int) -> tuple[tuple[int, tuple[int, ...]] | None, ...]:
@@ -83,20 +85,26 @@ def read_heads(cells: int) -> tuple[tuple[int, tuple[int, ...]] | None, ...]:
     return tuple(entry for cell in range(cells) for entry in (None, *((len(HEADS) * cell, (kind,)) for kind in kinds)))
 
 
-def _first_if_none(planes: jax.Array) -> jax.Array:
-    return planes.at[0].set(planes[0] | ~jnp.any(planes, axis=0))
+def _first_if_none(state: RTSState, planes: jax.Array, turned: np.ndarray) -> jax.Array:
+    none, second = ~jnp.any(planes, axis=0), state.owner == 1
+    planes = planes.at[0].set(planes[0] | none & ~second)
+    return planes.at[turned[0]].set(planes[turned[0]] | none & second)
 
 
-def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...]) -> jax.Array:
     """Return the masks of both players, bool `[2, H * W * A]`: in other cells only the first action of each head is legal.
+
+    That of the second player is still to be turned.
 
     Args:
         state: the state.
         mask: legal actions of each cell's unit, bool `[A, H, W]`.
-        sizes: number of actions of each head of a cell; they add up to A.
+        turned: the actions of each head of a cell after half a turn; all heads have A actions together.
     """
-    first = np.zeros(sum(sizes), bool)
-    first[np.cumsum((0, *sizes[:-1]))] = True
+    ends = np.cumsum([len(head) for head in turned])
+    first = np.zeros((2, 1, 1, ends[-1]), bool)
+    for end, head in zip(ends, turned, strict=True):
+        first[0, ..., end - len(head)] = first[1, ..., end - len(head) + head[0]] = True
     by_cell = once(jnp.moveaxis(once(mask), 0, -1))
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
     return once(jnp.where(own[..., None], by_cell, first)).reshape(2, -1)

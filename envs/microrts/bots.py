@@ -7,9 +7,9 @@ the worker that harvests is chosen anew each time, and a building is begun besid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,7 @@ def _let_wait(orders: Orders, cells: jax.Array) -> Orders:
     )
 
 
-def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, *, fighter: int) -> Orders:
+def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, *, fighter: jax.Array | int) -> Orders:
     """Train fighters, and send each to the enemy's nearest unit.
 
     With workers as fighters, bases train workers all the time, and all but one, which harvests, fight. With others, bases train
@@ -134,8 +134,9 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
         state: state of the game.
         player: 0 or 1.
         walls: walls of the map.
-        fighter: type of the units that fight.
+        fighter: type of the units that fight; it may be traced.
     """
+    fighter = jnp.asarray(fighter, jnp.int32)
     own, idle = state.owner == player, is_idle(state) & (state.owner == player)
     free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
@@ -149,8 +150,7 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     bases, resources = own & (state.unit == BASE), state.unit == RESOURCE
     busy = (building != EMPTY) | saves
     gathers = units.there & (units.kind == WORKER) & ~busy
-    if fighter == WORKER:
-        gathers &= cell == _harvester(state, own)
+    gathers &= (fighter != WORKER) | (cell == _harvester(state, own))
     fights = units.there & ~busy & ~gathers
     gathers &= jnp.any(bases) & jnp.any(resources)
     loaded = gathers & (units.carried > 0)
@@ -183,26 +183,21 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
 
 
 def _train(
-    state: RTSState, player: jax.Array | int, free: jax.Array, left: jax.Array, fighter: int
+    state: RTSState, player: jax.Array | int, free: jax.Array, left: jax.Array, fighter: jax.Array
 ) -> tuple[Orders, jax.Array, jax.Array]:
     """Return the orders of bases and barracks, which cells they reserve, bool `[H, W]`, and what they cost, i32 `[]`.
 
     Workers appear on the side that is nearest to a resource, others on that nearest to an enemy; of equal sides the first.
     """
     own, idle = state.owner == player, is_idle(state) & (state.owner == player)
-    trains = idle & (state.unit == BASE)
-    if fighter != WORKER:
-        trains &= ~jnp.any(own & (state.unit == WORKER))
-    to_goal = [distance_map(state.unit == RESOURCE)]
-    product = jnp.where(trains, WORKER, EMPTY)
-    if fighter != WORKER:
-        to_goal.append(distance_map(state.owner == 1 - player))
-        product = jnp.where(idle & (state.unit == BARRACKS), fighter, product)
-    goals = [around(goal, FAR) for goal in to_goal]
-    sides = []
-    for d, is_free in enumerate(around(free, False)):
-        distance = [jnp.where(is_free, goal[d], 2 * FAR) for goal in goals]
-        sides.append(jnp.where(product == WORKER, distance[0], distance[-1]))
+    trains = idle & (state.unit == BASE) & ((fighter == WORKER) | ~jnp.any(own & (state.unit == WORKER)))
+    musters = idle & (state.unit == BARRACKS) & (fighter != WORKER)
+    product = jnp.where(musters, fighter, jnp.where(trains, WORKER, EMPTY))
+    to_resource, to_enemy = (distance_map(cells) for cells in (state.unit == RESOURCE, state.owner == 1 - player))
+    sides = [
+        jnp.where(is_free, jnp.where(product == WORKER, near, far), 2 * FAR)
+        for is_free, near, far in zip(around(free, False), around(to_resource, FAR), around(to_enemy, FAR), strict=True)
+    ]
     side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
     product = jnp.where(best < 2 * FAR, product, EMPTY)
     cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
@@ -241,7 +236,7 @@ def _first_units(state: RTSState, cells: jax.Array) -> tuple[jax.Array, _Units]:
 
 
 def _building(
-    state: RTSState, own: jax.Array, free: jax.Array, units: _Units, left: jax.Array, fighter: int
+    state: RTSState, own: jax.Array, free: jax.Array, units: _Units, left: jax.Array, fighter: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the direction in which each of the K units builds, i32 `[K]`, what, i32 `[K]`, `EMPTY` for nothing, and which waits
     for resources that are reserved, bool `[K]`.
@@ -255,9 +250,7 @@ def _building(
         missing = ~jnp.any(own & ((state.unit == kind) | (begun & (state.product == kind))))
         return missing & (left + reserved >= int(COST[kind]))
 
-    kind = jnp.where(wanted(BASE), BASE, EMPTY)
-    if fighter != WORKER:
-        kind = jnp.where(kind == EMPTY, jnp.where(wanted(BARRACKS), BARRACKS, EMPTY), kind)
+    kind = jnp.where(wanted(BASE), BASE, jnp.where((fighter != WORKER) & wanted(BARRACKS), BARRACKS, EMPTY))
     open_sides = jnp.stack([is_free[units.row, units.column] for is_free in around(free, False)], axis=-1)
     able = units.there & (units.kind == WORKER) & jnp.any(open_sides, axis=-1)
     first = able & (jnp.cumsum(able) == 1) & (kind != EMPTY)
@@ -318,13 +311,13 @@ def _ways(width: int, lengths: jax.Array, beeline: jax.Array, units: _Units) -> 
     return way
 
 
+FIGHTERS = {"workerrush": WORKER, "lightrush": LIGHT, "heavyrush": HEAVY, "rangedrush": RANGED}
+"""The scripted players that rush, and the type of the units that they send."""
+
 BOTS: dict[str, Bot] = {
     "passive": passive,
     "randombiased": random_biased,
-    "workerrush": partial(rush, fighter=WORKER),
-    "lightrush": partial(rush, fighter=LIGHT),
-    "heavyrush": partial(rush, fighter=HEAVY),
-    "rangedrush": partial(rush, fighter=RANGED),
+    **{name: partial(rush, fighter=kind) for name, kind in FIGHTERS.items()},
 }
 """The scripted players by name."""
 
@@ -338,3 +331,26 @@ def find_bot(name: str) -> Bot:
     if not isinstance(name, str) or name not in BOTS:
         raise ConfigError(f"MicroRTS: unknown scripted player {shown(name)}: {did_you_mean(str(name), BOTS)}")
     return BOTS[name]
+
+
+def find_bots(names: Sequence[str]) -> Callable[[jax.Array, jax.Array, RTSState, jax.Array | int, np.ndarray], Orders]:
+    """Return the scripted players of these names as one, which is told which of them it is: `(which, *arguments of Bot)`.
+
+    All that rush are one computation, whichever it is.
+
+    Raises:
+        ConfigError: there is none of a name; the closest match is named.
+    """
+    bots: list[Any] = [rush if name in FIGHTERS else find_bot(name) for name in names]
+    kinds = list(dict.fromkeys(bots))
+    fighters = np.array([FIGHTERS.get(name, WORKER) for name in names])
+    branch = np.array([kinds.index(bot) for bot in bots])
+
+    def play(which: jax.Array, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+        fighter = jnp.asarray(fighters)[which]
+        orders = [
+            bot(key, state, player, walls, fighter=fighter) if bot is rush else bot(key, state, player, walls) for bot in kinds
+        ]
+        return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[jnp.asarray(branch)[which]], *orders)
+
+    return play

@@ -24,6 +24,7 @@ from rljax.core.spaces import Dict, Discrete
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask
 from rljax.envs.microrts.engine import is_idle, legal_orders, once
 from rljax.envs.microrts.observation import visible_cells
+from rljax.envs.microrts.seats import TURNED
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -55,7 +56,10 @@ def _durations() -> np.ndarray:
 
 
 _DURATION = _durations()
-"""Cycles that each order takes, by the type of the unit, i16 `[65, 7]`; a unit that waits is idle again in the next cycle."""
+"""Cycles that each order takes, by the type of the unit, i16 `[65, 7]`."""
+
+_NUMBERING = np.arange(NUM_ORDERS), TURNED["cells"][0]
+"""For each player the number in `ORDERS` of an order as it numbers them, and the other way round."""
 
 
 class Pending(struct.PyTreeNode):
@@ -85,7 +89,7 @@ def begin_cycle(state: RTSState) -> CycleState:
     return CycleState(**{field.name: getattr(state, field.name) for field in dataclasses.fields(RTSState)}, pending=pending)
 
 
-def with_pending(state: RTSState, player: jax.Array | int | None = None) -> RTSState:
+def with_pending(state: RTSState, player: int | None = None) -> RTSState:
     """Return the state in which the pending orders of a player, or of both, are actions under way.
 
     It is what the player sees, and from which follows what else it may order: the other's pending orders reserve nothing.
@@ -110,7 +114,7 @@ class Choices(NamedTuple):
     Attributes:
         cell: number of the place's cell, row by row, i32 `[P]`; H W for a place without an entity.
         source: whether its unit may be ordered, bool `[P]`.
-        order: its unit's legal orders, bool `[P, 65]`; to wait is legal everywhere.
+        order: its unit's legal orders as the player numbers them, bool `[P, 65]`; to wait is legal everywhere.
     """
 
     cell: jax.Array
@@ -119,17 +123,19 @@ class Choices(NamedTuple):
 
 
 class ByUnit(NamedTuple):
-    """The encoding of actions of a game in which units are ordered one by one.
+    """The encoding of actions of a game in which units are ordered one by one. Players are 0 and 1; the second's side is turned.
 
     Attributes:
         walls: walls of the map, bool `[H, W]`.
         max_entities: the places are those of the entities that a player observes, at most so many; None: they are the cells.
         fog: whether players observe only what is within the sight of their units.
+        wait_cycles: number of cycles for which units wait.
     """
 
     walls: np.ndarray
     max_entities: int | None
     fog: bool
+    wait_cycles: int
 
     @property
     def num_places(self) -> int:
@@ -141,26 +147,34 @@ class ByUnit(NamedTuple):
         """The action space of a player: "source" and "order"."""
         return Dict({"source": Discrete(self.num_places + 1), "order": Discrete(NUM_ORDERS)})
 
-    def choices(self, state: RTSState, player: jax.Array | int) -> Choices:
+    def cells(self, state: RTSState, player: int) -> jax.Array:
+        """Return the number of each place's cell, i32 `[P]`; H W for a place without an entity."""
+        size = self.walls.size
+        if self.max_entities is None:
+            place = jnp.arange(size)
+        else:
+            present = state.unit != EMPTY
+            if self.fog:
+                present &= visible_cells(state, player)
+            seen = present.reshape(-1)[:: -1 if player else 1]
+            (place,) = jnp.nonzero(seen, size=self.max_entities, fill_value=size)
+        return jnp.where(place < size, size - 1 - place, size) if player else place
+
+    def choices(self, state: RTSState, player: int) -> Choices:
         """Return what a player may order next. A unit that could only wait is not asked."""
         seen = with_pending(state, player)
         legal = jnp.moveaxis(once(cell_mask(legal_orders(seen, self.walls))), 0, -1).reshape(-1, NUM_ORDERS)
         able = (is_idle(seen) & (seen.owner == player)).reshape(-1) & jnp.any(legal & (ORDERS[:, 0] != NONE), axis=-1)
         if isinstance(state, CycleState):
             able &= ~state.pending.ended[player]
-        if self.max_entities is None:
-            return Choices(jnp.arange(self.walls.size), able, legal)
-        present = state.unit != EMPTY
-        if self.fog:
-            present &= visible_cells(state, player)
-        (cell,) = jnp.nonzero(present.reshape(-1), size=self.max_entities, fill_value=self.walls.size)
+        cell = self.cells(state, player)
         at = jnp.minimum(cell, self.walls.size - 1)
-        return Choices(cell, able[at] & (cell < self.walls.size), legal[at])
+        return Choices(cell, able[at] & (cell < self.walls.size), legal[at][:, _NUMBERING[player]])
 
     def masks(self, state: RTSState) -> jax.Array:
         """Return the masks of both players, bool `[2, A, A]` with A = P + 1 + 65: the legal orders depend on the source."""
 
-        def mask(player: jax.Array) -> jax.Array:
+        def mask(player: int) -> jax.Array:
             _, source, order = self.choices(state, player)
             # To end is always legal, and its order is to wait.
             source = jnp.append(source, True)
@@ -168,35 +182,32 @@ class ByUnit(NamedTuple):
             some = jnp.any(order & source[:, None], axis=0)
             return jnp.block([[jnp.diag(source), order], [jnp.zeros(order.T.shape, bool), jnp.diag(some)]])
 
-        return jax.vmap(mask)(jnp.arange(2))
+        return jnp.stack([mask(player) for player in range(2)])
 
     def give(self, state: CycleState, action: dict[str, jax.Array]) -> tuple[CycleState, jax.Array]:
         """Add both players' actions, each i32 `[2]`, to the pending orders.
 
-        A unit whose order is not legal waits; who names no unit that may be ordered ends its orders.
+        A player who names no idle unit of its own ends its orders. An order that is not legal is given, and the engine lets the
+        unit wait for as long as it would have taken.
 
         Returns:
             The state, and whether time passes now: each player has ended its orders or has no unit left that may be ordered.
         """
-        orders, duration = state.pending.orders, state.pending.duration
-
-        def chosen(player: jax.Array, source: jax.Array, order: jax.Array) -> tuple[jax.Array, ...]:
-            choices = self.choices(state, player)
-            place = jnp.clip(source, 0, self.num_places - 1)
-            gives = choices.source[place] & (place == source)
-            number = jnp.where(choices.order[place, order], order, WAIT)
-            cell = jnp.where(gives, choices.cell[place], -1)
-            return cell, jnp.asarray(ORDERS)[number], jnp.asarray(_DURATION)[number, state.unit.reshape(-1)[cell]]
-
-        cell, order, cycles = jax.vmap(chosen)(jnp.arange(2), action["source"], action["order"])
+        orders, duration, ended = state.pending.orders, state.pending.duration, []
         for player in range(2):
-            here = np.arange(self.walls.size).reshape(self.walls.shape) == cell[player]
-            planes = zip(order[player], (orders.action, orders.parameter, orders.product), strict=True)
+            place = jnp.clip(action["source"][player], 0, self.num_places - 1)
+            named = np.arange(self.walls.size).reshape(self.walls.shape) == self.cells(state, player)[place]
+            own = is_idle(state) & (state.owner == player) & (duration == 0) & ~state.pending.ended[player]
+            here = named & own & (place == action["source"][player])
+            number = jnp.asarray(_NUMBERING[player])[action["order"][player]]
+            planes = zip(jnp.asarray(ORDERS)[number], (orders.action, orders.parameter, orders.product), strict=True)
             orders = Orders(*(jnp.where(here, value, plane) for value, plane in planes))
-            duration = jnp.where(here, cycles[player], duration)
-        state = state.replace(pending=Pending(orders, duration, state.pending.ended | (cell < 0)))
-        more = jax.vmap(lambda player: jnp.any(self.choices(state, player).source))(jnp.arange(2))
-        return state, ~jnp.any(more)
+            cycles = jnp.asarray(_DURATION)[number, jnp.sum(jnp.where(here, state.unit, 0))]
+            duration = jnp.where(here, jnp.where(number == WAIT, np.int16(self.wait_cycles), cycles), duration)
+            ended.append(state.pending.ended[player] | ~jnp.any(here))
+        state = state.replace(pending=Pending(orders, duration, jnp.stack(ended)))
+        more = [jnp.any(self.choices(state, player).source) for player in range(2)]
+        return state, ~(more[0] | more[1])
 
     def next_action(self, state: RTSState, orders: jax.Array) -> dict[str, jax.Array]:
         """Return both players' next actions, each i32 `[2]`, of those that give every unit its order.
@@ -205,20 +216,17 @@ class ByUnit(NamedTuple):
             state: the state.
             orders: number in `ORDERS` of each cell's order, i32 `[H, W]`. A unit whose order is no longer legal waits.
         """
-
-        def choose(player: jax.Array) -> tuple[jax.Array, jax.Array]:
+        sources, numbers = [], []
+        for player in range(2):
             choices = self.choices(state, player)
-            place = jnp.argmax(choices.source)
-            number = orders.reshape(-1)[choices.cell[place]]
-            more = jnp.any(choices.source)
-            legal = more & choices.order[place, number]
-            return jnp.where(more, place, self.num_places), jnp.where(legal, number, WAIT)
-
-        source, order = jax.vmap(choose)(jnp.arange(2))
-        return {"source": source.astype(jnp.int32), "order": order.astype(jnp.int32)}
+            place, more = jnp.argmax(choices.source), jnp.any(choices.source)
+            number = jnp.asarray(_NUMBERING[player])[orders.reshape(-1)[choices.cell[place]]]
+            sources.append(jnp.where(more, place, self.num_places))
+            numbers.append(jnp.where(more & choices.order[place, number], number, WAIT))
+        return {"source": jnp.stack(sources).astype(jnp.int32), "order": jnp.stack(numbers).astype(jnp.int32)}
 
     def plan(self, act: Callable[[CycleState, Any], tuple[Any, Any]], state: RTSState, memory: Any) -> tuple[Orders, Any]:
-        """Return the orders of a whole cycle, and the memory after it, of players who act step by step.
+        """Return the orders of a whole cycle, and the memory after it, of players who act step by step; others wait 0 cycles.
 
         Args:
             act: `(state, memory) -> (action, memory)`, the actions of both players in a step.

@@ -354,6 +354,17 @@ def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
 
 
+def skip(state: RTSState, max_cycles: jax.Array | int) -> RTSState:
+    """Play all cycles before the one in which the next action of a player's unit is due, none if a unit is idle.
+
+    Nothing happens and nothing can be ordered in them. It stops one cycle before `max_cycles`.
+    """
+    soonest = jnp.min(jnp.where(state.owner >= 0, state.remaining, _LONG)).astype(jnp.int32)
+    cycles = jnp.clip(soonest - 1, 0, jnp.maximum(max_cycles - 1 - state.time, 0))
+    remaining = jnp.maximum(state.remaining - cycles.astype(state.remaining.dtype), 0)
+    return state.replace(remaining=remaining, time=state.time + cycles)
+
+
 def cycle(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     """Give orders to both players' idle units and play one cycle."""
     return advance(issue(state, orders, walls))

@@ -27,11 +27,14 @@ from rljax.envs.microrts.actions import (
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
+from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, PRODUCE, RANGED, RETURN, WORKER
+from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
 
 ACTIONS = ("cells", "gridnet", "units")
 OBSERVATIONS = ("planes", "paper", "entities")
+MAX_WAIT = 100
+"""Largest number of cycles for which an order may let a unit wait."""
 
 
 @struct.dataclass
@@ -51,20 +54,21 @@ class MicroRTS(Game):
     """Two players order workers, bases, barracks and fighters on a grid; who has no units left has lost.
 
     The rules are those of microRTS (Ontanon, 2013) with its unit type table 2, and the same orders give the same next state as in
-    its Java engine. Each step is one cycle: each player gives an order to each of its units that has none under way. Orders take
-    5 to 200 cycles. A player's orders are taken row by row; one that needs a cell or resources of an earlier one is not given.
-    After `max_cycles` the game is a draw.
+    its Java engine. In each step each player gives an order to each of its units that has none under way, and then cycles are
+    played until a unit has none again. Orders take 5 to 200 cycles. A player's orders are taken row by row; one that needs a cell
+    or resources of an earlier one is not given. After `max_cycles` cycles the game is a draw.
 
-    Observation of each player: "planes", f32 `[H, W, 37]` (see `rljax.envs.microrts.observation`); "paper", the first 27 of them,
-    those of Gym-microRTS; or "entities", a list of all units that it sees, with a mask. Actions: "cells", i32 `[H W]`, one of 65
-    orders for each cell, the first of which is to wait a cycle; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for
-    each cell. The mask leaves one action in cells without an idle unit of the player.
+    Both players look from the same side: what the second sees and orders is turned by half. Observation of each player: "planes",
+    f32 `[H, W, 37]` (see `rljax.envs.microrts.observation`); "paper", the first 27 of them, those of Gym-microRTS; or "entities",
+    a list of all units that it sees, with a mask. Actions: "cells", i32 `[H W]`, one of 65 orders for each cell, the first of
+    which is to wait for `wait_cycles`; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for each cell. The mask
+    leaves one action in cells without an idle unit of the player.
 
     With actions = "units" each player orders one unit in a step (see `rljax.envs.microrts.by_unit`): the heads are "source", the
     place of the unit, and "order". The places are the cells, or with "entities" the entities; one more ends the player's orders,
-    so its other units wait. The cycle is played in the step in which neither player has a unit left that could do more than wait;
-    a player without one can only end until then. The mask, bool `[A, A]` for each player, needs auto-regressive heads. A
-    player's own orders of this cycle look like actions under way, and the other's are not seen; discounts count steps.
+    so its other units wait. Time passes in the step after which neither player has a unit left that could do more than wait; a
+    player without one can only end until then. The mask, bool `[A, A]` for each player, needs auto-regressive heads. A player's
+    own orders since time last passed look like actions under way, and the other's are not seen. Discounts count these steps.
 
     The reward is the sum of the components in `info["reward_components"]`, each times its weight: "win" (1, or -1 for a loss),
     "resource" (harvests and returns), "worker", "building" (bases and barracks), "combat" (fighters) and "attack", the numbers of
@@ -77,6 +81,8 @@ class MicroRTS(Game):
         observation: "planes", "paper" or "entities".
         fog: whether players see only cells within the sight of their units.
         max_entities: number of entities E of "entities".
+        wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
+            with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
     """
 
     def __init__(
@@ -86,19 +92,23 @@ class MicroRTS(Game):
         observation: str = "planes",
         fog: bool = False,
         max_entities: int = 64,
+        wait_cycles: int = 1,
     ):
-        check_int("MicroRTS-v0", 1, max_entities=max_entities)
+        check_int("MicroRTS-v0", 1, max_entities=max_entities, wait_cycles=wait_cycles)
         for name, value, allowed in (("actions", actions, ACTIONS), ("observation", observation, OBSERVATIONS)):
             if value not in allowed:
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
         if not isinstance(fog, bool):
             raise ConfigError(f"MicroRTS-v0: fog = {shown(fog)}, expected true or false")
+        if wait_cycles > MAX_WAIT:
+            raise ConfigError(f"MicroRTS-v0: wait_cycles = {wait_cycles}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
-        self.max_entities = min(max_entities, self.walls.size)
-        self.by_unit = ByUnit(self.walls, self.max_entities if observation == "entities" else None, fog)
+        self.max_entities, self.wait_cycles = min(max_entities, self.walls.size), wait_cycles
+        entities = self.max_entities if observation == "entities" else None
+        self.by_unit = ByUnit(self.walls, entities, fog, wait_cycles)
 
     @property
     def name(self) -> str:
@@ -128,18 +138,19 @@ class MicroRTS(Game):
         progress = state.time / jnp.maximum(params.max_cycles, 1)
         paper = self.observation == "paper"
 
-        def see(player: jax.Array) -> Any:
-            planes = feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper)
-            return entity_list(planes, self.max_entities) if self.observation == "entities" else planes
-
-        return jax.vmap(see)(jnp.arange(2))
+        first, second = (
+            feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper) for player in range(2)
+        )
+        planes = jnp.stack([first, turn_planes(second)])
+        return jax.vmap(lambda p: entity_list(p, self.max_entities))(planes) if self.observation == "entities" else planes
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
         if self.actions == "units":
             return self.by_unit.masks(state)
         legal = engine.once(engine.legal_orders(state, self.walls))
-        mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(legal)
-        return player_masks(state, mask, self._heads)
+        mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
+        first, second = player_masks(state, mask, TURNED[self.actions])
+        return jnp.stack([first, turn_mask(second, self.actions)])
 
     def reset_env(self, key: jax.Array, params: RTSParams) -> tuple[Any, RTSState]:
         state = jax.tree.map(jnp.asarray, self.map.start())
@@ -163,24 +174,30 @@ class MicroRTS(Game):
     ) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
         """Take both players' next orders, and play the cycle if they were the last; return what `play` does."""
         state, passes = self.by_unit.give(state, action)
-        after, components, terminated = self.play(state, state.pending.orders, params)
+        after, components, terminated = self.play(state, self.with_waits(state.pending.orders), params)
         state = tree_where(passes, begin_cycle(after), state)
         return state, {name: jnp.where(passes, value, 0.0) for name, value in components.items()}, passes & terminated
 
     def orders(self, state: RTSState, action: jax.Array) -> Orders:
         """Return the orders that both players' actions of a cycle give; with "units" there are several, see `by_unit.plan`."""
         decode = orders_of_cells if self.actions == "cells" else orders_of_gridnet
-        return drop_own_conflicts(state, decode(state, action), engine.legal_orders(state, self.walls))
+        seen = jnp.stack([action[0], turn_actions(action[1], self.actions)])
+        return self.with_waits(drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls)))
+
+    def with_waits(self, orders: Orders) -> Orders:
+        """Return the orders, but units without one wait for `wait_cycles`."""
+        wait = self.wait_cycles if self.wait_cycles > 1 else 0
+        return orders.replace(parameter=jnp.where(orders.action == NONE, jnp.int8(wait), orders.parameter))
 
     def play(self, state: RTSState, orders: Orders, params: RTSParams) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
-        """Play one cycle with given orders, such as those of scripted players.
+        """Play the cycles of a step with given orders, such as those of scripted players.
 
         Returns:
             The next state, the components of the reward f32 `[2]`, and whether the game is over.
         """
         before = engine.is_idle(state)
         ordered = engine.issue(state, orders, self.walls)
-        state = engine.advance(ordered)
+        state = engine.advance(engine.skip(ordered, params.max_cycles))
         winner = engine.winner(state)
         components = {"win": _win(winner), **_begun(ordered, before)}
         return state, components, (winner != engine.NOT_OVER) | (state.time >= params.max_cycles)

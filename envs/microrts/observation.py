@@ -18,6 +18,9 @@ EXTRA_PLANES = 4 + 1 + 1 + 1 + 3
 """Direction of the action under way (one-hot), its remaining cycles / 200, walls, visible cells; then, the same in all cells, own
 and the opponent's resources / 20 and the cycles played as a share of all."""
 
+DIRECTION_PLANES = slice(PAPER_PLANES, PAPER_PLANES + 4)
+"""Those of the direction of the action under way."""
+
 _NO_UNIT = 5 + 5 + 3
 
 NUM_PLANES = PAPER_PLANES + EXTRA_PLANES

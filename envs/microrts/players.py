@@ -13,6 +13,7 @@ from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
 from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.engine import is_idle, merge_orders
 from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.seats import turn_actions
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, HARVEST, HEADS, MOVE, NONE, NUM_TYPES, PRODUCE, RETURN
 
@@ -33,8 +34,8 @@ _NUMBER = _table_of_orders()
 def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> Any:
     """Return orders as the actions of both players, i32 `[2, H * W]`, or `[2, H * W * 7]` for "gridnet".
 
-    An action waits one cycle at a time, however long the order was to wait. For "units" it is the next of the actions that give
-    the orders, those of units one by one, each i32 `[2]`; units whose orders are no longer legal wait.
+    An action waits for the game's `wait_cycles`, however long the order was to wait. For "units" it is the next of the actions
+    that give the orders, those of units one by one, each i32 `[2]`; units whose orders are no longer legal wait.
     """
     if game.actions != "gridnet":
         parameter = jnp.where(orders.action == NONE, 0, orders.parameter).astype(jnp.int32)
@@ -47,8 +48,8 @@ def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> Any:
         directed = [jnp.where(orders.action == kind, orders.parameter, 0) for kind in (MOVE, HARVEST, RETURN, PRODUCE, ATTACK)]
         product = jnp.where(orders.action == PRODUCE, orders.product, 0)
         heads = jnp.stack([orders.action, *directed[:4], product, directed[4]], axis=-1).astype(jnp.int32)
-    own = [jnp.where((is_idle(state) & (state.owner == player))[..., None], heads, 0) for player in range(2)]
-    return jnp.stack(own).reshape(2, -1)
+    own = [jnp.where((is_idle(state) & (state.owner == player))[..., None], heads, 0).reshape(-1) for player in range(2)]
+    return jnp.stack([own[0], turn_actions(own[1], game.actions)])
 
 
 def scripted_player(game: MicroRTS, name: str) -> Callable[[jax.Array, Any, Any, Any], Any]:

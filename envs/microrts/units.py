@@ -27,6 +27,11 @@ OFFSETS = np.array([(row, column) for row in range(-REACH, REACH + 1) for column
 HEADS = (6, 4, 4, 4, 4, NUM_TYPES, SPAN * SPAN)
 """Sizes of the heads of an order: action, directions of move, harvest, return and produce, type produced, target of attack."""
 
+TURNED_DIRECTIONS = np.array([2, 3, 0, 1])
+"""Directions after half a turn."""
+TURNED_HEADS = (np.arange(6), *[TURNED_DIRECTIONS] * 4, np.arange(NUM_TYPES), np.arange(SPAN * SPAN)[::-1])
+"""For each of the `HEADS`: its actions after half a turn."""
+
 #                      Resource Base Barracks Worker Light Heavy Ranged
 COST = np.array(        [1,     10,   5,       1,     2,    3,    2])  # fmt: skip
 HP = np.array(          [1,     10,   4,       1,     4,    8,    1])  # fmt: skip

@@ -257,14 +257,18 @@ class Versus(Wrapper):
         """Play one step of the game, in which the agent's team takes the actions `own`, leaves `[P, ...]`, unless None."""
         act_key, step_key = jax.random.split(key)
         if self.env.num_teams > 1:
-            opponent, mask = seat_player(self.opponent, self.env, params), self.env.action_mask(state.game, params)
-            action, carry = opponent.act(act_key, state.game, state.obs, mask, state.carry)
+            action, carry = self._opponent_action(act_key, state, params)
             if own is not None:
                 action = where_players(jnp.asarray(self.env.teams) == state.team, own, action)
         else:
             action, carry = own, None
         obs, game, reward, over, _ = strong(self.env.step_env(step_key, state.game, action, params))
         return VersusState(game, obs, state.team, state.reward + reward, over | self.env.is_truncated(game, params), carry)
+
+    def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
+        """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""
+        opponent, mask = seat_player(self.opponent, self.env, params), self.env.action_mask(state.game, params)
+        return opponent.act(key, state.game, state.obs, mask, state.carry)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:
         if self.env.all_move or self.env.num_teams == 1:

@@ -6,6 +6,7 @@ axes `[L, S, B]` (learner, slot, game), flattened.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -66,27 +67,32 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
     own_params = of_learners(acting_params, learners)(learners_of(state))
     own_players = player(own_params, state.obs_statistics)
 
-    def decide(kept: Any, obs: Any, mask: Any, noise: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
+    def decide(kept: Any, obs: Any, mask: Any, noise: jax.Array, carry: Any) -> tuple[Any, Any, Any]:
         params, statistics = split_player(kept)
         obs = obs if statistics is None else normalize(statistics, obs)
         outputs, _, carry = policy_and_value(parts.ppo, params, obs, carry)
-        return head.sample(head.distribution(outputs, mask), noise), carry
+        # Outputs that are one array are chosen from before an action is drawn, so that one is drawn instead of three.
+        if isinstance(outputs, jax.Array):
+            return outputs, None, carry
+        return None, head.sample(head.distribution(outputs, mask), noise), carry
 
     def act(obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
         inputs = (obs, mask, noise, carry)
         own = jax.tree.map(lambda x: x.reshape(learners, -1, *x.shape[1:]), inputs)
         chosen = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), of_learners(decide, learners)(own_players, *own))
-        if league is None:
-            return chosen
+        if league is not None:
+            chosen = jax.tree.map(functools.partial(pick, mine, lane), chosen, of_opponents(inputs))
+        outputs, action, carry = chosen
+        return head.sample(head.distribution(outputs, mask), noise) if action is None else action, carry
+
+    def of_opponents(inputs: Any) -> Any:
         grouped = jax.tree.map(lambda x: x.reshape(*groups, *x.shape[1:]), inputs)
-        of_lanes = jax.vmap(jax.vmap(jax.vmap(decide, (0, None, None, None, None))))(league.lanes, *grouped)
+        return jax.vmap(jax.vmap(jax.vmap(decide, (0, None, None, None, None))))(league.lanes, *grouped)
 
-        def pick(own: jax.Array, of_lanes: jax.Array) -> jax.Array:
-            first, second = (of_lanes[:, :, i].reshape(own.shape) for i in range(LANES))
-            where = lambda x: x.reshape(*x.shape, *(1,) * (own.ndim - x.ndim))  # noqa: E731
-            return jnp.where(where(mine), own, jnp.where(where(lane == 1), second, first))
-
-        return jax.tree.map(pick, chosen, of_lanes)
+    def pick(mine: jax.Array, lane: jax.Array, own: jax.Array, of_lanes: jax.Array) -> jax.Array:
+        first, second = (of_lanes[:, :, i].reshape(own.shape) for i in range(LANES))
+        where = lambda x: x.reshape(*x.shape, *(1,) * (own.ndim - x.ndim))  # noqa: E731
+        return jnp.where(where(mine), own, jnp.where(where(lane == 1), second, first))
 
     noise = GameNoise(
         action=head.noise(action_key, (*shape, parts.acting)),

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games
+from rljax.core.environment import tree_where
 from rljax.core.game import Game
 from rljax.core.versus import Player, seat_player
+from rljax.envs.microrts.engine import is_idle
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.run.microrts.games import JavaGames, play_java_games
@@ -58,10 +61,13 @@ def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> 
 
         def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
             if game.actions == "units":
-                orders, (_, carry) = game.by_unit.plan(next_unit, s, (key, carry))
-                return orders, carry
-            action, carry = act(key, s, carry)
-            return game.orders(s, action), carry
+                orders, (_, after) = game.by_unit.plan(next_unit, s, (key, carry))
+                orders = game.with_waits(orders)
+            else:
+                action, after = act(key, s, carry)
+                orders = game.orders(s, action)
+            # The Java engine asks in each cycle, our game only in those in which a unit is idle.
+            return orders, tree_where(jnp.any(is_idle(s)), after, carry)
 
         return jax.vmap(one)(jax.random.split(key, len(states.time)), states, carry)
 

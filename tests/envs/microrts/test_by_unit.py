@@ -40,7 +40,22 @@ from tests.envs.microrts.oracle import GOLDEN, load
 from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, position
 from tests.envs.play import QUICK
 
-MAP, STEPS, END = "basesWorkers8x8", 20, 64
+MAP, STEPS, END, WAIT = "basesWorkers8x8", 20, 64, 3
+
+
+def number_of(*order: int) -> int:
+    """Return the number of an order: action, parameter, and product, -1 if left out."""
+    return int(np.flatnonzero(((*order, -1)[:3] == ORDERS).all(1))[0])
+
+
+def turned(action: int, parameter: int, product: int) -> tuple[int, int, int]:
+    """Return an order after half a turn."""
+    if action in (NONE, ATTACK):
+        return action, 0 if action == NONE else 48 - parameter, product
+    return action, (parameter + 2) % 4, product
+
+
+TURNED = np.array([number_of(*turned(*order)) for order in ORDERS.tolist()])
 
 
 class Cycles(NamedTuple):
@@ -78,7 +93,7 @@ def recorded() -> RTSState:
 
 @functools.cache
 def random_cycles() -> Cycles:
-    env, params = make_env("MicroRTS-v0", actions="units")
+    env, params = make_env("MicroRTS-v0", actions="units", wait_cycles=WAIT)
     space = env.action_space(params)
 
     def cycle(start: RTSState, noise: jax.Array) -> Any:
@@ -109,10 +124,10 @@ def random_cycles() -> Cycles:
 
 def test_a_cycle_unit_by_unit_is_that_of_the_same_orders_given_at_once() -> None:
     played = random_cycles()
-    np.testing.assert_array_equal(played.after.time, played.before.time + 1)
+    assert (played.after.time > played.before.time).all()
     assert played.lasts.sum(1).mean() > 2
     assert not played.early.any()
-    env, params = make_env("MicroRTS-v0")
+    env, params = make_env("MicroRTS-v0", wait_cycles=WAIT)
     last = jax.tree.map(lambda x: x[np.arange(len(x)), played.lasts.sum(1) - 1], (played.state, played.action))
 
     def at_once(before: RTSState, state: CycleState, action: Any) -> Any:
@@ -151,21 +166,24 @@ def test_masks_allow_what_the_engine_allows_after_the_pending_orders() -> None:
             for player in range(2):
                 legal, idle = jax.tree.map(lambda x: x[n], both[player])  # noqa: B023
                 mask, sources, orders_legal = played.mask[n, t, player], [], set()
+                # The second player numbers cells and orders as if the map were turned by half.
+                order_of, place_of = (TURNED, 63 - np.arange(64)) if player else (np.arange(NUM_ORDERS), np.arange(64))
                 for cell in range(64):
                     y, x = divmod(cell, 8)
                     allowed = {0}
                     for number, (action, d, product) in enumerate(ORDERS.tolist()):
                         plane = {MOVE: legal.move, HARVEST: legal.harvest, RETURN: legal.give, ATTACK: legal.attack}.get(action)
                         if plane is not None and plane[d, y, x]:
-                            allowed.add(number)
+                            allowed.add(int(order_of[number]))
                         if action == PRODUCE and legal.produce[d, y, x] and legal.product[product, y, x]:
-                            allowed.add(number)
+                            allowed.add(int(order_of[number]))
                     if idle[y, x] and len(allowed) > 1 and not at.pending.ended[n, player]:
-                        sources.append(cell)
+                        place = int(place_of[cell])
+                        sources.append(place)
                         orders_legal |= allowed
-                        assert set(np.flatnonzero(mask[cell, END + 1 :])) == allowed
+                        assert set(np.flatnonzero(mask[place, END + 1 :])) == allowed
                         checked += 1
-                assert np.flatnonzero(np.diagonal(mask)[: END + 1]).tolist() == [*sources, END]
+                assert np.flatnonzero(np.diagonal(mask)[: END + 1]).tolist() == [*sorted(sources), END]
                 assert set(np.flatnonzero(np.diagonal(mask)[END + 1 :])) == orders_legal | {0}
                 assert np.flatnonzero(mask[END, END + 1 :]).tolist() == [0]
     assert checked > 200
@@ -189,17 +207,16 @@ def small() -> Small:
 
 
 def legal_orders(state: RTSState) -> np.ndarray:
-    """Return which orders each player may give in each cell of the smallest map, bool `[2, 16, 65]`."""
+    """Return which orders each player may give in each cell of the smallest map, not turned, bool `[2, 16, 65]`."""
     mask = np.asarray(small().masks(state))
-    return np.diagonal(mask, axis1=1, axis2=2)[:, :16, None] & mask[:, :16, 17:]
+    first, second = np.diagonal(mask, axis1=1, axis2=2)[:, :16, None] & mask[:, :16, 17:]
+    return np.stack([first, second[::-1, TURNED]])
 
 
-def number_of(*order: int) -> int:
-    """Return the number of an order: action, parameter, and product, -1 if left out."""
-    return int(np.flatnonzero(((*order, -1)[:3] == ORDERS).all(1))[0])
-
-
-def actions(source: tuple[int, int], order: tuple[int, int]) -> dict[str, jax.Array]:
+def actions(cells: tuple[int, int], numbers: tuple[int, int]) -> dict[str, jax.Array]:
+    """Return the actions that order the units in these cells of the smallest map; 16 ends."""
+    source = cells[0], 15 - cells[1] if cells[1] < 16 else cells[1]
+    order = numbers[0], int(TURNED[numbers[1]])
     return {"source": jnp.array(source, jnp.int32), "order": jnp.array(order, jnp.int32)}
 
 
@@ -239,7 +256,8 @@ def test_players_see_their_own_pending_orders_as_actions_under_way(observation: 
 
     look = jax.jit(look, compiler_options=QUICK)
     before, now = np.asarray(look(state)), np.asarray(look(after))
-    places = (1, 0) if observation == "entities" else (9, 3)
+    # The second player sees the map turned by half.
+    places = (1, 2) if observation == "entities" else (9, 12)
     for player, place in enumerate(places):
         assert np.flatnonzero((before[player] != now[player]).any(-1)).tolist() == [place]
     kind, direction, remaining = slice(21, 27), slice(27, 31), 31
@@ -259,13 +277,16 @@ def test_sources_are_the_entities_that_a_player_observes(fog: bool) -> None:
     @functools.partial(jax.jit, compiler_options=QUICK)
     @jax.vmap
     def look(state: RTSState) -> Any:
-        return env.observe(state, params), jax.vmap(lambda p: env.by_unit.choices(state, p))(jnp.arange(2))
+        choices = [env.by_unit.choices(state, player) for player in range(2)]
+        return env.observe(state, params), jax.tree.map(lambda *x: jnp.stack(x), *choices)
 
     obs, choices = jax.tree.map(np.asarray, look(states))
     there = choices.cell < 64
     np.testing.assert_array_equal(there, obs["entity_mask"])
     place = np.round(obs["entities"][..., -2:] * 7).astype(int)
-    np.testing.assert_array_equal(choices.cell[there], (place[..., 0] * 8 + place[..., 1])[there])
+    cell = place[..., 0] * 8 + place[..., 1]
+    cell[:, 1] = 63 - cell[:, 1]
+    np.testing.assert_array_equal(choices.cell[there], cell[there])
     own = obs["entities"][..., 11] == 1
     assert choices.source.any()
     assert not (choices.source & ~own).any()
@@ -278,33 +299,33 @@ def test_a_player_without_idle_units_can_only_end_and_time_passes_when_both_have
     assert np.flatnonzero(legal[1]).tolist() == [16, 17]
     assert np.flatnonzero(legal[0, :17]).tolist() == [0, 2, 16]
     step, times = small().step, []
-    for source in (0, 2):
-        state = step(state, actions((source, 16), (number_of(MOVE, DOWN), 0)))
+    for cell in (0, 2):
+        state = step(state, actions((cell, 16), (number_of(MOVE, DOWN), 0)))
         times.append(int(state.time))
-    assert times == [0, 1]
-    assert np.asarray(state.remaining)[[0, 0, 3], [0, 2, 3]].tolist() == [7, 7, 3]
-    # Nobody has a unit to order: a step is a cycle.
-    for _ in range(3):
+    # The cycles in which nobody can be ordered are skipped.
+    assert times == [0, 4]
+    assert np.asarray(state.remaining)[[0, 0, 3], [0, 2, 3]].tolist() == [4, 4, 0]
+    for time in range(5, 9):
         state = step(state, actions((16, 16), (0, 0)))
-    assert int(state.time) == 4
+        assert int(state.time) == time
     # Player 0 could order both of its units, but it ends; the other has ordered its only one.
-    state = state.replace(remaining=jnp.zeros_like(state.remaining), action=jnp.zeros_like(state.action))
+    assert legal_orders(state)[0].any(1).sum() == 2
     state = step(state, actions((16, 15), (0, number_of(MOVE, UP))))
-    assert int(state.time) == 5
+    assert int(state.time) == 9
     assert int(state.remaining.sum()) == 7
 
 
 def test_illegal_actions_end_or_wait() -> None:
     state = begin_cycle(position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (LIGHT, 0, 0, 2), (LIGHT, 1, 3, 3)))
     up = number_of(MOVE, UP)
-    after, passes = small().give(state, actions((0, 5), (up, up)))
-    assert after.pending.ended.tolist() == [False, True]
-    assert not passes
-    assert int(after.pending.orders.action.sum()) == 0
-    assert np.argwhere(np.asarray(after.pending.duration)).tolist() == [[0, 0]]
-    after, passes = small().give(after, actions((0, 99), (0, 0)))
-    assert after.pending.ended.tolist() == [True, True]
-    assert passes
+    state = small().step(state, actions((0, 5), (up, up)))
+    assert state.pending.ended.tolist() == [False, True]
+    assert np.argwhere(np.asarray(state.pending.duration)).tolist() == [[0, 0]]
+    state = small().step(state, actions((0, 99), (0, 0)))
+    assert int(state.time) == 1
+    assert int(state.action.sum()) == 0
+    # It waits for as long as the move would have taken.
+    assert np.asarray(state.remaining)[0].tolist() == [7, 0, 0, 0]
 
 
 @pytest.mark.slow

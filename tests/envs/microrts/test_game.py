@@ -16,6 +16,7 @@ from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
+from rljax.envs.microrts.seats import TURNED, turn_mask
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -52,6 +53,11 @@ class Played(NamedTuple):
     after: RTSState
 
 
+def upright(mask: jax.Array, actions: str) -> jax.Array:
+    """Return the masks of both players as the first sees the map."""
+    return jnp.stack([mask[0], turn_mask(mask[1], actions)])
+
+
 @functools.cache
 def random_play(actions: str) -> Played:
     """Play random legal actions, half of them other than waiting, on the map 8 x 8."""
@@ -70,7 +76,7 @@ def random_play(actions: str) -> Played:
         obs, after, reward, terminated, info = env.step_env(key, state, action.reshape(2, -1), params)
         start = env.reset_env(key, params)[1]
         return jax.tree.map(functools.partial(jnp.where, terminated), start, after), (
-            state, mask, orders, obs, reward, info["reward_components"], after)  # fmt: skip
+            state, upright(mask, actions), orders, obs, reward, info["reward_components"], after)  # fmt: skip
 
     def game(key: jax.Array) -> Any:
         return jax.lax.scan(step, env.reset_env(key, params)[1], jax.random.split(key, STEPS))[1]
@@ -114,10 +120,11 @@ def test_masks_leave_one_action_where_nothing_can_be_ordered(actions: str, heads
     for player in range(2):
         able = (played.state.owner == player) & (played.state.remaining == 0)
         assert (mask[:, :, player][~able].sum(-1) == len(heads)).all()
-        for start, size in zip(np.cumsum((0, *heads)), heads, strict=False):
-            head = mask[:, :, player, ..., start : start + size]
+        for start, turned in zip(np.cumsum((0, *heads)), TURNED[actions], strict=False):
+            head = mask[:, :, player, ..., start : start + len(turned)]
             assert head.any(-1).all()
-            assert head[~able][:, 0].all()
+            # The first action of the head, as the player sees it.
+            assert head[~able][:, turned[0] if player else 0].all()
 
 
 def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
@@ -131,6 +138,42 @@ def test_the_masks_of_cells_are_the_legal_orders_of_the_engine() -> None:
         if action == PRODUCE:
             expected = expected & np.asarray(legal.product[:, product])
         np.testing.assert_array_equal(mask[..., index], expected)
+
+
+def mirrored(kind: np.ndarray, parameter: np.ndarray) -> np.ndarray:
+    """Return the parameters of orders `[..., H, W]` after half a turn, in plain NumPy, each in the cell where it was."""
+    return np.where(kind == ATTACK, len(OFFSETS) - 1 - parameter, np.where(kind == NONE, parameter, (parameter + 2) % 4))
+
+
+@pytest.mark.parametrize("actions", ["cells", "gridnet"])
+def test_both_players_look_from_the_same_side(actions: str) -> None:
+    """In a position turned by half with the units exchanged, each player sees, may order and orders what the other did."""
+    env, params = make_env("MicroRTS-v0", actions=actions)
+    state = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[::7], random_play(actions).state)
+    turned = {name: x[:, ::-1, ::-1] for name, x in vars(state).items() if x.ndim == 3}
+    turned["owner"] = np.where(turned["owner"] < 0, -1, 1 - turned["owner"]).astype(np.int8)
+    turned["parameter"] = mirrored(turned["action"], turned["parameter"]).astype(np.int8)
+    other = state.replace(**turned, resources=state.resources[:, ::-1])
+    ends = np.cumsum(env._heads * 64)[:-1]
+
+    def seen(state: RTSState, noise: jax.Array) -> tuple[Any, ...]:
+        mask = env.action_mask(state, params)
+        drawn = jnp.split(jnp.where(mask, noise, -1.0), ends, axis=1)
+        action = jnp.stack([jnp.argmax(head, axis=1) for head in drawn], axis=1)
+        return env.observe(state, params), mask, env.orders(state, action)
+
+    see = jax.jit(jax.vmap(seen), compiler_options=QUICK)
+    noise = np.random.default_rng(0).random((len(state.time), 1, sum(env._heads) * 64), np.float32)
+    (obs, mask, orders), (obs_of, mask_of, orders_of) = jax.tree.map(np.asarray, (see(state, noise), see(other, noise)))
+    np.testing.assert_array_equal(obs_of, obs[:, ::-1])
+    np.testing.assert_array_equal(mask_of, mask[:, ::-1])
+    back = jax.tree.map(lambda x: x[:, ::-1, ::-1], orders_of)
+    # Of orders that rule each other out, those of other units are given.
+    both = (orders.action != NONE) & (back.action != NONE)
+    assert both.sum() > 0.8 * (orders.action != NONE).sum() > 0
+    for name in ("action", "product"):
+        np.testing.assert_array_equal(getattr(back, name)[both], getattr(orders, name)[both])
+    np.testing.assert_array_equal(mirrored(back.action, back.parameter)[both], orders.parameter[both])
 
 
 def test_random_choices_are_uniform_over_the_legal_orders() -> None:
@@ -165,8 +208,9 @@ def test_paper_planes_are_those_of_gym_microrts() -> None:
     for player in range(2):
         whose = np.where(after.owner < 0, 0, np.where(after.owner == player, 1, 2))
         layers = [after.hp, after.carried, whose, after.unit + 1, after.action]
-        expected = [np.eye(n)[np.clip(layer, 0, n - 1)] for layer, n in zip(layers, (5, 5, 3, 8, 6), strict=True)]
-        np.testing.assert_array_equal(planes[:, :, player], np.concatenate(expected, axis=-1))
+        one_hot = [np.eye(n)[np.clip(layer, 0, n - 1)] for layer, n in zip(layers, (5, 5, 3, 8, 6), strict=True)]
+        expected = np.concatenate(one_hot, axis=-1)
+        np.testing.assert_array_equal(planes[:, :, player], expected if player == 0 else expected[:, :, ::-1, ::-1])
 
 
 def test_entities_are_the_cells_with_units() -> None:
@@ -190,7 +234,7 @@ def test_fog_hides_what_no_unit_sees() -> None:
             for y in range(8)
         ]
         np.testing.assert_array_equal(visible_cells(state, player), expected)
-        hidden = ~np.array(expected)
+        hidden = ~np.array(expected) if player == 0 else ~np.array(expected)[::-1, ::-1]
         assert hidden.any()
         assert (np.asarray(obs)[player][hidden][:, [0, 5, 10, 13, 21]] == 1).all()
         assert np.asarray(obs)[player, ..., 12].sum() == 0
@@ -258,9 +302,35 @@ def test_the_picture_shows_owners_numbers_and_changes() -> None:
     assert not changed[32:].any()
 
 
+def test_a_step_lasts_until_the_next_unit_is_idle() -> None:
+    """With waits of five cycles and nobody else at work, the state is that of five cycles of the engine."""
+    env, params = make_env("MicroRTS-v0", wait_cycles=5, max_cycles=60)
+    step, key = jax.jit(env.step_env, compiler_options=QUICK), jax.random.key(0)
+    _, state = env.reset_env(key, params)
+    produce = int(np.flatnonzero(([PRODUCE, RIGHT, WORKER] == ORDERS).all(1))[0])
+    row, column = np.argwhere((np.asarray(state.owner) == 0) & (np.asarray(state.unit) == BASE))[0]
+    action = jnp.zeros((2, 64), jnp.int32).at[0, row * 8 + column].set(produce)
+    single = jax.jit(lambda s, o: engine.cycle(s, o, env.walls), compiler_options=QUICK)
+    ends = []
+    for _ in range(12):
+        orders = env.orders(state, action)
+        expected = single(state, orders)
+        for _ in range(4):
+            assert not bool(((expected.owner >= 0) & (expected.remaining == 0)).any())
+            expected = single(expected, jax.tree.map(jnp.zeros_like, orders))
+        _, state, _, terminated, _ = step(key, state, action, params)
+        jax.tree.map(np.testing.assert_array_equal, state, expected)
+        ends.append(bool(terminated))
+    assert ends == [False] * 11 + [True]
+    assert int(state.time) == 60
+    assert ((np.asarray(state.owner) == 0) & (np.asarray(state.unit) == WORKER)).sum() == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"wait_cycles": 0}, "wait_cycles = 0, expected"),
+        ({"wait_cycles": 101}, "wait_cycles = 101, expected"),
         ({"map_name": "basesWorker8x8"}, "unknown map 'basesWorker8x8'.*basesWorkers8x8"),
         ({"actions": "gridnets"}, "actions = 'gridnets'.*gridnet"),
         ({"observation": "plane"}, "observation = 'plane'.*planes"),
