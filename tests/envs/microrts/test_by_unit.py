@@ -397,7 +397,8 @@ def test_training_takes_auto_regressive_heads(algorithm: Any) -> None:
     metrics = jax.jit(rljax.make_train(config), compiler_options=QUICK)(jax.random.key(0)).metrics
     losses = np.asarray(metrics["train/policy_loss"])
     assert np.isfinite(losses).all()
-    assert np.asarray(metrics["train/entropy"])[0] > 1
+    # In most steps of the game nothing can be ordered; in the others the first policy is nearly uniform.
+    assert np.asarray(metrics["train/entropy"])[0] > 0.5
 
 
 def test_independent_heads_are_refused_in_one_line() -> None:
