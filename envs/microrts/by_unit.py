@@ -48,7 +48,7 @@ WAIT = 0
 
 def _durations() -> np.ndarray:
     table = np.ones((NUM_ORDERS, NUM_TYPES), np.int16)
-    fixed = {HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME, MOVE: MOVE_TIME}
+    fixed: dict[int, Any] = {HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME, MOVE: MOVE_TIME}
     for order, (action, _, product) in enumerate(ORDERS.tolist()):
         if action != NONE:
             table[order] = PRODUCE_TIME[product] if action == PRODUCE else fixed[action]

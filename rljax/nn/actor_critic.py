@@ -137,8 +137,8 @@ class ActorCriticHeads(nn.Module):
         value = values(dense["value_head"](inputs["value"]))
         if pointer:
             return PointerNetwork(entities[0].shape[-1], name="pointer")(inputs["policy"], *entities), value
-        outputs = dense["policy_head"](inputs["policy"])
-        return (Pointed(outputs, *entities) if self.pointed else outputs), value
+        policy = dense["policy_head"](inputs["policy"])
+        return (Pointed(policy, *entities) if self.pointed else policy), value
 
 
 class TrunkActorCritic(nn.Module):
