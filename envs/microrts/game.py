@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from flax import struct
 
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import Game
+from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
 from rljax.envs.microrts import engine, picture
 from rljax.envs.microrts.actions import (
@@ -84,6 +85,9 @@ class MicroRTS(Game):
         wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
     """
+
+    best_is_random = True
+    """Both players order at once, so the best policies mix; greedy ones repeat orders that block each other."""
 
     def __init__(
         self,
@@ -201,6 +205,18 @@ class MicroRTS(Game):
         winner = engine.winner(state)
         components = {"win": _win(winner), **_begun(ordered, before)}
         return state, components, (winner != engine.NOT_OVER) | (state.time >= params.max_cycles)
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        # Their module needs this one for its types.
+        from rljax.envs.microrts.bots import BOTS
+        from rljax.envs.microrts.players import scripted_player
+
+        def without_views(name: str) -> ScriptedPlayer:
+            play = scripted_player(self, name)
+            return lambda key, state, _params: play(key, state, None, None)
+
+        return {name: without_views(name) for name in BOTS}
 
     def render(self, state: RTSState, params: RTSParams) -> jax.Array:
         return picture.draw(with_pending(state), self.walls)

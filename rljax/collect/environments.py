@@ -72,12 +72,15 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
 def make_base_game(config: Config) -> tuple[Game, Any]:
     """Return the game of a configuration with its time limit and its own observations, and its parameters.
 
-    Players with configurations of their own can meet in it: each changes what it sees (see `player_view`).
+    Players with configurations of their own can meet in it: each changes what it sees (see `player_view`). An agent of one
+    player that was trained against a fixed one (`Versus`) is a player of that game.
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
     game, env_params = resolve_env(config.env, config.env_params)
+    if not config.of_games and isinstance(game, Versus) and game.team_size == 1:
+        game = game.env
     if not isinstance(game, Game):
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     check_contract(game, env_params)

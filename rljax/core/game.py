@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 
 from rljax.core.environment import Environment
 from rljax.core.spaces import as_space, head_sizes
+
+ScriptedPlayer = Callable[[jax.Array, Any, Any], Any]
+"""Player that follows rules: `(key, state, params) -> action [P, ...]`, what it would do at each seat. It sees the state."""
 
 
 class Game(Environment):
@@ -118,6 +122,11 @@ class Game(Environment):
         the beginning (cards that are dealt then and turned over later).
         """
         raise NotImplementedError(f"{self.name} does not enumerate its initial states")
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        """Players that follow rules, by name; by default there are none. A league may play against them."""
+        return {}
 
     def observe(self, state: Any, params: Any) -> Any:
         """Return the players' observations of a state, `[P, ...]`."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.game import Game
+from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, as_space
 from rljax.core.wrappers import (
     PRIVILEGED,
@@ -62,6 +62,13 @@ class WrappedGame(Wrapper, Game):
     def turn_gap(self) -> int:
         gap: int = self.env.turn_gap
         return gap
+
+    @property
+    def scripted(self) -> dict[str, ScriptedPlayer]:
+        def inside(play: ScriptedPlayer) -> ScriptedPlayer:
+            return lambda key, state, params: play(key, self.inner(state), params)
+
+        return {name: inside(play) for name, play in self.env.scripted.items()}
 
     def to_move(self, state: Any) -> jax.Array:
         moves: jax.Array = self.env.to_move(self.inner(state))

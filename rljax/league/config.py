@@ -205,6 +205,10 @@ class LeagueConfig(GameConfig):
     exploiter_head_weights: tuple[float, ...] | None = leaf(
         default=None, doc="weight of each value head's advantages for exploiters; none: head_weights, as for main agents"
     )
+    scripted: tuple[str, ...] = static(
+        default=(),
+        doc="scripted players of the game, each of which takes one of a main agent's num_slots from the pool; names may repeat",
+    )
     branch_gain: float = leaf(default=0.05, doc="smallest rise of an exploiter's win rate that counts as progress", ge=0, le=1)
 
     def __post_init__(self) -> None:
@@ -212,6 +216,10 @@ class LeagueConfig(GameConfig):
         if self.league_rules == "alphastar" and self.snapshot_timeout < self.snapshot_every:
             raise ConfigError(
                 f"snapshot_timeout = {self.snapshot_timeout}: expected at least snapshot_every = {self.snapshot_every}"
+            )
+        if len(self.scripted) >= self.num_slots:
+            raise ConfigError(
+                f"scripted = {list(self.scripted)}: each takes one of num_slots = {self.num_slots}, expected fewer names"
             )
         given = self.exploiter_head_weights
         if given is not None and (not self.value_heads or len(given) != len(self.value_heads)):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.algos.common.game_policy import build_game_policy
 from rljax.algos.common.optimizer import adam
@@ -20,17 +21,17 @@ from rljax.collect.normalizers import init_reward_statistics, init_statistics
 from rljax.collect.rollout import initial_environments, reset_carry
 from rljax.core.contract import BELIEF
 from rljax.core.environment import tree_where
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
 from rljax.core.game_wrappers import GROUP, OBS
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import copy_of_params, per_environment, statistics
 from rljax.core.wrappers import split_privileged
-from rljax.league.config import GameConfig
+from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
 from rljax.league.league import League
-from rljax.league.rules import Rules
+from rljax.league.rules import MAIN, Rules
 
 FINAL_OBSERVATION = "final_observation"
 
@@ -51,6 +52,18 @@ class GameParts(NamedTuple):
     @property
     def learners(self) -> int:
         return len(self.rules.roles)
+
+    @property
+    def scripted(self) -> np.ndarray:
+        """Number of the scripted opponent in the configuration's list of each game, -1 against others, i32 `[E]`."""
+        config = self.config
+        names = config.scripted if isinstance(config, LeagueConfig) else ()
+        slots = config.num_slots if config.has_pool else 1
+        numbers = np.full((self.learners, slots, config.num_envs // (self.learners * slots)), -1, np.int32)
+        mains = [learner for learner, role in enumerate(self.rules.roles) if role == MAIN]
+        for number in range(len(names)):
+            numbers[mains, slots - 1 - number] = number
+        return numbers.reshape(-1)
 
     @property
     def acting(self) -> int:
@@ -165,6 +178,10 @@ def _check_parts(parts: GameParts) -> None:
         raise ConfigError(
             f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'"
         )
+    for name in config.scripted if isinstance(config, LeagueConfig) else ():
+        if name not in game.scripted:
+            known = did_you_mean(name, game.scripted) if game.scripted else f"{game.name} has none"
+            raise ConfigError(f"scripted: no scripted player {name!r}: {known}")
     streams = config.num_envs // parts.learners * parts.acting
     if parts.whole_streams and streams % config.num_minibatches:
         raise ConfigError(

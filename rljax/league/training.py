@@ -7,10 +7,12 @@ axes `[L, S, B]` (learner, slot, game), flattened.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.algos.common.game_policy import game_act
 from rljax.algos.common.optimizer import adam, annealed
@@ -25,6 +27,7 @@ from rljax.collect.rollout import environment_noise, episode_means, episode_tota
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import action_heads
+from rljax.core.versus import where_players
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
@@ -111,11 +114,32 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         only_mine=league is None,
         carry=state.carry,
         keep=parts.ppo.keep,
+        scripted=scripted_actions(parts) if (parts.scripted >= 0).any() else None,
     )
     if league is not None:
+        # Scripted players have no place in the pool, so no record of results.
+        ended = steps.done & ~jnp.asarray(parts.scripted >= 0)
         result = _result(parts, steps).reshape(-1, *groups)
-        league = league.record(parts.rules, result, steps.done.reshape(-1, *groups), steps.lane.reshape(-1, *groups))
+        league = league.record(parts.rules, result, ended.reshape(-1, *groups), steps.lane.reshape(-1, *groups))
     return state.replace(env_state=playing, obs=obs, carry=carry, league=league, key=key), steps
+
+
+def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, Any], Any]:
+    """Return the function by which `game_rollout` lets scripted players act in the games that are against them."""
+    game, params, scripted = parts.game, parts.game_params, parts.scripted
+
+    def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any) -> Any:
+        for number, name in enumerate(parts.config.scripted):
+            (games,) = np.nonzero(scripted == number)
+            play = game.scripted[name]
+            of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, action))
+            chosen = jax.vmap(lambda key, state, own, action, play=play: where_players(own, action, play(key, state, params)))(
+                *of_games
+            )
+            action = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), action, chosen)
+        return action
+
+    return replaced
 
 
 def _team_returns(parts: GameParts, steps: GameSteps) -> jax.Array:
@@ -173,6 +197,15 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
     )
     metrics = {name: x[0] for name, x in stacked.items()} | {"train/learning_rate": rate}
     return state.replace(key=key, iteration=state.iteration + 1, **after._asdict()), metrics
+
+
+def scripted_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
+    """Return the share of games won against scripted players, a draw as half; NaN where none ended."""
+    there = parts.scripted >= 0
+    if not there.any():
+        return {}
+    result, ended = _result(parts, steps), steps.done & there
+    return {"league/win_rate_scripted": jnp.mean(0.5 + 0.5 * jnp.sign(result), where=ended)}
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:
@@ -277,6 +310,7 @@ def make_games(config: GameConfig) -> Agent:
         state, steps = game_collect(parts, state)
         state, metrics = game_update(parts, state, steps)
         metrics = game_metrics(parts, steps) | metrics
+        metrics |= scripted_metrics(parts, steps)
         state, of_league = league_step(parts, state)
         return state, metrics | of_league | _exploitability_metrics(parts, state)
 

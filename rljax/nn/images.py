@@ -20,6 +20,24 @@ from rljax.core.errors import ConfigError
 from rljax.nn.initializers import Initializer
 from rljax.nn.layers import ACTIVATIONS, normalized, together
 
+BLOCK_BYTES = 1 << 19
+"""Most memory that the patches of a block of images take: about what a core's cache holds."""
+
+
+def in_blocks(function: Callable[[jax.Array], jax.Array], x: jax.Array, size: int) -> jax.Array:
+    """Return `function(x)`, on CPUs computed for `size` rows of `x` at a time, also in the gradient.
+
+    What a block needs in between stays in the cache of a core, instead of being written to memory and read again.
+    """
+    blocks = x.shape[0] // size
+    if jax.default_backend() != "cpu" or blocks < 2:
+        return function(x)
+    whole = x[: blocks * size].reshape(blocks, size, *x.shape[1:])
+    # The gradient computes the blocks again, so that nothing of them is kept.
+    result = jax.lax.map(jax.checkpoint(function), whole)
+    result = result.reshape(blocks * size, *result.shape[2:])
+    return result if blocks * size == x.shape[0] else jnp.concatenate([result, function(x[blocks * size :])])
+
 
 class Convolution(nn.Module):
     """Square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
@@ -50,10 +68,15 @@ class Convolution(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
         rows, columns = (side - width + 1 for side in x.shape[1:3])
-        # Slices, because lax.conv_general_dilated_patches is a convolution itself.
-        offsets = itertools.product(range(width), range(width))
-        patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
-        return patches @ kernel.reshape(-1, self.features) + bias
+
+        def convolved(x: jax.Array) -> jax.Array:
+            # Slices, because lax.conv_general_dilated_patches is a convolution itself.
+            offsets = itertools.product(range(width), range(width))
+            patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
+            return patches @ kernel.reshape(-1, self.features) + bias
+
+        size = (rows // stride + 1) * (columns // stride + 1) * kernel[..., 0].size * x.dtype.itemsize
+        return in_blocks(convolved, x, max(BLOCK_BYTES // size, 1))
 
 
 class ImageEncoder(nn.Module):

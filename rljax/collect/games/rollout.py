@@ -141,6 +141,7 @@ def game_rollout(
     only_mine: bool,
     carry: Any = None,
     keep: tuple[str, ...] = (),
+    scripted: Callable[[Any, jax.Array, jax.Array, jax.Array], Any] | None = None,
 ) -> tuple[Playing, Any, Any, GameSteps]:
     """Step E games T times.
 
@@ -156,6 +157,8 @@ def game_rollout(
         carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when
             it moves.
         keep: entries of `info` that `GameSteps.extras` shall hold.
+        scripted: `(states [E, ...], keys [E], own bool [E, P], action [E, P, ...]) -> action` replaces the actions of players who
+            are not the learner's by those of scripted players; None: without them.
 
     Returns:
         `(playing, obs, carry, steps)`.
@@ -167,10 +170,12 @@ def game_rollout(
         view, mask, player, moves = acting_view(game, now.game, obs, params)
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
         action, after = act(view, mask, mine, now.lane, noise_t.action, of_acting(game, carry, moves))
-        joint = action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1)
+        joint = to_env(action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1))
+        if scripted is not None:
+            joint = scripted(now.game, noise_t.env.step_key, teams == now.team[:, None], joint)
         next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
-        )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, to_env(joint))
+        )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, joint)
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
         happened = GameSteps(

@@ -22,7 +22,8 @@ from rljax.core.chance import is_random
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
-from rljax.core.versus import Player, random_player
+from rljax.core.versus import Player, Versus, random_player
+from rljax.envs import resolve_env
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
@@ -132,9 +133,11 @@ def game_of(config: Config) -> tuple[Game, Any]:
     Raises:
         ConfigError: its environment is not a game.
     """
-    if not config.of_games:
+    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
+    if env is not None and not isinstance(env, Versus):
         raise ConfigError(
-            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero"
+            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, "
+            "or one against a fixed player of a game"
         )
     return make_base_game(config)
 

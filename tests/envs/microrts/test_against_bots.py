@@ -73,8 +73,9 @@ def test_opponents_are_named() -> None:
 @pytest.mark.slow
 def test_a_policy_for_cells_learns_to_gather() -> None:
     """Against passive players, the shaped reward of a short training rises well above that of the first policy."""
-    config = rljax.load_config("microrts_8x8_ppo", eval_every=None, total_timesteps=30 * 1024, num_envs=8)
-    config = config.replace(env_params={**config.env_params, "opponents": ["passive"], "max_cycles": 256})
+    config = rljax.load_config("microrts_8x8_ppo", eval_every=None, total_timesteps=30 * 1024, num_envs=16)
+    shaped = {"resource_weight": 1.0, "worker_weight": 1.0, "combat_weight": 4.0}
+    config = config.replace(env_params={**config.env_params, **shaped, "opponents": ["passive"], "max_cycles": 1280})
     metrics = jax.jit(rljax.make_train(config))(jax.random.key(0)).metrics
     returns = np.asarray(metrics["episode/return"])
     returns = returns[np.isfinite(returns)]

@@ -1,0 +1,88 @@
+"""Scripted players as opponents of a league's main agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.errors import ConfigError
+from rljax.core.game import ScriptedPlayer
+from rljax.envs import NumberDuel, TicTacToe
+from rljax.league.training import game_collect, game_init, game_parts, scripted_metrics
+
+SIZE: dict[str, Any] = {
+    "num_envs": 32, "num_steps": 8, "num_slots": 4, "pool_size": 4, "num_minibatches": 2, "total_timesteps": 1024,
+    "main_exploiters": 1, "league_exploiters": 0, "network": {"hidden": [8]},
+}  # fmt: skip
+
+
+class Stubborn(NumberDuel):
+    """Number Duel with players who always name the same number."""
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        return {f"always {n}": lambda _key, _state, _params, n=n: jnp.full(2, n, jnp.int32) for n in range(3)}
+
+
+class FirstCell(TicTacToe):
+    """Tic-tac-toe with a player who takes the first free cell."""
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        def play(_key: jax.Array, state: Any, params: Any) -> jax.Array:
+            return jnp.argmax(self.action_mask(state, params), axis=-1).astype(jnp.int32)
+
+        return {"first": play}
+
+
+def test_scripted_players_act_in_their_games_only() -> None:
+    """Numbers named so far, which players see, show who has played: only the opponents in a main agent's last two slots."""
+    parts = game_parts(rljax.LeagueConfig(env=Stubborn(), scripted=("always 2", "always 0"), **SIZE))
+    expected = np.full((2, 4, 4), -1)
+    expected[0, 3], expected[0, 2] = 0, 1
+    np.testing.assert_array_equal(parts.scripted, expected.reshape(-1))
+    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    history = np.asarray(state.env_state.game.history)[:, :, :3]  # the games are three rounds into their second
+    team = np.asarray(steps.team[-1])
+    for game, number in enumerate(parts.scripted):
+        if number >= 0:
+            assert set(history[game, 1 - team[game]].tolist()) == {(2, 0)[number]}
+    free = parts.scripted < 0
+    others = history[np.flatnonzero(free), 1 - team[free]]
+    assert len(set(others.reshape(-1).tolist())) == 5
+    assert np.asarray(steps.mine).sum() == steps.mine.size / 2
+
+
+def test_results_against_scripted_players_are_not_in_the_record() -> None:
+    parts = game_parts(
+        rljax.LeagueConfig(env=FirstCell(), scripted=("first",) * 3, **(SIZE | {"num_steps": 20, "main_exploiters": 0}))
+    )
+    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    done = np.asarray(steps.done).reshape(20, 4, 8)
+    assert done[:, 1:].any()
+    # Games of the first slot are against the current player or the pool, and only those that began against it are counted.
+    assert 0 < float(state.league.payoff.record.games[0].sum()) <= done[:, 0].sum()
+    share = float(scripted_metrics(parts, steps)["league/win_rate_scripted"])
+    team, returns = np.asarray(steps.team), np.asarray(steps.returns)
+    own = np.take_along_axis(returns, team[..., None], -1)[..., 0].reshape(20, 4, 8)[:, 1:][done[:, 1:]]
+    assert share == pytest.approx((0.5 + 0.5 * np.sign(own)).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "words"),
+    [
+        (Stubborn(), {"scripted": ("always 1",) * 4}, r"scripted = .*: each takes one of num_slots = 4"),
+        (Stubborn(), {"scripted": ("always 7",)}, "no scripted player 'always 7': did you mean 'always"),
+        ("NumberDuel-v0", {"scripted": ("rush",)}, "no scripted player 'rush': NumberDuel-v0 has none"),
+    ],
+)
+def test_unknown_or_too_many_names_are_refused_in_one_line(env: Any, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        rljax.make_agent(rljax.LeagueConfig(env=env, **SIZE, **changes))
+    assert "\n" not in str(caught.value)
