@@ -79,6 +79,12 @@ def gridnet_mask(state: RTSState, legal: LegalOrders) -> jax.Array:
     return jnp.concatenate([types, *filled])
 
 
+def read_heads(cells: int) -> tuple[tuple[int, tuple[int, ...]] | None, ...]:
+    """Return with which types of orders the heads of "gridnet" are read, as `MultiDiscrete` takes it, 7 for each cell."""
+    kinds = (MOVE, HARVEST, RETURN, PRODUCE, PRODUCE, ATTACK)
+    return tuple(entry for cell in range(cells) for entry in (None, *((len(HEADS) * cell, (kind,)) for kind in kinds)))
+
+
 def _first_if_none(state: RTSState, planes: jax.Array, turned: np.ndarray) -> jax.Array:
     none, second = ~jnp.any(planes, axis=0), state.owner == 1
     planes = planes.at[0].set(planes[0] | none & ~second)

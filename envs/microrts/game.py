@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
 from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
@@ -22,14 +23,16 @@ from rljax.envs.microrts.actions import (
     orders_of_cells,
     orders_of_gridnet,
     player_masks,
+    read_heads,
 )
+from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
 from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
 
-ACTIONS = ("cells", "gridnet")
+ACTIONS = ("cells", "gridnet", "units")
 OBSERVATIONS = ("planes", "paper", "entities")
 MAX_WAIT = 100
 """Largest number of cycles for which an order may let a unit wait."""
@@ -62,6 +65,12 @@ class MicroRTS(Game):
     which is to wait for `wait_cycles`; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for each cell. The mask
     leaves one action in cells without an idle unit of the player.
 
+    With actions = "units" each player orders one unit in a step (see `rljax.envs.microrts.by_unit`): the heads are "source", the
+    place of the unit, and "order". The places are the cells, or with "entities" the entities; one more ends the player's orders,
+    so its other units wait. Time passes in the step after which neither player has a unit left that could do more than wait; a
+    player without one can only end until then. The mask, bool `[A, A]` for each player, needs auto-regressive heads. A player's
+    own orders since time last passed look like actions under way, and the other's are not seen. Discounts count these steps.
+
     The reward is the sum of the components in `info["reward_components"]`, each times its weight: "win" (1, or -1 for a loss),
     "resource" (harvests and returns), "worker", "building" (bases and barracks), "combat" (fighters) and "attack", the numbers of
     orders of these kinds that were begun in the step. By default only "win" counts. Gym-microRTS has the weights 10, 1, 1, 0.2, 4
@@ -69,7 +78,7 @@ class MicroRTS(Game):
 
     Args:
         map_name: a name in `rljax.envs.microrts.maps.MAPS`.
-        actions: "cells" or "gridnet".
+        actions: "cells", "gridnet" or "units".
         observation: "planes", "paper" or "entities".
         fog: whether players see only cells within the sight of their units.
         max_entities: number of entities E of "entities".
@@ -102,6 +111,8 @@ class MicroRTS(Game):
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
         self.max_entities, self.wait_cycles = min(max_entities, self.walls.size), wait_cycles
+        entities = self.max_entities if observation == "entities" else None
+        self.by_unit = ByUnit(self.walls, entities, fog, wait_cycles)
 
     @property
     def name(self) -> str:
@@ -117,8 +128,11 @@ class MicroRTS(Game):
             return Dict({"entities": entities, "entity_mask": Box(0, 1, (self.max_entities,), jnp.bool_)})
         return Box(0.0, 1.0, (*self.map.shape, PAPER_PLANES if self.observation == "paper" else NUM_PLANES))
 
-    def action_space(self, params: RTSParams) -> MultiDiscrete:
-        return MultiDiscrete(self._heads * self.walls.size)
+    def action_space(self, params: RTSParams) -> MultiDiscrete | Dict:
+        if self.actions == "units":
+            return self.by_unit.space
+        cells = self.walls.size
+        return MultiDiscrete(self._heads * cells, only_if=read_heads(cells) if self.actions == "gridnet" else None)
 
     @property
     def _heads(self) -> tuple[int, ...]:
@@ -128,11 +142,15 @@ class MicroRTS(Game):
         progress = state.time / jnp.maximum(params.max_cycles, 1)
         paper = self.observation == "paper"
 
-        first, second = (feature_planes(state, player, self.walls, self.fog, progress, paper) for player in range(2))
+        first, second = (
+            feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper) for player in range(2)
+        )
         planes = jnp.stack([first, turn_planes(second)])
         return jax.vmap(lambda p: entity_list(p, self.max_entities))(planes) if self.observation == "entities" else planes
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
+        if self.actions == "units":
+            return self.by_unit.masks(state)
         legal = engine.once(engine.legal_orders(state, self.walls))
         mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
         first, second = player_masks(state, mask, TURNED[self.actions])
@@ -140,21 +158,38 @@ class MicroRTS(Game):
 
     def reset_env(self, key: jax.Array, params: RTSParams) -> tuple[Any, RTSState]:
         state = jax.tree.map(jnp.asarray, self.map.start())
+        if self.actions == "units":
+            state = begin_cycle(state)
         return self.observe(state, params), state
 
     def step_env(
-        self, key: jax.Array, state: RTSState, action: jax.Array, params: RTSParams
+        self, key: jax.Array, state: RTSState, action: Any, params: RTSParams
     ) -> tuple[Any, RTSState, jax.Array, jax.Array, dict[str, Any]]:
-        state, components, terminated = self.play(state, self.orders(state, action), params)
+        if isinstance(state, CycleState):
+            state, components, terminated = self._play_by_unit(state, action, params)
+        else:
+            state, components, terminated = self.play(state, self.orders(state, action), params)
         weights = {name: getattr(params, f"{name}_weight") for name in components}
         reward = sum(weights[name] * value for name, value in components.items())
         return self.observe(state, params), state, reward, terminated, {"reward_components": components}
 
+    def _play_by_unit(
+        self, state: CycleState, action: dict[str, jax.Array], params: RTSParams
+    ) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
+        """Take both players' next orders, and play the cycle if they were the last; return what `play` does."""
+        state, passes = self.by_unit.give(state, action)
+        after, components, terminated = self.play(state, self.with_waits(state.pending.orders), params)
+        state = tree_where(passes, begin_cycle(after), state)
+        return state, {name: jnp.where(passes, value, 0.0) for name, value in components.items()}, passes & terminated
+
     def orders(self, state: RTSState, action: jax.Array) -> Orders:
-        """Return the orders that both players' actions give."""
+        """Return the orders that both players' actions of a cycle give; with "units" there are several, see `by_unit.plan`."""
         decode = orders_of_cells if self.actions == "cells" else orders_of_gridnet
         seen = jnp.stack([action[0], turn_actions(action[1], self.actions)])
-        orders = drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls))
+        return self.with_waits(drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls)))
+
+    def with_waits(self, orders: Orders) -> Orders:
+        """Return the orders, but units without one wait for `wait_cycles`."""
         wait = self.wait_cycles if self.wait_cycles > 1 else 0
         return orders.replace(parameter=jnp.where(orders.action == NONE, jnp.int8(wait), orders.parameter))
 
@@ -184,7 +219,7 @@ class MicroRTS(Game):
         return {name: without_views(name) for name in BOTS}
 
     def render(self, state: RTSState, params: RTSParams) -> jax.Array:
-        return picture.draw(state, self.walls)
+        return picture.draw(with_pending(state), self.walls)
 
 
 def _win(winner: jax.Array) -> jax.Array:

@@ -31,16 +31,19 @@ def _table_of_orders() -> np.ndarray:
 _NUMBER = _table_of_orders()
 
 
-def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> jax.Array:
+def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> Any:
     """Return orders as the actions of both players, i32 `[2, H * W]`, or `[2, H * W * 7]` for "gridnet".
 
-    An action waits for the game's `wait_cycles`, however long the order was to wait.
+    An action waits for the game's `wait_cycles`, however long the order was to wait. For "units" it is the next of the actions
+    that give the orders, those of units one by one, each i32 `[2]`; units whose orders are no longer legal wait.
     """
-    waits = orders.action == NONE
-    if game.actions == "cells":
-        parameter = jnp.where(waits, 0, orders.parameter).astype(jnp.int32)
+    if game.actions != "gridnet":
+        parameter = jnp.where(orders.action == NONE, 0, orders.parameter).astype(jnp.int32)
         product = jnp.where(orders.action == PRODUCE, orders.product, -1) + 1
-        heads = jnp.asarray(_NUMBER)[orders.action.astype(jnp.int32), parameter, product.astype(jnp.int32)][..., None]
+        numbers = jnp.asarray(_NUMBER)[orders.action.astype(jnp.int32), parameter, product.astype(jnp.int32)]
+        if game.actions == "units":
+            return game.by_unit.next_action(state, numbers)
+        heads = numbers[..., None]
     else:
         directed = [jnp.where(orders.action == kind, orders.parameter, 0) for kind in (MOVE, HARVEST, RETURN, PRODUCE, ATTACK)]
         product = jnp.where(orders.action == PRODUCE, orders.product, 0)
@@ -49,15 +52,17 @@ def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> jax.Array:
     return jnp.stack([own[0], turn_actions(own[1], game.actions)])
 
 
-def scripted_player(game: MicroRTS, name: str) -> Callable[[jax.Array, Any, Any, Any], jax.Array]:
+def scripted_player(game: MicroRTS, name: str) -> Callable[[jax.Array, Any, Any, Any], Any]:
     """Return a scripted player as a player of the game; it acts for both seats.
+
+    Where units are ordered one by one it decides anew in each step of a cycle: a random player draws anew for those left.
 
     Raises:
         ConfigError: there is none of this name; the closest match is named.
     """
     bot = find_bot(name)
 
-    def play(key: jax.Array, state: RTSState, _obs: Any, _mask: Any) -> jax.Array:
+    def play(key: jax.Array, state: RTSState, _obs: Any, _mask: Any) -> Any:
         keys = jax.random.split(key)
         both = [bot(keys[player], state, player, game.walls) for player in range(2)]
         return actions_of(game, state, merge_orders(state, *both))

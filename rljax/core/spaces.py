@@ -46,15 +46,36 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Space of several independent integers, the k-th in `0 .. nvec[k] - 1`; an element is i32 `[len(nvec)]`."""
+    """Space of several independent integers, the k-th in `0 .. nvec[k] - 1`; an element is i32 `[len(nvec)]`.
+
+    Attributes:
+        nvec: number of actions of each head.
+        only_if: None, or for each head None or `(j, actions)`: the environment reads the head only if head j, which it always
+            reads, takes one of these actions. Policies of independent heads then leave unread heads out of the probability of an
+            action.
+    """
 
     nvec: tuple[int, ...]
     dtype: Any = jnp.int32
+    only_if: tuple[tuple[int, tuple[int, ...]] | None, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nvec", tuple(int(n) for n in self.nvec))
         if not self.nvec or min(self.nvec) < 1:
             raise ValueError(f"MultiDiscrete(nvec={self.nvec}): at least one head, each of at least 1 action")
+        if self.only_if is not None and len(self.only_if) != len(self.nvec):
+            raise ValueError(
+                f"MultiDiscrete: only_if has {len(self.only_if)} entries, expected one for each of {len(self.nvec)} heads"
+            )
+        for head, condition in enumerate(self.only_if or ()):
+            if condition is not None and not self._allows(*condition):
+                expected = "the number of a head that is always read, and some of its actions"
+                raise ValueError(f"MultiDiscrete: only_if[{head}] = {condition}, expected {expected}")
+
+    def _allows(self, head: int, actions: Sequence[int]) -> bool:
+        """Return whether this is a head that is always read, and these are some of its actions."""
+        always = self.only_if is not None and 0 <= head < len(self.nvec) and self.only_if[head] is None
+        return always and len(actions) > 0 and all(0 <= action < self.nvec[head] for action in actions)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, head_sizes
 from rljax.nn.layers import sigmoid
+from rljax.nn.read_heads import ReadHeads
 from rljax.nn.rssm import draw_index, unimix_logits
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -83,7 +84,7 @@ def action_head(space: Any, log_std: str = "parameter") -> ActionHead:
     if not isinstance(space, (MultiDiscrete, Dict)):
         raise ConfigError(f"action space {space}: expected Discrete, MultiDiscrete, a Dict of Discrete, or Box")
     nvec, to_env = several_heads(space)
-    return _multi_categorical_head(nvec)._replace(to_env=to_env)
+    return _multi_categorical_head(nvec, getattr(space, "only_if", None))._replace(to_env=to_env)
 
 
 def several_heads(space: Any) -> tuple[tuple[int, ...], Callable[[jax.Array], Any]]:
@@ -138,7 +139,7 @@ def _gumbel_max(distribution: Any, noise: jax.Array) -> jax.Array:
     return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
 
-def _multi_categorical_head(nvec: tuple[int, ...]) -> ActionHead:
+def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
     import distrax
 
     heads, widest, total = len(nvec), max(nvec), sum(nvec)
@@ -149,8 +150,8 @@ def _multi_categorical_head(nvec: tuple[int, ...]) -> ActionHead:
 
     def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
         legal = jnp.asarray(exists) if mask is None else mask[..., place]
-        logits = mask_logits(outputs[..., place], legal, exists)
-        return distrax.Independent(distrax.Categorical(logits=logits), reinterpreted_batch_ndims=1)
+        each = distrax.Categorical(logits=mask_logits(outputs[..., place], legal, exists))
+        return distrax.Independent(each, reinterpreted_batch_ndims=1) if only_if is None else ReadHeads(each, only_if)
 
     return ActionHead(
         num_outputs=total,

@@ -17,6 +17,7 @@ from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.layers import FiLM, dense_layers, hidden_layers, layer_norm, perceptron, values
 from rljax.nn.observations import ravel_observation, split_goal
+from rljax.nn.pointed import Pointed
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
 from rljax.nn.spec import read_network
 
@@ -108,7 +109,8 @@ class Stem(nn.Module):
 
 
 class ActorCriticHeads(nn.Module):
-    """Policy head and value head on the features of a trunk: `(y [..., D], ...) -> (outputs, value)`."""
+    """Policy head and value head on the features of a trunk: `(y [..., D], ...) -> (outputs, value)`; with `pointed`, the outputs
+    are `Pointed`."""
 
     num_outputs: int
     num_values: int
@@ -116,10 +118,11 @@ class ActorCriticHeads(nn.Module):
     activation: str
     policy_gain: float
     layer_norm: bool
+    pointed: bool = False
 
     @nn.compact
-    def __call__(self, y: jax.Array, entities: Any, privileged: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        pointer = entities is not None
+    def __call__(self, y: jax.Array, entities: Any, privileged: jax.Array | None) -> tuple[Any, jax.Array]:
+        pointer = entities is not None and not self.pointed
         inputs = {"policy": y, "value": y if privileged is None else jnp.concatenate([y, privileged], axis=-1)}
         layers: dict[str, tuple[tuple[int, int], float]] = {}
         for name, (outputs, gain) in {"policy": (self.num_outputs, self.policy_gain), "value": (self.num_values, 1.0)}.items():
@@ -134,7 +137,8 @@ class ActorCriticHeads(nn.Module):
         value = values(dense["value_head"](inputs["value"]))
         if pointer:
             return PointerNetwork(entities[0].shape[-1], name="pointer")(inputs["policy"], *entities), value
-        return dense["policy_head"](inputs["policy"]), value
+        policy = dense["policy_head"](inputs["policy"])
+        return (Pointed(policy, *entities) if self.pointed else policy), value
 
 
 class TrunkActorCritic(nn.Module):
@@ -154,6 +158,8 @@ class TrunkActorCritic(nn.Module):
         pointer: whether the actions are the entities; a pointer network then replaces the policy's last layer.
         policy_gain: gain of the policy's last layer.
         layer_norm: normalise before each activation (Ba et al., 2016).
+        pointed: with a pointer, only the first of several heads points: the policy's output is `Pointed`, and `num_outputs` the
+            length of its context.
     """
 
     num_outputs: int
@@ -167,11 +173,18 @@ class TrunkActorCritic(nn.Module):
     pointer: bool = False
     policy_gain: float = 0.01
     layer_norm: bool = False
+    pointed: bool = False
 
     def setup(self) -> None:
         self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer, self.layer_norm)
         self.both_heads = ActorCriticHeads(
-            self.num_outputs, self.num_values, self.head_hidden, self.activation, self.policy_gain, self.layer_norm
+            self.num_outputs,
+            self.num_values,
+            self.head_hidden,
+            self.activation,
+            self.policy_gain,
+            self.layer_norm,
+            self.pointed and self.pointer,
         )
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
@@ -192,7 +205,7 @@ class TrunkActorCritic(nn.Module):
         return self.both_heads(y, x.entities, privileged)
 
 
-def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01) -> nn.Module:
+def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01, pointed: bool = False) -> nn.Module:
     """Return the actor-critic that a configuration's `network` field describes; return a flax module as it is.
 
     Tables, with their defaults:
@@ -203,7 +216,7 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     - any type with an encoder, and `hidden` and `head_hidden` as for "gru": `encoder = "cnn"` (images; `channels = [16],
       kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
-      are the entities).
+      are the entities, or with `pointed` those of the first of several heads).
     - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell
       of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
 
@@ -233,4 +246,5 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
         cell = BlockGRUCell(table.size, table.blocks)
     elif table.type != "mlp":
         cell = {"lstm": LSTMCell, "gru": GRUCell}[table.type](table.size)
-    return TrunkActorCritic(encoder=make_encoder(table), cell=cell, pointer=table.pointer, **common, **table.given("head_hidden"))
+    parts = {"encoder": make_encoder(table), "cell": cell, "pointer": table.pointer, "pointed": pointed}
+    return TrunkActorCritic(**parts, **common, **table.given("head_hidden"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
@@ -14,13 +15,14 @@ from rljax.collect.rollout import Steps, environment_noise, reset_carry, rollout
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Discrete, as_space, head_sizes
 from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.moved import moved_names
 from rljax.nn.actions import ActionHead, action_head
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
+from rljax.nn.pointed import Pointed, pointed_head
 from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
 
@@ -71,7 +73,9 @@ def build_policy(
     independent = action_heads == "independent"
     if not independent and (isinstance(space, Discrete) or head_sizes(space) is None):
         raise ConfigError(f"action_heads = 'autoregressive': the actions of {env.name} do not have heads; use 'independent'")
-    head = action_head(space, log_std) if independent else composite_head(space)
+    # Of heads that depend on each other, the first one points, and the others see at what.
+    points = not independent and isinstance(network, Mapping) and network.get("pointer") is True
+    head = action_head(space, log_std) if independent else pointed_head(space) if points else composite_head(space)
     obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
     if mask is not None and mask.ndim > 1 and independent:
@@ -79,10 +83,21 @@ def build_policy(
             f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
             "; expected 'autoregressive'"
         )
-    module = make_network(network, head.num_outputs, num_values, head.policy_gain)
+    if points and isinstance(obs, Mapping) and "entities" in obs:
+        _check_points(head_sizes(space) or (), obs["entities"].shape[0])
+    module = make_network(network, head.num_outputs, num_values, head.policy_gain, points)
     policy = Policy(module, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
     _check_policy(policy, head, obs, num_values)
     return policy, head
+
+
+def _check_points(sizes: tuple[int, ...], entities: int) -> None:
+    """Refuse heads of which the first cannot point at every entity."""
+    if len(sizes) < 2 or sizes[0] < entities:
+        raise ConfigError(
+            f"network.pointer = true: expected at least two heads, the first with an action for each of {entities} entities; "
+            f"the heads have {shown(list(sizes))} actions"
+        )
 
 
 def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -> None:
@@ -100,6 +115,8 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
         return policy.network.init_with_output(key, *arguments)
 
     result, _ = network_shapes(policy.network, first_step)
+    if isinstance(result[0], Pointed):
+        result = (result[0].context, result[1])
     shapes = jax.tree.map(lambda x: x.shape, result)
     values = () if num_values == 1 else (num_values,)
     value = "B" if num_values == 1 else f"B, {num_values}"

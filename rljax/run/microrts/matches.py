@@ -51,10 +51,23 @@ def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> 
     def decide(agent: Any, key: jax.Array, states: RTSState, carry: Any) -> tuple[Orders, Any]:
         seated = seat_player(make(agent), game, params)
 
+        def act(key: jax.Array, s: RTSState, carry: Any) -> tuple[Any, Any]:
+            return seated.act(key, s, game.observe(s, params), game.action_mask(s, params), carry)
+
+        def next_unit(s: RTSState, memory: tuple[jax.Array, Any]) -> tuple[Any, tuple[jax.Array, Any]]:
+            key, now = jax.random.split(memory[0])
+            action, carry = act(now, s, memory[1])
+            return action, (key, carry)
+
         def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
-            action, after = seated.act(key, s, game.observe(s, params), game.action_mask(s, params), carry)
+            if game.actions == "units":
+                orders, (_, after) = game.by_unit.plan(next_unit, s, (key, carry))
+                orders = game.with_waits(orders)
+            else:
+                action, after = act(key, s, carry)
+                orders = game.orders(s, action)
             # The Java engine asks in each cycle, our game only in those in which a unit is idle.
-            return game.orders(s, action), tree_where(jnp.any(is_idle(s)), after, carry)
+            return orders, tree_where(jnp.any(is_idle(s)), after, carry)
 
         return jax.vmap(one)(jax.random.split(key, len(states.time)), states, carry)
 

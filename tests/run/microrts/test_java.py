@@ -194,11 +194,11 @@ def test_maps_are_those_of_the_java_engine(engine: java.Java) -> None:
 
 @pytest.mark.slow
 def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java) -> None:
-    """A worker rush beats a light rush on this map, and a passive bot always."""
-    game: Any = MicroRTS(MAP)
-    params = game.default_params.replace(max_cycles=1500)
+    """A worker rush beats a light rush on this map, and a passive bot always, also if it orders its units one by one."""
 
-    def result(name: str, bot: str) -> list[float]:
+    def result(name: str, bot: str, actions: str = "cells") -> list[float]:
+        game: Any = MicroRTS(MAP, actions)
+        params = game.default_params.replace(max_cycles=1500)
         player = scripted_player(game, name)
         program = java_program(game, params, lambda _: player)
         found = play_java_match(game, params, program, None, bot, jax.random.key(0), 8, opening_moves=2)
@@ -207,6 +207,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java
 
     assert np.mean(result("workerrush", "lightrush")) > 0.5
     assert result("workerrush", "passive") == [1.0] * 8
+    assert result("workerrush", "passive", "units") == [1.0] * 8
 
 
 @pytest.mark.slow
