@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, once, resources_left
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, games_last, is_legal, of_type, once, resources_left
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -43,14 +43,20 @@ ORDERS = np.array(
 NUM_ORDERS = len(ORDERS)
 
 
+@games_last
 def cell_mask(legal: LegalOrders) -> jax.Array:
     """Return which of the orders in `ORDERS` are legal in each cell, bool `[65, H, W]`; to wait always is."""
+    return jnp.stack(_planes(legal))
+
+
+def _planes(legal: LegalOrders) -> list[jax.Array]:
     produce = [legal.produce[d] & legal.product[kind] for d in range(4) for kind in _MADE]
-    attack = legal.attack[np.asarray(IN_REACH)]
-    wait = jnp.ones_like(legal.move[:1])
-    return jnp.concatenate([wait, legal.move, legal.harvest, legal.give, jnp.stack(produce), attack])
+    attack = [legal.attack[target] for target in IN_REACH]
+    wait = jnp.ones_like(legal.move[0])
+    return [wait, *legal.move, *legal.harvest, *legal.give, *produce, *attack]
 
 
+@games_last
 def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
     """Return a random legal order of each cell, uniform over those in `ORDERS`, as an index, i8 `[H, W]`.
 
@@ -58,17 +64,18 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
         legal: the legal orders.
         bits: random bits, u32 `[H, W]`.
     """
-    planes = list(cell_mask(legal))
-    count = sum(plane.astype(jnp.uint32) for plane in planes)
-    # The k-th legal order; 16 bits times at most 65 orders fit into 32.
-    k = once(((bits & 0xFFFF) * count >> 16).astype(jnp.int8))
-    choice, seen = jnp.zeros(bits.shape, jnp.int8), jnp.full(bits.shape, -1, jnp.int8)
-    for index, plane in enumerate(planes):
-        seen = seen + plane.astype(jnp.int8)
-        choice = jnp.where(plane & (seen == k), np.int8(index), choice)
+    planes = [plane.astype(jnp.int8) for plane in _planes(legal)]
+    count = once(sum(planes))
+    # The number of the order among the legal ones; 16 bits times at most 65 orders fit into 32.
+    k = once(((bits & 0xFFFF) * count.astype(jnp.uint32) >> 16).astype(jnp.int8))
+    choice, seen = jnp.zeros_like(k), jnp.zeros_like(k)
+    for plane in planes:
+        seen += plane
+        choice += (seen <= k).astype(jnp.int8)
     return choice
 
 
+@games_last
 def gridnet_mask(legal: LegalOrders) -> jax.Array:
     """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
@@ -98,8 +105,21 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
     """Return the orders of both players' actions i32 `[2, H * W]`, indices in `ORDERS`."""
-    chosen = once(_of_owner(state, action.reshape(2, *state.unit.shape)))
-    return once(Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T)))
+    return _orders(_of_owner(state, action.reshape(2, *state.unit.shape)).astype(jnp.int8))
+
+
+@games_last
+def _orders(choice: jax.Array) -> Orders:
+    choice = once(choice)
+    return once(Orders(*(_look_up(column, choice) for column in ORDERS.T)))
+
+
+def _look_up(table: np.ndarray, index: jax.Array) -> jax.Array:
+    """Return `table[index]`, computed as a sum of steps: XLA for CPUs takes from tables one element at a time."""
+    result = jnp.full(index.shape, table[0])
+    for i in np.flatnonzero(np.diff(table)):
+        result += jnp.where(index > np.int8(i), table[i + 1] - table[i], np.int8(0))
+    return result
 
 
 def orders_of_gridnet(state: RTSState, action: jax.Array) -> Orders:
@@ -116,6 +136,7 @@ def _of_owner(state: RTSState, of_players: jax.Array) -> jax.Array:
     return jnp.where(state.owner == 1, of_players[1], of_players[0])
 
 
+@games_last
 def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> Orders:
     """Return the orders without those that are not legal and those that need what an earlier order of the player needs.
 
@@ -126,7 +147,7 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
     left = resources_left(state)
     for player in range(2):
-        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1)).reshape(cost.shape)
+        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1, *cost.shape[2:]), axis=0).reshape(cost.shape)
         valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
     units = Padded(jnp.where(enters, orders.parameter + 4 * state.owner, -1), -1)

@@ -8,11 +8,14 @@ productions first, then harvests, returns and moves, and attacks, the shortest, 
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
@@ -50,6 +53,32 @@ IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DI
 """The targets in `OFFSETS` that a unit can reach."""
 
 
+CELLS = (0, 1)
+"""The axes of rows and columns."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def games_last(function: _Function) -> _Function:
+    """Let `vmap` call a function of arrays over the cells with the games on the last axis: `[H, W]` becomes `[H, W, N]`.
+
+    Such a function takes any axes after those of the cells as they come. Processors do the same with many neighbouring elements
+    at once: those of one cell in N games are as many as wanted, those of a row in one game are too few. Between two such
+    functions nothing is moved.
+    """
+    mapped = custom_vmap(function)
+
+    @mapped.def_vmap
+    def _(size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        def last(is_batched: bool, x: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(jnp.asarray(x)[..., None], (*x.shape, size))
+
+        out = function(*jax.tree.map(last, in_batched, list(args)))
+        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out), jax.tree.map(lambda _: True, out)
+
+    return cast(_Function, functools.wraps(function)(mapped))
+
+
 def once(tree: Any) -> Any:
     """Return the same arrays, but computed once: XLA for CPUs would compute them again for each of their uses.
 
@@ -72,9 +101,9 @@ class Padded:
     """An array over the cells with a margin, whose shifts are slices: much faster than to pad each shift."""
 
     def __init__(self, cells: jax.Array, fill: Any, margin: int = 1):
-        edges = [(margin, margin, 0)] * 2
+        edges = [(margin, margin, 0)] * 2 + [(0, 0, 0)] * (cells.ndim - 2)
         self.cells = once(jax.lax.pad(once(cells), jnp.asarray(fill, cells.dtype), edges))
-        self.shape, self.margin = cells.shape, margin
+        self.shape, self.margin = cells.shape[:2], margin
 
     def at(self, offset: np.ndarray) -> jax.Array:
         """Return for every cell the value of the cell `offset` (rows and columns) away, `[H, W]`."""
@@ -132,7 +161,7 @@ def _by_player(state: RTSState, amount: jax.Array) -> jax.Array:
     """Return the sum over the cells of each player's units, i32 `[2]`; its size must be less than 2^15."""
     amount = once(jnp.where(state.owner == 1, amount.astype(jnp.int32) << 16, jnp.where(state.owner == 0, amount, 0)))
     # Both sums at once, each in 16 bits: sums are slow.
-    both = jnp.sum(amount)
+    both = jnp.sum(amount, axis=CELLS)
     first = ((both + (1 << 15)) & 0xFFFF) - (1 << 15)
     return jnp.stack([first, (both - first) >> 16])
 
@@ -148,6 +177,7 @@ def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:
     return (state.unit == EMPTY) & ~walls & ~_any(claims(enters, state.parameter))
 
 
+@games_last
 def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     """Return the legal orders of all idle units of both players."""
     idle = is_idle(state)
@@ -185,6 +215,7 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
     return jnp.stack(planes)
 
 
+@games_last
 def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
     directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
@@ -207,6 +238,7 @@ def _durations(state: RTSState, orders: Orders) -> jax.Array:
     return result
 
 
+@games_last
 def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     """Give orders to the idle units of both players; orders for other cells are not read.
 
@@ -218,6 +250,7 @@ def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     return carry_out(state, orders, is_legal(orders, legal_orders(state, walls)))
 
 
+@games_last
 def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     """Do `issue` for orders of which is known which are legal, bool `[H, W]`."""
     idle = is_idle(state)
@@ -229,7 +262,7 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
     for player in range(2):
         own = produces & (state.owner == player)
-        shortest = jnp.min(once(jnp.where(own, duration, _LONG)))
+        shortest = jnp.min(once(jnp.where(own, duration, _LONG)), axis=CELLS)
         wait = jnp.where(own & cannot_pay[player], jnp.minimum(wait, shortest), wait)
     cancelled = wait < _LONG
     acts, duration, wait = once((valid & ~cancelled, duration, wait))
@@ -255,6 +288,7 @@ def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.A
     return jnp.where(enters, along(around(contested, _LONG), direction), _LONG)
 
 
+@games_last
 def advance(state: RTSState) -> RTSState:
     """Play one cycle: all actions that are due happen, then units without hit points die."""
     due = state.remaining == 1
@@ -354,14 +388,16 @@ def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
 
 
+@games_last
 def cycle(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     """Give orders to both players' idle units and play one cycle."""
     return advance(issue(state, orders, walls))
 
 
+@games_last
 def winner(state: RTSState) -> jax.Array:
     """Return the player whose opponent has no units, -1 if neither has any (a draw), or -2 if both have, i32 `[]`."""
-    alive = [jnp.any(state.owner == player) for player in range(2)]
+    alive = [jnp.any(state.owner == player, axis=CELLS) for player in range(2)]
     return jnp.where(alive[0], jnp.where(alive[1], NOT_OVER, 0), jnp.where(alive[1], 1, DRAW)).astype(jnp.int32)
 
 
