@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.envs.microrts.bits import count, nth, pack, unpack
 from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, games_last, is_legal, of_type, once, resources_left
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -64,15 +65,10 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
         legal: the legal orders.
         bits: random bits, u32 `[H, W]`.
     """
-    planes = [plane.astype(jnp.int8) for plane in _planes(legal)]
-    count = once(sum(planes))
-    # The number of the order among the legal ones; 16 bits times at most 65 orders fit into 32.
-    k = once(((bits & 0xFFFF) * count.astype(jnp.uint32) >> 16).astype(jnp.int8))
-    choice, seen = jnp.zeros_like(k), jnp.zeros_like(k)
-    for plane in planes:
-        seen += plane
-        choice += (seen <= k).astype(jnp.int8)
-    return choice
+    packed = once(pack(_planes(legal)))
+    # 16 bits times at most 65 orders fit into 32.
+    number = once(((bits & 0xFFFF) * once(count(packed)).astype(jnp.uint32) >> 16).astype(jnp.uint8))
+    return nth(packed, number).astype(jnp.int8)
 
 
 @games_last
@@ -98,9 +94,14 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     """
     first = np.zeros(sum(sizes), bool)
     first[np.cumsum((0, *sizes[:-1]))] = True
-    by_cell = once(jnp.moveaxis(once(mask), 0, -1))
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
-    return once(jnp.where(own[..., None], by_cell, first)).reshape(2, -1)
+    packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), pack(first), strict=True)]
+    return unpack(once(packed), len(first)).reshape(2, -1)
+
+
+@games_last
+def _packed(mask: jax.Array) -> list[jax.Array]:
+    return once(pack(mask))
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
