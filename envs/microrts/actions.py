@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.bits import count, nth, pack, unpack
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, games_last, is_legal, of_type, once, resources_left
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -96,7 +97,7 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     first[np.cumsum((0, *sizes[:-1]))] = True
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
     packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), pack(first), strict=True)]
-    return unpack(once(packed), len(first)).reshape(2, -1)
+    return once(unpack(packed, len(first))).reshape(2, -1)
 
 
 @games_last

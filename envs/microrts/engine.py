@@ -8,16 +8,14 @@ productions first, then harvests, returns and moves, and attacks, the shortest, 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
-from jax.experimental.xla_metadata import set_xla_metadata
 
+from rljax.envs.microrts.bits import is_set, pack
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -55,46 +53,6 @@ IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DI
 
 CELLS = (0, 1)
 """The axes of rows and columns."""
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def games_last(function: _Function) -> _Function:
-    """Let `vmap` call a function of arrays over the cells with the games on the last axis: `[H, W]` becomes `[H, W, N]`.
-
-    Such a function takes any axes after those of the cells as they come. Processors do the same with many neighbouring elements
-    at once: those of one cell in N games are as many as wanted, those of a row in one game are too few. Between two such
-    functions nothing is moved.
-    """
-    mapped = custom_vmap(function)
-
-    @mapped.def_vmap
-    def _(size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
-        def last(is_batched: bool, x: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(jnp.asarray(x)[..., None], (*x.shape, size))
-
-        out = function(*jax.tree.map(last, in_batched, list(args)))
-        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out), jax.tree.map(lambda _: True, out)
-
-    return cast(_Function, functools.wraps(function)(mapped))
-
-
-def once(tree: Any) -> Any:
-    """Return the same arrays, but computed once: XLA for CPUs would compute them again for each of their uses.
-
-    It fuses whatever it can, but not through a call that may not be inlined; optimization barriers are gone before it fuses.
-    On accelerators this does nothing.
-    """
-    if jax.default_backend() != "cpu":
-        return tree
-    with set_xla_metadata(inlineable="false"):
-        return _same(tree)
-
-
-@jax.jit
-def _same(tree: Any) -> Any:
-    # An operation that XLA drops, but JAX does not.
-    return jax.tree.map(lambda x: x | False if x.dtype == bool else x + jnp.zeros((), x.dtype), tree)
 
 
 class Padded:
@@ -218,23 +176,24 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
 @games_last
 def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
-    directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
-    ok = _any([(orders.action == action) & (orders.parameter == d) & planes[d] for action, planes in directed for d in range(4)])
-    ok &= (orders.action != PRODUCE) | _any([(orders.product == t) & legal.product[t] for t in range(NUM_TYPES)])
-    return ok | ((orders.action == ATTACK) & _any([(orders.parameter == i) & legal.attack[i] for i in IN_REACH]))
+    directed = once(pack([*legal.move, *legal.harvest, *legal.give, *legal.produce]))
+    product, attack = once(pack(legal.product)), once(pack(legal.attack))
+    can_act = (orders.parameter < 4) & is_set(directed, 4 * (orders.action - MOVE) + orders.parameter)
+    can_make = (orders.action != PRODUCE) | is_set(product, orders.product)
+    return (orders.action != NONE) & jnp.where(orders.action == ATTACK, is_set(attack, orders.parameter), can_act & can_make)
 
 
 def _durations(state: RTSState, orders: Orders) -> jax.Array:
-    """Return how many cycles each cell's order takes, i16 `[H, W]`."""
+    """Return how many cycles each cell's order takes, u8 `[H, W]`."""
     by_action = {
-        NONE: orders.parameter.astype(jnp.int16),
-        MOVE: of_type(MOVE_TIME, state.unit).astype(jnp.int16),
-        PRODUCE: of_type(PRODUCE_TIME, orders.product.astype(jnp.int16)),
+        NONE: orders.parameter.astype(jnp.uint8),
+        MOVE: of_type(MOVE_TIME, state.unit.astype(jnp.uint8)),
+        PRODUCE: of_type(PRODUCE_TIME, orders.product.astype(jnp.uint8)),
         HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME,
     }  # fmt: skip
-    result = jnp.zeros(state.unit.shape, jnp.int16)
+    result = jnp.zeros(state.unit.shape, jnp.uint8)
     for action, duration in by_action.items():
-        result = jnp.where(orders.action == action, jnp.asarray(duration, jnp.int16), result)
+        result = jnp.where(orders.action == action, jnp.asarray(duration, jnp.uint8), result)
     return result
 
 
@@ -270,15 +229,16 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
         action=jnp.where(acts, orders.action, jnp.where(idle, NONE, state.action)),
         parameter=jnp.where(acts, orders.parameter, jnp.where(idle, 0, state.parameter)),
         product=jnp.where(acts & (orders.action == PRODUCE), orders.product, jnp.where(idle, EMPTY, state.product)),
-        remaining=jnp.where(idle, jnp.where(cancelled, wait, duration), state.remaining),
+        remaining=jnp.where(idle, once(jnp.where(cancelled, wait, duration)).astype(jnp.int16), state.remaining),
     )
 
 
-_LONG = np.int16(np.iinfo(np.int16).max)
+_LONG = np.uint8(255)
+"""Longer than any order."""
 
 
 def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.Array) -> jax.Array:
-    """Return the shortest duration among orders that enter the same cell, i16 `[H, W]`; `_LONG` for those without rivals."""
+    """Return the shortest duration among orders that enter the same cell, u8 `[H, W]`; `_LONG` for those without rivals."""
     entering = claims(enters, direction)
     rivals = sum(plane.astype(jnp.int8) for plane in entering)
     shortest, durations = jnp.full(enters.shape, _LONG), Padded(duration, _LONG)
@@ -334,29 +294,23 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     kind = jnp.where(produces, product, state.unit)
     hp = jnp.where(produces, of_type(HP, product), state.hp)
     carried = jnp.where(produces, 0, state.carried)
-    toward = jnp.where(moves | produces, direction, -1)
-    # All that a unit brings along in one number, so that there is one array to shift.
-    fields = (toward + 1, kind + 1, state.owner + 1, hp, carried)
-    packed = jnp.zeros(kind.shape, jnp.int32)
-    for values, shift in zip(fields, (0, 3, 6, 8, 16), strict=True):
-        packed |= values.astype(jnp.int32) << shift
-    units = Padded(packed, 0)
-    arriving = jnp.zeros_like(packed)
+    toward = jnp.where(moves | produces, direction + 1, 0)
+    # All that a unit brings along in two bytes, so that few arrays are shifted.
+    head = toward | (kind + 1) << 3 | ((state.owner == 1) << 6).astype(jnp.int8)
+    body = hp | carried << 4
+    heads, bodies = Padded(head, 0), Padded(body, 0)
+    head, body = jnp.zeros_like(head), jnp.zeros_like(body)
     for d, offset in enumerate(DIRECTIONS):
-        unit = units.at(-offset)
-        arriving = jnp.where((unit & 7) == d + 1, unit, arriving)
-    arriving = once(arriving)
-    enters = arriving > 0
+        comes = heads.at(-offset) & 7 == d + 1
+        head, body = jnp.where(comes, heads.at(-offset), head), jnp.where(comes, bodies.at(-offset), body)
+    head, body = once((head, body))
+    enters = head > 0
     state = _clear(state, moves)
-
-    def field(shift: int, bits: int, before: jax.Array, base: int) -> jax.Array:
-        return jnp.where(enters, (((arriving >> shift) & ((1 << bits) - 1)) - base).astype(before.dtype), before)
-
     return state.replace(
-        unit=field(3, 3, state.unit, 1),
-        owner=field(6, 2, state.owner, 1),
-        hp=field(8, 8, state.hp, 0),
-        carried=field(16, 8, state.carried, 0),
+        unit=jnp.where(enters, (head >> 3 & 7) - 1, state.unit),
+        owner=jnp.where(enters, head >> 6, state.owner),
+        hp=jnp.where(enters, body & 15, state.hp),
+        carried=jnp.where(enters, body >> 4, state.carried),
     )
 
 

@@ -122,7 +122,7 @@ class MicroRTS(Game):
         return jax.vmap(see)(jnp.arange(2))
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
-        legal = engine.once(engine.legal_orders(state, self.walls))
+        legal = engine.legal_orders(state, self.walls)
         mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(legal)
         return player_masks(state, mask, self._heads)
 
