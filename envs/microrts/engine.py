@@ -1,9 +1,10 @@
 """The rules of MicroRTS: legal orders, what becomes of the orders of one cycle, and the actions that are due at its end.
 
-Everything is computed for all cells at once. The rules were taken from the description of microRTS (Ontanon, "The combinatorial
-multi-armed bandit problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with
-which the tests compare this one. Actions that are due in the same cycle happen in the order in which they were ordered:
-productions first, then harvests, returns and moves, and attacks, the shortest, last.
+Everything is computed for all cells at once: rows and columns are the first axes, and any that follow, such as games, are left as
+they are (see `games_last`). The rules were taken from the description of microRTS (Ontanon, "The combinatorial multi-armed bandit
+problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with which the tests compare
+this one. Actions that are due in the same cycle happen in the order in which they were ordered: productions first, then harvests,
+returns and moves, and attacks, the shortest, last.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     hp = jnp.where(produces, of_type(HP, product), state.hp)
     carried = jnp.where(produces, 0, state.carried)
     toward = jnp.where(moves | produces, direction + 1, 0)
-    # All that a unit brings along in two bytes, so that few arrays are shifted.
+    # All that a unit brings along in two bytes, so that few arrays are shifted; it has at most 10 hit points and carries 1.
     head = toward | (kind + 1) << 3 | ((state.owner == 1) << 6).astype(jnp.int8)
     body = hp | carried << 4
     heads, bodies = Padded(head, 0), Padded(body, 0)
