@@ -87,7 +87,8 @@ def engine_program(name: str) -> Program:
         legal = engine.legal_orders(state, walls)
         choice = random_choice(legal, bits)
         orders = orders_of_cells(state, jnp.stack([choice, choice]))
-        after = engine.advance(engine.carry_out(state, orders, engine.is_legal(orders, legal)))
+        # What was chosen is legal: all but the first, which is to wait, begin an action.
+        after = engine.advance(engine.carry_out(state, orders, choice > 0))
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
 
