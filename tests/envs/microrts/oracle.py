@@ -152,9 +152,9 @@ def record_sight(java: Any, map_name: str, count: int, seed: int) -> tuple[RTSSt
                     seen[player, y, x] = view.observable(x, y)
                     units[player, y, x] = board.getUnitAt(x, y) is not None
             found.append((state, seen, units))
-            for player in range(2):
-                game.state.issueSafe(_random_plan(java, game, player, rng, [dict.fromkeys(range(6), 1)] * 2))
-            if game.cycle() or len(found) == count:
+            for plan in [_random_plan(java, game, player, rng, [dict.fromkeys(range(6), 1)] * 2) for player in range(2)]:
+                game.state.issueSafe(plan)
+            if game.cycle() or len(found) == count or _overspent(game):
                 break
     stacked: tuple[RTSState, np.ndarray, np.ndarray] = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
     return stacked
