@@ -96,13 +96,13 @@ def player_masks(state: RTSState, mask: jax.Array, sizes: tuple[int, ...]) -> ja
     first = np.zeros(sum(sizes), bool)
     first[np.cumsum((0, *sizes[:-1]))] = True
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
-    packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), pack(first), strict=True)]
+    packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), pack([*jnp.asarray(first)]), strict=True)]
     return once(unpack(packed, len(first))).reshape(2, -1)
 
 
 @games_last
 def _packed(mask: jax.Array) -> list[jax.Array]:
-    return once(pack(mask))
+    return once(pack([*mask]))
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:

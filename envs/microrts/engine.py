@@ -178,7 +178,7 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
 def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
     directed = once(pack([*legal.move, *legal.harvest, *legal.give, *legal.produce]))
-    product, attack = once(pack(legal.product)), once(pack(legal.attack))
+    product, attack = once(pack([*legal.product])), once(pack([*legal.attack]))
     can_act = (orders.parameter < 4) & is_set(directed, 4 * (orders.action - MOVE) + orders.parameter)
     can_make = (orders.action != PRODUCE) | is_set(product, orders.product)
     return (orders.action != NONE) & jnp.where(orders.action == ATTACK, is_set(attack, orders.parameter), can_act & can_make)
