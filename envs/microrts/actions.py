@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, once, resources_left
+from rljax.envs.microrts.bits import count, nth, pack, unpack
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -44,14 +46,20 @@ ORDERS = np.array(
 NUM_ORDERS = len(ORDERS)
 
 
+@games_last
 def cell_mask(legal: LegalOrders) -> jax.Array:
     """Return which of the orders in `ORDERS` are legal in each cell, bool `[65, H, W]`; to wait always is."""
+    return jnp.stack(_planes(legal))
+
+
+def _planes(legal: LegalOrders) -> list[jax.Array]:
     produce = [legal.produce[d] & legal.product[kind] for d in range(4) for kind in _MADE]
-    attack = legal.attack[np.asarray(IN_REACH)]
-    wait = jnp.ones_like(legal.move[:1])
-    return jnp.concatenate([wait, legal.move, legal.harvest, legal.give, jnp.stack(produce), attack])
+    attack = [legal.attack[target] for target in IN_REACH]
+    wait = jnp.ones_like(legal.move[0])
+    return [wait, *legal.move, *legal.harvest, *legal.give, *produce, *attack]
 
 
+@games_last
 def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
     """Return a random legal order of each cell, uniform over those in `ORDERS`, as an index, i8 `[H, W]`.
 
@@ -59,17 +67,13 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
         legal: the legal orders.
         bits: random bits, u32 `[H, W]`.
     """
-    planes = list(cell_mask(legal))
-    count = sum(plane.astype(jnp.uint32) for plane in planes)
-    # The k-th legal order; 16 bits times at most 65 orders fit into 32.
-    k = once(((bits & 0xFFFF) * count >> 16).astype(jnp.int8))
-    choice, seen = jnp.zeros(bits.shape, jnp.int8), jnp.full(bits.shape, -1, jnp.int8)
-    for index, plane in enumerate(planes):
-        seen = seen + plane.astype(jnp.int8)
-        choice = jnp.where(plane & (seen == k), np.int8(index), choice)
-    return choice
+    packed = once(pack(_planes(legal)))
+    # 16 bits times at most 65 orders fit into 32.
+    number = once(((bits & 0xFFFF) * once(count(packed)).astype(jnp.uint32) >> 16).astype(jnp.uint8))
+    return nth(packed, number).astype(jnp.int8)
 
 
+@games_last
 def gridnet_mask(state: RTSState, legal: LegalOrders) -> jax.Array:
     """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`; not turned for the second player."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
@@ -102,18 +106,37 @@ def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...
         turned: the actions of each head of a cell after half a turn; all heads have A actions together.
     """
     ends = np.cumsum([len(head) for head in turned])
-    first = np.zeros((2, 1, 1, ends[-1]), bool)
+    first = np.zeros((2, ends[-1]), bool)
     for end, head in zip(ends, turned, strict=True):
-        first[0, ..., end - len(head)] = first[1, ..., end - len(head) + head[0]] = True
-    by_cell = once(jnp.moveaxis(once(mask), 0, -1))
+        first[0, end - len(head)] = first[1, end - len(head) + head[0]] = True
+    defaults = [byte[:, None, None] for byte in pack([*jnp.asarray(first.T)])]
     own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
-    return once(jnp.where(own[..., None], by_cell, first)).reshape(2, -1)
+    packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), defaults, strict=True)]
+    return once(unpack(packed, ends[-1])).reshape(2, -1)
+
+
+@games_last
+def _packed(mask: jax.Array) -> list[jax.Array]:
+    return once(pack([*mask]))
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
     """Return the orders of both players' actions i32 `[2, H * W]`, indices in `ORDERS`."""
-    chosen = once(_of_owner(state, action.reshape(2, *state.unit.shape)))
-    return once(Orders(*(jnp.asarray(column)[chosen] for column in ORDERS.T)))
+    return _orders(_of_owner(state, action.reshape(2, *state.unit.shape)).astype(jnp.int8))
+
+
+@games_last
+def _orders(choice: jax.Array) -> Orders:
+    choice = once(choice)
+    return once(Orders(*(_look_up(column, choice) for column in ORDERS.T)))
+
+
+def _look_up(table: np.ndarray, index: jax.Array) -> jax.Array:
+    """Return `table[index]`, computed as a sum of steps: XLA for CPUs takes from tables one element at a time."""
+    result = jnp.full(index.shape, table[0])
+    for i in np.flatnonzero(np.diff(table)):
+        result += jnp.where(index > np.int8(i), table[i + 1] - table[i], np.int8(0))
+    return result
 
 
 def orders_of_gridnet(state: RTSState, action: jax.Array) -> Orders:
@@ -130,6 +153,7 @@ def _of_owner(state: RTSState, of_players: jax.Array) -> jax.Array:
     return jnp.where(state.owner == 1, of_players[1], of_players[0])
 
 
+@games_last
 def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> Orders:
     """Return the orders without those that are not legal and those that need what an earlier order of the player needs.
 
@@ -140,7 +164,7 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
     left = resources_left(state)
     for player in range(2):
-        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1)).reshape(cost.shape)
+        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1, *cost.shape[2:]), axis=0).reshape(cost.shape)
         valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
     units = Padded(jnp.where(enters, orders.parameter + 4 * state.owner, -1), -1)

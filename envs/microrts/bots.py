@@ -17,8 +17,9 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import around, claims, free_cells, is_idle, legal_orders, resources_left
+from rljax.envs.microrts.layout import games_last
 from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
-from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
     BARRACKS,
@@ -71,9 +72,14 @@ def random_biased(key: jax.Array, state: RTSState, player: jax.Array | int, wall
 
     Units whose order conflicts with that of a unit before them, row by row, wait.
     """
-    # The barrier keeps the compiler from computing what is legal anew for each of the many planes below.
-    legal = jax.lax.optimization_barrier(legal_orders(state, walls))
-    planes, table = [jnp.ones(state.unit.shape, bool)], [(NONE, PAUSE, EMPTY, 1)]
+    orders = _biased_choice(legal_orders(state, walls), jax.random.uniform(key, state.unit.shape))
+    return _without_conflicts(state, player, orders)
+
+
+@games_last
+def _biased_choice(legal: LegalOrders, uniform: jax.Array) -> Orders:
+    """Return an order of each cell's unit, by numbers between 0 and 1, f32 `[H, W]`."""
+    planes, table = [jnp.ones(uniform.shape, bool)], [(NONE, PAUSE, EMPTY, 1)]
     for action, weight, moves in ((MOVE, 1, legal.move), (HARVEST, _BIAS, legal.harvest), (RETURN, _BIAS, legal.give)):
         planes += list(moves)
         table += [(action, d, EMPTY, weight) for d in range(4)]
@@ -85,14 +91,13 @@ def random_biased(key: jax.Array, state: RTSState, player: jax.Array | int, wall
     table += [(ATTACK, i, EMPTY, _BIAS) for i in near]
     choices = np.array(table)
     total = sum(jnp.where(plane, weight, 0) for plane, weight in zip(planes, choices[:, 3], strict=True))
-    draw = jnp.floor(jax.random.uniform(key, state.unit.shape) * total).astype(jnp.int32)
-    below, chosen = jnp.zeros(state.unit.shape, jnp.int32), jnp.zeros(state.unit.shape, jnp.int32)
+    draw = jnp.floor(uniform * total).astype(jnp.int32)
+    below, chosen = jnp.zeros(draw.shape, jnp.int32), jnp.zeros(draw.shape, jnp.int32)
     for plane, weight in zip(planes, choices[:, 3], strict=True):  # unrolled: the compiler makes one loop over the cells of it
         below += jnp.where(plane, int(weight), 0)
         chosen += below <= draw
     chosen = jnp.minimum(chosen, len(choices) - 1)
-    orders = Orders(*(jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3)))
-    return _without_conflicts(state, player, orders)
+    return Orders(*(jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3)))
 
 
 def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders) -> Orders:

@@ -22,7 +22,8 @@ from flax import struct
 
 from rljax.core.spaces import Dict, Discrete
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask
-from rljax.envs.microrts.engine import is_idle, legal_orders, once
+from rljax.envs.microrts.engine import is_idle, legal_orders
+from rljax.envs.microrts.layout import once
 from rljax.envs.microrts.observation import visible_cells
 from rljax.envs.microrts.seats import TURNED
 from rljax.envs.microrts.state import Orders, RTSState

@@ -1,9 +1,10 @@
 """The rules of MicroRTS: legal orders, what becomes of the orders of one cycle, and the actions that are due at its end.
 
-Everything is computed for all cells at once. The rules were taken from the description of microRTS (Ontanon, "The combinatorial
-multi-armed bandit problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with
-which the tests compare this one. Actions that are due in the same cycle happen in the order in which they were ordered:
-productions first, then harvests, returns and moves, and attacks, the shortest, last.
+Everything is computed for all cells at once: rows and columns are the first axes, and any that follow, such as games, are left as
+they are (see `games_last`). The rules were taken from the description of microRTS (Ontanon, "The combinatorial multi-armed bandit
+problem and its application to real-time strategy games", 2013) and from the behaviour of its engine, with which the tests compare
+this one. Actions that are due in the same cycle happen in the order in which they were ordered: productions first, then harvests,
+returns and moves, and attacks, the shortest, last.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.xla_metadata import set_xla_metadata
 
+from rljax.envs.microrts.bits import is_set, pack
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -50,31 +52,17 @@ IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DI
 """The targets in `OFFSETS` that a unit can reach."""
 
 
-def once(tree: Any) -> Any:
-    """Return the same arrays, but computed once: XLA for CPUs would compute them again for each of their uses.
-
-    It fuses whatever it can, but not through a call that may not be inlined; optimization barriers are gone before it fuses.
-    On accelerators this does nothing.
-    """
-    if jax.default_backend() != "cpu":
-        return tree
-    with set_xla_metadata(inlineable="false"):
-        return _same(tree)
-
-
-@jax.jit
-def _same(tree: Any) -> Any:
-    # An operation that XLA drops, but JAX does not.
-    return jax.tree.map(lambda x: x | False if x.dtype == bool else x + jnp.zeros((), x.dtype), tree)
+CELLS = (0, 1)
+"""The axes of rows and columns."""
 
 
 class Padded:
     """An array over the cells with a margin, whose shifts are slices: much faster than to pad each shift."""
 
     def __init__(self, cells: jax.Array, fill: Any, margin: int = 1):
-        edges = [(margin, margin, 0)] * 2
+        edges = [(margin, margin, 0)] * 2 + [(0, 0, 0)] * (cells.ndim - 2)
         self.cells = once(jax.lax.pad(once(cells), jnp.asarray(fill, cells.dtype), edges))
-        self.shape, self.margin = cells.shape, margin
+        self.shape, self.margin = cells.shape[:2], margin
 
     def at(self, offset: np.ndarray) -> jax.Array:
         """Return for every cell the value of the cell `offset` (rows and columns) away, `[H, W]`."""
@@ -132,7 +120,7 @@ def _by_player(state: RTSState, amount: jax.Array) -> jax.Array:
     """Return the sum over the cells of each player's units, i32 `[2]`; its size must be less than 2^15."""
     amount = once(jnp.where(state.owner == 1, amount.astype(jnp.int32) << 16, jnp.where(state.owner == 0, amount, 0)))
     # Both sums at once, each in 16 bits: sums are slow.
-    both = jnp.sum(amount)
+    both = jnp.sum(amount, axis=CELLS)
     first = ((both + (1 << 15)) & 0xFFFF) - (1 << 15)
     return jnp.stack([first, (both - first) >> 16])
 
@@ -148,6 +136,7 @@ def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:
     return (state.unit == EMPTY) & ~walls & ~_any(claims(enters, state.parameter))
 
 
+@games_last
 def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     """Return the legal orders of all idle units of both players."""
     idle = is_idle(state)
@@ -185,28 +174,31 @@ def _attackable(state: RTSState, mobile: jax.Array) -> jax.Array:
     return jnp.stack(planes)
 
 
+@games_last
 def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
-    directed = ((MOVE, legal.move), (HARVEST, legal.harvest), (RETURN, legal.give), (PRODUCE, legal.produce))
-    ok = _any([(orders.action == action) & (orders.parameter == d) & planes[d] for action, planes in directed for d in range(4)])
-    ok &= (orders.action != PRODUCE) | _any([(orders.product == t) & legal.product[t] for t in range(NUM_TYPES)])
-    return ok | ((orders.action == ATTACK) & _any([(orders.parameter == i) & legal.attack[i] for i in IN_REACH]))
+    directed = once(pack([*legal.move, *legal.harvest, *legal.give, *legal.produce]))
+    product, attack = once(pack([*legal.product])), once(pack([*legal.attack]))
+    can_act = (orders.parameter < 4) & is_set(directed, 4 * (orders.action - MOVE) + orders.parameter)
+    can_make = (orders.action != PRODUCE) | is_set(product, orders.product)
+    return (orders.action != NONE) & jnp.where(orders.action == ATTACK, is_set(attack, orders.parameter), can_act & can_make)
 
 
 def _durations(state: RTSState, orders: Orders) -> jax.Array:
-    """Return how many cycles each cell's order takes, i16 `[H, W]`."""
+    """Return how many cycles each cell's order takes, u8 `[H, W]`."""
     by_action = {
-        NONE: orders.parameter.astype(jnp.int16),
-        MOVE: of_type(MOVE_TIME, state.unit).astype(jnp.int16),
-        PRODUCE: of_type(PRODUCE_TIME, orders.product.astype(jnp.int16)),
+        NONE: orders.parameter.astype(jnp.uint8),
+        MOVE: of_type(MOVE_TIME, state.unit.astype(jnp.uint8)),
+        PRODUCE: of_type(PRODUCE_TIME, orders.product.astype(jnp.uint8)),
         HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME,
     }  # fmt: skip
-    result = jnp.zeros(state.unit.shape, jnp.int16)
+    result = jnp.zeros(state.unit.shape, jnp.uint8)
     for action, duration in by_action.items():
-        result = jnp.where(orders.action == action, jnp.asarray(duration, jnp.int16), result)
+        result = jnp.where(orders.action == action, jnp.asarray(duration, jnp.uint8), result)
     return result
 
 
+@games_last
 def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     """Give orders to the idle units of both players; orders for other cells are not read.
 
@@ -218,6 +210,7 @@ def issue(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     return carry_out(state, orders, is_legal(orders, legal_orders(state, walls)))
 
 
+@games_last
 def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     """Do `issue` for orders of which is known which are legal, bool `[H, W]`."""
     idle = is_idle(state)
@@ -229,7 +222,8 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
     for player in range(2):
         own = produces & (state.owner == player)
-        shortest = jnp.min(once(jnp.where(own, duration, _LONG)))
+        # The least of bytes is slower than that of wider numbers.
+        shortest = jnp.min(once(jnp.where(own, duration, _LONG).astype(jnp.int16)), axis=CELLS).astype(jnp.uint8)
         wait = jnp.where(own & cannot_pay[player], jnp.minimum(wait, shortest), wait)
     cancelled = wait < _LONG
     acts, duration, wait = once((valid & ~cancelled, duration, wait))
@@ -237,15 +231,16 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
         action=jnp.where(acts, orders.action, jnp.where(idle, NONE, state.action)),
         parameter=jnp.where(acts, orders.parameter, jnp.where(idle, 0, state.parameter)),
         product=jnp.where(acts & (orders.action == PRODUCE), orders.product, jnp.where(idle, EMPTY, state.product)),
-        remaining=jnp.where(idle, jnp.where(cancelled, wait, duration), state.remaining),
+        remaining=jnp.where(idle, once(jnp.where(cancelled, wait, duration)).astype(jnp.int16), state.remaining),
     )
 
 
-_LONG = np.int16(np.iinfo(np.int16).max)
+_LONG = np.uint8(255)
+"""Longer than any order."""
 
 
 def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.Array) -> jax.Array:
-    """Return the shortest duration among orders that enter the same cell, i16 `[H, W]`; `_LONG` for those without rivals."""
+    """Return the shortest duration among orders that enter the same cell, u8 `[H, W]`; `_LONG` for those without rivals."""
     entering = claims(enters, direction)
     rivals = sum(plane.astype(jnp.int8) for plane in entering)
     shortest, durations = jnp.full(enters.shape, _LONG), Padded(duration, _LONG)
@@ -255,6 +250,7 @@ def _shortest_of_rivals(enters: jax.Array, direction: jax.Array, duration: jax.A
     return jnp.where(enters, along(around(contested, _LONG), direction), _LONG)
 
 
+@games_last
 def advance(state: RTSState) -> RTSState:
     """Play one cycle: all actions that are due happen, then units without hit points die."""
     due = state.remaining == 1
@@ -300,29 +296,23 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     kind = jnp.where(produces, product, state.unit)
     hp = jnp.where(produces, of_type(HP, product), state.hp)
     carried = jnp.where(produces, 0, state.carried)
-    toward = jnp.where(moves | produces, direction, -1)
-    # All that a unit brings along in one number, so that there is one array to shift.
-    fields = (toward + 1, kind + 1, state.owner + 1, hp, carried)
-    packed = jnp.zeros(kind.shape, jnp.int32)
-    for values, shift in zip(fields, (0, 3, 6, 8, 16), strict=True):
-        packed |= values.astype(jnp.int32) << shift
-    units = Padded(packed, 0)
-    arriving = jnp.zeros_like(packed)
+    toward = jnp.where(moves | produces, direction + 1, 0)
+    # All that a unit brings along in two bytes, so that few arrays are shifted; it has at most 10 hit points and carries 1.
+    head = toward | (kind + 1) << 3 | ((state.owner == 1) << 6).astype(jnp.int8)
+    body = hp | carried << 4
+    heads, bodies = Padded(head, 0), Padded(body, 0)
+    head, body = jnp.zeros_like(head), jnp.zeros_like(body)
     for d, offset in enumerate(DIRECTIONS):
-        unit = units.at(-offset)
-        arriving = jnp.where((unit & 7) == d + 1, unit, arriving)
-    arriving = once(arriving)
-    enters = arriving > 0
+        comes = heads.at(-offset) & 7 == d + 1
+        head, body = jnp.where(comes, heads.at(-offset), head), jnp.where(comes, bodies.at(-offset), body)
+    head, body = once((head, body))
+    enters = head > 0
     state = _clear(state, moves)
-
-    def field(shift: int, bits: int, before: jax.Array, base: int) -> jax.Array:
-        return jnp.where(enters, (((arriving >> shift) & ((1 << bits) - 1)) - base).astype(before.dtype), before)
-
     return state.replace(
-        unit=field(3, 3, state.unit, 1),
-        owner=field(6, 2, state.owner, 1),
-        hp=field(8, 8, state.hp, 0),
-        carried=field(16, 8, state.carried, 0),
+        unit=jnp.where(enters, (head >> 3 & 7) - 1, state.unit),
+        owner=jnp.where(enters, head >> 6, state.owner),
+        hp=jnp.where(enters, body & 15, state.hp),
+        carried=jnp.where(enters, body >> 4, state.carried),
     )
 
 
@@ -354,25 +344,28 @@ def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
     return _clear(state.replace(hp=hp), (state.unit != EMPTY) & (hp <= 0))
 
 
+@games_last
 def skip(state: RTSState, max_cycles: jax.Array | int) -> RTSState:
     """Play all cycles before the one in which the next action of a player's unit is due, none if a unit is idle.
 
     Nothing happens and nothing can be ordered in them. It stops one cycle before `max_cycles`.
     """
-    soonest = jnp.min(jnp.where(state.owner >= 0, state.remaining, _LONG)).astype(jnp.int32)
+    soonest = jnp.min(jnp.where(state.owner >= 0, state.remaining, np.iinfo(np.int16).max), axis=CELLS).astype(jnp.int32)
     cycles = jnp.clip(soonest - 1, 0, jnp.maximum(max_cycles - 1 - state.time, 0))
     remaining = jnp.maximum(state.remaining - cycles.astype(state.remaining.dtype), 0)
     return state.replace(remaining=remaining, time=state.time + cycles)
 
 
+@games_last
 def cycle(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
     """Give orders to both players' idle units and play one cycle."""
     return advance(issue(state, orders, walls))
 
 
+@games_last
 def winner(state: RTSState) -> jax.Array:
     """Return the player whose opponent has no units, -1 if neither has any (a draw), or -2 if both have, i32 `[]`."""
-    alive = [jnp.any(state.owner == player) for player in range(2)]
+    alive = [jnp.any(state.owner == player, axis=CELLS) for player in range(2)]
     return jnp.where(alive[0], jnp.where(alive[1], NOT_OVER, 0), jnp.where(alive[1], 1, DRAW)).astype(jnp.int32)
 
 

@@ -151,7 +151,7 @@ class MicroRTS(Game):
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
         if self.actions == "units":
             return self.by_unit.masks(state)
-        legal = engine.once(engine.legal_orders(state, self.walls))
+        legal = engine.legal_orders(state, self.walls)
         mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
         first, second = player_masks(state, mask, TURNED[self.actions])
         return jnp.stack([first, turn_mask(second, self.actions)])

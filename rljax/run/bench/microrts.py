@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import orders_of_cells, random_choice
+from rljax.envs.microrts.layout import games_last
 from rljax.envs.registry import make_env
 from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.microrts.install import is_there, microrts_folder
@@ -74,19 +75,24 @@ def print_map(name: str, java: Java | None, repeats: int) -> None:
 
 
 def engine_program(name: str) -> Program:
-    """Return a program that plays random legal orders, without observations; games that are over start again."""
+    """Return a program that plays random legal orders, without observations; games that are over start again.
+
+    The games are on the last axis, where the engine has them.
+    """
     env, params = make_env("MicroRTS-v0", map_name=name)
     start = env.reset_env(jax.random.key(0), params)[1]
 
-    def cycle(state: Any, bits: jax.Array) -> Any:
-        legal = engine.legal_orders(state, env.walls)
+    @games_last
+    def cycle(state: Any, bits: jax.Array, start: Any, walls: Any) -> Any:
+        legal = engine.legal_orders(state, walls)
         choice = random_choice(legal, bits)
         orders = orders_of_cells(state, jnp.stack([choice, choice]))
-        after = engine.advance(engine.carry_out(state, orders, engine.is_legal(orders, legal)))
+        # What was chosen is legal: all but the first, which is to wait, begin an action.
+        after = engine.advance(engine.carry_out(state, orders, choice > 0))
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
 
-    return _program(cycle, start)
+    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, axis=-1)
 
 
 def game_program(name: str) -> Program:
@@ -101,17 +107,18 @@ def game_program(name: str) -> Program:
         # The carry keeps observations and masks, so that they are computed.
         return state, obs, env.action_mask(state, params)
 
-    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape)
+    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape, axis=0)
 
 
-def _program(cycle: Any, carry: Any, shape: tuple[int, ...] | None = None) -> Program:
-    cells = carry.unit.shape if shape is None else shape
+def _program(cycle: Any, carry: Any, cells: tuple[int, ...], axis: int) -> Program:
+    """Return a program of many games, which are on this axis, from `carry` on; `cells` are the rows and columns of the map."""
+    shape = (NUM_GAMES, *cells) if axis == 0 else (*cells, NUM_GAMES)
 
     def play(key: jax.Array) -> Any:
         def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
-            return jax.vmap(cycle)(carry, jax.random.bits(key, (NUM_GAMES, *cells), jnp.uint32)), None
+            return jax.vmap(cycle, axis, axis)(carry, jax.random.bits(key, shape, jnp.uint32)), None
 
-        many = jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_GAMES, *x.shape)), carry)
+        many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), NUM_GAMES, axis), carry)
         return jax.lax.scan(step, many, jax.random.split(key, NUM_CYCLES))[0]
 
     return play

@@ -130,6 +130,36 @@ def record(java: Any, map_name: str, count: int, seed: int, bots: bool) -> Trans
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
+def record_sight(java: Any, map_name: str, count: int, seed: int) -> tuple[RTSState, np.ndarray, np.ndarray]:
+    """Play random games on maps full of random units, and return what each player sees with fog of war.
+
+    Returns:
+        `count` positions, leaves `[N, ...]`; which cells each player observes, and in which it finds units, bool `[N, 2, H, W]`.
+    """
+    rng, found = random.Random(seed), []
+    partial_state = java._jpype.JClass("rts.PartiallyObservableGameState")
+    while len(found) < count:
+        game = java.game(map_name)
+        _scatter_units(java, game, rng)
+        for _ in range(30):
+            state = state_of(game)
+            cells = list(np.ndindex(state.unit.shape))
+            seen, units = np.zeros((2, 2, *state.unit.shape), bool)
+            for player in range(2):
+                view = partial_state(game.state, player)
+                board = view.getPhysicalGameState()
+                for y, x in cells:
+                    seen[player, y, x] = view.observable(x, y)
+                    units[player, y, x] = board.getUnitAt(x, y) is not None
+            found.append((state, seen, units))
+            for plan in [_random_plan(java, game, player, rng, [dict.fromkeys(range(6), 1)] * 2) for player in range(2)]:
+                game.state.issueSafe(plan)
+            if game.cycle() or len(found) == count or _overspent(game):
+                break
+    stacked: tuple[RTSState, np.ndarray, np.ndarray] = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    return stacked
+
+
 def _scatter_units(java: Any, game: Any, rng: random.Random) -> None:
     board = game.state.getPhysicalGameState()
     share, make = rng.choice([0.1, 0.2, 0.4]), java._jpype.JClass("rts.units.Unit")

@@ -14,9 +14,10 @@ import pytest
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.maps import MAPS, find_map
+from rljax.envs.microrts.observation import visible_cells
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import BASE, HEAVY, LIGHT, MOVE, PRODUCE, RESOURCE, WORKER
-from tests.envs.microrts.oracle import GOLDEN, differences, joint_conflicts, load, record
+from rljax.envs.microrts.units import BASE, EMPTY, HEAVY, LIGHT, MOVE, PRODUCE, RESOURCE, WORKER
+from tests.envs.microrts.oracle import GOLDEN, differences, joint_conflicts, load, record, record_sight
 from tests.envs.play import QUICK
 
 RECORDED = sorted(path.stem for path in GOLDEN.glob("*.npz"))
@@ -72,6 +73,16 @@ def test_live_cycles_of_the_java_engine_are_reproduced(java: Any) -> None:
 @pytest.mark.parametrize("map_name", MAPS)
 def test_ten_thousand_live_cycles_of_the_java_engine_are_reproduced(java: Any, map_name: str) -> None:
     compare_live(java, map_name, 10_000, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("map_name", ["melee4x4light2", "basesWorkers16x16"])
+def test_players_see_through_fog_what_they_see_in_the_java_engine(java: Any, map_name: str) -> None:
+    states, seen, units = record_sight(java, map_name, 150, seed=int.from_bytes(os.urandom(4)))
+    visible = np.stack([jax.vmap(visible_cells, (0, None))(states, player) for player in range(2)], axis=1)
+    np.testing.assert_array_equal(visible, seen)
+    np.testing.assert_array_equal(visible & (states.unit != EMPTY)[:, None], units)
+    assert 0.1 < seen.mean() < 0.99
 
 
 def position(shape: tuple[int, int], resources: tuple[int, int], *units: tuple[int, int, int, int]) -> RTSState:

@@ -1,0 +1,52 @@
+"""What makes the engine of MicroRTS fast: how arrays over the cells lie in memory, and what is computed only once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.experimental.xla_metadata import set_xla_metadata
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def games_last(function: _Function) -> _Function:
+    """Let `vmap` call a function of arrays over the cells with the games on the last axis: `[H, W]` becomes `[H, W, N]`.
+
+    Such a function takes any axes after those of the cells as they come. Processors do the same with many neighbouring elements
+    at once: those of one cell in N games are as many as wanted, those of a row in one game are too few. Between two such
+    functions nothing is moved.
+    """
+    mapped = custom_vmap(function)
+
+    @mapped.def_vmap
+    def _(size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        def last(is_batched: bool, x: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(jnp.asarray(x)[..., None], (*x.shape, size))
+
+        out = function(*jax.tree.map(last, in_batched, list(args)))
+        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out), jax.tree.map(lambda _: True, out)
+
+    return cast(_Function, functools.wraps(function)(mapped))
+
+
+def once(tree: Any) -> Any:
+    """Return the same arrays, but computed once: XLA for CPUs would compute them again for each of their uses.
+
+    It fuses whatever it can, but not through a call that may not be inlined; optimization barriers are gone before it fuses.
+    On accelerators this does nothing.
+    """
+    if jax.default_backend() != "cpu":
+        return tree
+    with set_xla_metadata(inlineable="false"):
+        return _same(tree)
+
+
+@jax.jit
+def _same(tree: Any) -> Any:
+    # An operation that XLA drops, but JAX does not.
+    return jax.tree.map(lambda x: x | False if x.dtype == bool else x + jnp.zeros((), x.dtype), tree)
