@@ -25,9 +25,11 @@ from rljax.envs.microrts.actions import (
     player_masks,
     read_heads,
 )
+from rljax.envs.microrts.bots import BOTS
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
+from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
@@ -208,10 +210,6 @@ class MicroRTS(Game):
 
     @property
     def scripted(self) -> Mapping[str, ScriptedPlayer]:
-        # Their module needs this one for its types.
-        from rljax.envs.microrts.bots import BOTS
-        from rljax.envs.microrts.players import scripted_player
-
         def without_views(name: str) -> ScriptedPlayer:
             play = scripted_player(self, name)
             return lambda key, state, _params: play(key, state, None, None)

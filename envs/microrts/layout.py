@@ -26,7 +26,8 @@ def games_last(function: _Function) -> _Function:
     @mapped.def_vmap
     def _(size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
         def last(is_batched: bool, x: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(jnp.asarray(x)[..., None], (*x.shape, size))
+            x = jnp.asarray(x)
+            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(x[..., None], (*x.shape, size))
 
         out = function(*jax.tree.map(last, in_batched, list(args)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out), jax.tree.map(lambda _: True, out)

@@ -1,4 +1,4 @@
-"""The scripted players of `rljax.envs.microrts.bots` as players of the game: their orders in its encodings of actions."""
+"""The scripted players of `rljax.envs.microrts.bots` as players of a game of `MicroRTS`: orders in its encodings of actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
 from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.engine import is_idle, merge_orders
-from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.seats import turn_actions
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, HARVEST, HEADS, MOVE, NONE, NUM_TYPES, PRODUCE, RETURN
@@ -31,7 +30,7 @@ def _table_of_orders() -> np.ndarray:
 _NUMBER = _table_of_orders()
 
 
-def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> Any:
+def actions_of(game: Any, state: RTSState, orders: Orders) -> Any:
     """Return orders as the actions of both players, i32 `[2, H * W]`, or `[2, H * W * 7]` for "gridnet".
 
     An action waits for the game's `wait_cycles`, however long the order was to wait. For "units" it is the next of the actions
@@ -52,7 +51,7 @@ def actions_of(game: MicroRTS, state: RTSState, orders: Orders) -> Any:
     return jnp.stack([own[0], turn_actions(own[1], game.actions)])
 
 
-def scripted_player(game: MicroRTS, name: str) -> Callable[[jax.Array, Any, Any, Any], Any]:
+def scripted_player(game: Any, name: str) -> Callable[[jax.Array, Any, Any, Any], Any]:
     """Return a scripted player as a player of the game; it acts for both seats.
 
     Where units are ordered one by one it decides anew in each step of a cycle: a random player draws anew for those left.

@@ -90,6 +90,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         return head.sample(head.distribution(outputs, mask), noise) if action is None else action, carry
 
     def of_opponents(inputs: Any) -> Any:
+        assert league is not None
         grouped = jax.tree.map(lambda x: x.reshape(*groups, *x.shape[1:]), inputs)
         return jax.vmap(jax.vmap(jax.vmap(decide, (0, None, None, None, None))))(league.lanes, *grouped)
 
@@ -127,10 +128,11 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
 
 def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, Any], Any]:
     """Return the function by which `game_rollout` lets scripted players act in the games that are against them."""
-    game, params, scripted = parts.game, parts.game_params, parts.scripted
+    config, game, params, scripted = parts.config, parts.game, parts.game_params, parts.scripted
+    assert isinstance(config, LeagueConfig)
 
     def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any) -> Any:
-        for number, name in enumerate(parts.config.scripted):
+        for number, name in enumerate(config.scripted):
             (games,) = np.nonzero(scripted == number)
             play = game.scripted[name]
             of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, action))
