@@ -115,9 +115,9 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
         return policy.network.init_with_output(key, *arguments)
 
     result, _ = network_shapes(policy.network, first_step)
-    if isinstance(result[0], Pointed):
-        result = (result[0].context, result[1])
-    shapes = jax.tree.map(lambda x: x.shape, result)
+    shapes = jax.tree.map(
+        lambda x: (x.context if isinstance(x, Pointed) else x).shape, result, is_leaf=lambda x: isinstance(x, Pointed)
+    )
     values = () if num_values == 1 else (num_values,)
     value = "B" if num_values == 1 else f"B, {num_values}"
     expected = ((3, head.num_outputs), (3, *values))
