@@ -1,8 +1,8 @@
 """Scripted players of MicroRTS: passive, random, and the rushes, which train one kind of fighter and send it to the enemy.
 
-They follow the public descriptions of microRTS's bots of the same names and what those do in positions put before them: paths are
-shortest ones, and ties are broken in the same way. Unlike those, these have no memory and do not know which unit is the oldest:
-the worker that harvests is chosen anew each time, and a building is begun beside its builder at once. See `Bot`.
+They follow the public descriptions of microRTS's bots of the same names and what those do in positions put before them: paths
+are shortest ones, ties are broken in the same way, and older units come first. Unlike those, these have no memory: a building
+is begun beside its builder at once. See `Bot`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.envs.microrts.engine import around, claims, free_cells, is_idle, legal_orders, resources_left
+from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
 from rljax.envs.microrts.layout import games_last
 from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
@@ -145,8 +145,6 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     own, idle = state.owner == player, is_idle(state) & (state.owner == player)
     free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
-    free &= ~entered
-
     waiting = jnp.asarray(MOBILE)[state.unit] & idle
     cell, units = _first_units(state, waiting)
     site, building, saves = _building(state, own, free, units, left - spent, fighter)
@@ -155,11 +153,12 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     bases, resources = own & (state.unit == BASE), state.unit == RESOURCE
     busy = (building != EMPTY) | saves
     gathers = units.there & (units.kind == WORKER) & ~busy
-    gathers &= (fighter != WORKER) | (cell == _harvester(state, own))
+    gathers &= (fighter != WORKER) | (cell == _oldest(state, own & (state.unit == WORKER)))
     fights = units.there & ~busy & ~gathers
-    gathers &= jnp.any(bases) & jnp.any(resources)
+    # Without a base a worker still fetches the next resource.
+    gathers &= jnp.where(units.carried > 0, jnp.any(bases), jnp.any(resources))
     loaded = gathers & (units.carried > 0)
-    goal_of = [_nearest(cells, state.unit, units) for cells in (state.owner == 1 - player, bases, resources)]
+    goal_of = [_nearest(cells, state.born, units) for cells in (state.owner == 1 - player, bases, resources)]
     goal = jnp.select([fights, loaded], goal_of[:2], goal_of[2])
     width = state.unit.shape[1]
     down, right = goal // width - units.row, goal % width - units.column
@@ -169,7 +168,13 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     # Units that go nowhere ask for the way to their own cell.
     lengths = path_lengths(free, units.row, units.column, units.row + down * goes, units.column + right * goes)
     beeline = jnp.abs(down[:, None] - DIRECTIONS[:, 0]) + jnp.abs(right[:, None] - DIRECTIONS[:, 1])
-    way = _ways(width, jnp.where(goes[:, None], lengths, FAR), beeline, units)
+    sides = units.row[:, None] + DIRECTIONS[:, 0], units.column[:, None] + DIRECTIONS[:, 1]
+    # Units give way to those that are trained only if they have just appeared themselves.
+    gives_way = (units.born == state.time)[:, None] & entered.at[sides].get(mode="fill", fill_value=False)
+    way = _ways(width, jnp.where(goes[:, None] & ~gives_way, lengths, FAR), beeline, units)
+    trains = orders.action == PRODUCE
+    taken = _entered(goes & (way >= 0), units, way, state.unit.shape)
+    orders = _let_wait(orders, trains & along(around(taken, False), orders.parameter))
 
     side = jnp.argmax((jnp.stack([down, right], axis=-1)[:, None] == DIRECTIONS).all(-1), axis=-1)
     aim = (down + REACH) * SPAN + right + REACH
@@ -222,22 +227,30 @@ def _train(
 
 
 class _Units(NamedTuple):
-    """K units: row, column, type and carried resources, each i32 or i8 `[K]`, and whether there is such a unit, bool `[K]`."""
+    """K units: row, column, type, carried resources, when they appeared, each `[K]`, and whether there is a unit, bool `[K]`."""
 
     row: jax.Array
     column: jax.Array
     kind: jax.Array
     carried: jax.Array
+    born: jax.Array
     there: jax.Array
 
 
 def _first_units(state: RTSState, cells: jax.Array) -> tuple[jax.Array, _Units]:
-    """Return the numbers of the first K of `cells`, bool `[H, W]`, row by row, i32 `[K]`, and their units; H * W for none."""
+    """Return the numbers of the first K of `cells`, bool `[H, W]`, row by row, i32 `[K]`, and their units; H * W for none.
+
+    The oldest comes first.
+    """
     height, width = cells.shape
     (cell,) = jnp.nonzero(cells.reshape(-1), size=min(MAX_ORDERS, height * width), fill_value=height * width)
+    born = state.born.reshape(-1).at[cell].get(mode="fill", fill_value=np.iinfo(np.int16).max)
+    number = jnp.arange(len(cell))
+    older = (born < born[:, None]) | ((born == born[:, None]) & (number < number[:, None]))
+    cell = jnp.zeros_like(cell).at[jnp.sum(older, axis=1)].set(cell)
     here = jnp.minimum(cell, height * width - 1)
-    kind, carried = state.unit.reshape(-1)[here], state.carried.reshape(-1)[here]
-    return cell, _Units(here // width, here % width, kind, carried, cell < height * width)
+    kind, carried, born = (cells.reshape(-1)[here] for cells in (state.unit, state.carried, state.born))
+    return cell, _Units(here // width, here % width, kind, carried, born, cell < height * width)
 
 
 def _building(
@@ -270,23 +283,20 @@ def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int
     return jnp.zeros(shape, bool).at[row, units.column + offset[:, 1]].set(True, mode="drop")
 
 
-def _harvester(state: RTSState, own: jax.Array) -> jax.Array:
-    """Return the worker that harvests, i32 `[]`: one that carries, harvests or returns a resource, or else the nearest."""
-    workers = own & (state.unit == WORKER)
-    at_it = (state.carried > 0) | (state.action == HARVEST) | (state.action == RETURN)
-    distance = distance_map(state.unit == RESOURCE, squared=True) - jnp.where(at_it, 2 * FAR, 0)
-    return jnp.argmin(jnp.where(workers, distance, 2 * FAR))
+def _oldest(state: RTSState, cells: jax.Array) -> jax.Array:
+    """Return the number of the cell among `cells`, bool `[H, W]`, whose unit is the oldest, i32 `[]`."""
+    return jnp.argmin(jnp.where(cells, state.born, np.iinfo(np.int16).max))
 
 
-def _nearest(cells: jax.Array, kind: jax.Array, units: _Units) -> jax.Array:
+def _nearest(cells: jax.Array, born: jax.Array, units: _Units) -> jax.Array:
     """Return the number of the nearest of `cells`, bool `[H, W]`, to each of K units by Manhattan distance, i32 `[K]`.
 
-    Of equally near ones it is that with the lowest type in `kind`, `[H, W]`, a building say: microRTS takes the oldest.
+    Of equally near ones it is the oldest.
     """
     height, width = cells.shape
     rows = jnp.abs(jnp.arange(height) - units.row[:, None])
     columns = jnp.abs(jnp.arange(width) - units.column[:, None])
-    distance = jnp.where(cells, (rows[:, :, None] + columns[:, None, :]) * NUM_TYPES + kind, FAR)
+    distance = jnp.where(cells, ((rows[:, :, None] + columns[:, None, :]) << 16) + born, FAR << 16)
     return jnp.argmin(distance.reshape(len(rows), -1), axis=-1)
 
 

@@ -300,12 +300,14 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
     # All that a unit brings along in two bytes, so that few arrays are shifted; it has at most 10 hit points and carries 1.
     head = toward | (kind + 1) << 3 | ((state.owner == 1) << 6).astype(jnp.int8)
     body = hp | carried << 4
-    heads, bodies = Padded(head, 0), Padded(body, 0)
-    head, body = jnp.zeros_like(head), jnp.zeros_like(body)
+    now = jnp.minimum(state.time, np.iinfo(np.int16).max).astype(jnp.int16)
+    heads, bodies, births = Padded(head, 0), Padded(body, 0), Padded(jnp.where(produces, now, state.born), 0)
+    head, body, born = jnp.zeros_like(head), jnp.zeros_like(body), jnp.zeros_like(state.born)
     for d, offset in enumerate(DIRECTIONS):
         comes = heads.at(-offset) & 7 == d + 1
         head, body = jnp.where(comes, heads.at(-offset), head), jnp.where(comes, bodies.at(-offset), body)
-    head, body = once((head, body))
+        born = jnp.where(comes, births.at(-offset), born)
+    head, body, born = once((head, body, born))
     enters = head > 0
     state = _clear(state, moves)
     return state.replace(
@@ -313,6 +315,7 @@ def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: ja
         owner=jnp.where(enters, head >> 6, state.owner),
         hp=jnp.where(enters, body & 15, state.hp),
         carried=jnp.where(enters, body >> 4, state.carried),
+        born=jnp.where(enters, born, state.born),
     )
 
 
@@ -327,6 +330,7 @@ def _clear(state: RTSState, cells: jax.Array) -> RTSState:
         parameter=jnp.where(cells, 0, state.parameter),
         product=jnp.where(cells, EMPTY, state.product),
         remaining=jnp.where(cells, 0, state.remaining),
+        born=jnp.where(cells, 0, state.born),
     )
 
 

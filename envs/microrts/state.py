@@ -18,6 +18,8 @@ class RTSState(struct.PyTreeNode):
         parameter: its direction (0 to 3), or for an attack the index of its target in `OFFSETS`, i8 `[H, W]`.
         product: type of the unit that is produced, i8 `[H, W]`; -1: none.
         remaining: cycles until the action happens, i16 `[H, W]`; 0: the unit is idle and may be given an order.
+        born: cycle in which the unit appeared, i16 `[H, W]`; those of the start have -n, ..., -1 in the order of the map.
+            Only scripted players read it: their oldest worker harvests, say.
         resources: resources of both players, i32 `[2]`.
         time: cycles played, i32 `[]`.
     """
@@ -30,6 +32,7 @@ class RTSState(struct.PyTreeNode):
     parameter: jax.Array
     product: jax.Array
     remaining: jax.Array
+    born: jax.Array
     resources: jax.Array
     time: jax.Array
 

@@ -35,10 +35,11 @@ def state_of(position: Position) -> RTSState:
     shape = position.terrain.shape
     unit, owner, product = (np.full(shape, EMPTY, np.int8) for _ in range(3))
     hp, carried, action, parameter = (np.zeros(shape, np.int8) for _ in range(4))
-    remaining = np.zeros(shape, np.int16)
+    remaining, born = (np.zeros(shape, np.int16) for _ in range(2))
     places = {}
-    for name, kind, player, x, y, load, health in position.units.tolist():
+    for number, (name, kind, player, x, y, load, health) in enumerate(position.units.tolist()):
         places[name] = y, x
+        born[y, x] = number - len(position.units)  # The engine adds new units at the end of its list.
         unit[y, x], owner[y, x], carried[y, x], hp[y, x] = kind, player, load, health
     for order, started in zip(position.orders.tolist(), position.started.tolist(), strict=True):
         place = places[order[0]]
@@ -47,8 +48,8 @@ def state_of(position: Position) -> RTSState:
         parameter[place] = 0 if kind == NONE else direction
         remaining[place] = started + duration(kind, direction, made, int(unit[place])) - position.time
     time = np.asarray(position.time, np.int32)
-    fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, position.resources, time)
-    return RTSState(*fields)
+    fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, born)
+    return RTSState(*fields, position.resources, time)
 
 
 def duration(action: int, parameter: int, product: int, unit: int) -> int:
