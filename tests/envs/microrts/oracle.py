@@ -38,12 +38,13 @@ def state_of(game: Any) -> RTSState:
     shape = position.terrain.shape
     cells = {name: np.zeros(shape, np.int8) for name in ("hp", "carried", "action", "parameter")}
     cells |= {name: np.full(shape, -1, np.int8) for name in ("unit", "owner", "product")}
-    remaining = np.zeros(shape, np.int16)
+    remaining, born = np.zeros((2, *shape), np.int16)
     under_way = {
         order[0]: (order, start) for order, start in zip(position.orders.tolist(), position.started.tolist(), strict=True)
     }
     board = game.state.getPhysicalGameState()
-    for name, kind, owner, x, y, carried, hp in position.units.tolist():
+    for number, (name, kind, owner, x, y, carried, hp) in enumerate(position.units.tolist(), -len(position.units)):
+        born[y, x] = number
         values = {"unit": kind, "owner": owner, "carried": carried, "hp": hp}
         if name in under_way:
             order, start = under_way[name]
@@ -54,9 +55,8 @@ def state_of(game: Any) -> RTSState:
                 values["parameter"] = 0
         for field, value in values.items():
             cells[field][y, x] = value
-    return RTSState(
-        **cells, remaining=remaining, resources=position.resources.astype(np.int32), time=np.asarray(position.time, np.int32)
-    )
+    resources, time = position.resources.astype(np.int32), np.asarray(position.time, np.int32)
+    return RTSState(**cells, remaining=remaining, born=born, resources=resources, time=time)
 
 
 def _encoded(order: list[int], x: int, y: int) -> tuple[int, int, int]:
@@ -128,6 +128,28 @@ def record(java: Any, map_name: str, count: int, seed: int, bots: bool) -> Trans
             if over or len(found) == count or _overspent(game):
                 break
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def record_bot(java: Any, map_name: str, bot: str, opponents: tuple[str, ...]) -> tuple[RTSState, np.ndarray, Orders]:
+    """Let a bot play a game from each seat against each of its opponents.
+
+    Returns:
+        Positions in which it has an idle unit, leaves `[N, ...]`; its seat in each, i32 `[N]`; and its orders.
+    """
+    found = []
+    for opponent in opponents:
+        for seat in range(2):
+            game, players = java.game(map_name), [java.bot(bot), java.bot(opponent)][:: 1 - 2 * seat]
+            for _ in range(700):
+                state, plans = state_of(game), [players[player].play(game, player) for player in range(2)]
+                if np.any((state.owner == seat) & (state.remaining == 0)):
+                    found.append((state, np.int32(seat), _orders_of(java, game, [plans[seat]])))
+                for plan in plans:
+                    game.state.issueSafe(plan)
+                if game.cycle():
+                    break
+    stacked: tuple[RTSState, np.ndarray, Orders] = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    return stacked
 
 
 def record_sight(java: Any, map_name: str, count: int, seed: int) -> tuple[RTSState, np.ndarray, np.ndarray]:
@@ -255,7 +277,16 @@ def differences(transitions: Transitions, map_name: str) -> tuple[np.ndarray, np
         return engine.cycle(state, orders, walls), engine.legal_orders(state, walls)
 
     after, legal = jax.jit(jax.vmap(play), compiler_options=QUICK)(transitions.before, transitions.orders)
-    return _differ(after, transitions.after), _differ(legal, transitions.legal)
+    younger = [_order_differs(*both) for both in zip(np.asarray(after.born), transitions.after.born, strict=True)]
+    after = after.replace(born=transitions.after.born)
+    return _differ(after, transitions.after) | younger, _differ(legal, transitions.legal)
+
+
+def _order_differs(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether units are in another order by age; those that appeared in the same cycle may be."""
+    units = second != 0
+    first, second = first[units], second[units]
+    return bool(np.any(np.diff(second[np.lexsort((second, first))]) <= 0))
 
 
 def _differ(first: Any, second: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from rljax.envs.microrts.paths import FAR, distance_map, path_lengths
 from rljax.envs.microrts.players import actions_of, scripted_player
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, COST, DIRECTIONS, HARVEST, MOVE, NONE, PRODUCE, RETURN
-from tests.envs.microrts.oracle import GOLDEN, Transitions, load
+from tests.envs.microrts.oracle import GOLDEN, Transitions, load, record_bot
 from tests.envs.play import QUICK
 
 MAP = "basesWorkers8x8"
@@ -80,6 +80,23 @@ def assert_no_conflicts(states: RTSState, orders: Orders, own: np.ndarray, playe
         claimed.add((n, y + down, x + right))
         spent[n] += COST[orders.product[n, y, x]] if orders.action[n, y, x] == PRODUCE else 0
     assert (spent[spent > 0] <= (states.resources[:, player] - reserved)[spent > 0]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["workerrush", "lightrush", "heavyrush", "rangedrush"])
+def test_rushes_give_the_orders_of_the_java_bots(java: Any, name: str) -> None:
+    """Those that differ are of bots that remember: a building's place, a resource without a base."""
+    states, seat, wanted = record_bot(java, MAP, name, ("coac", "lightrush", "workerrush", "heavyrush"))
+    play = jax.jit(jax.vmap(lambda state, player: BOTS[name](jax.random.key(0), state, player, WALLS)), compiler_options=QUICK)
+    orders = jax.tree.map(np.asarray, play(states, seat))
+    idle = (states.owner == seat[:, None, None]) & (states.remaining == 0)
+    acts = wanted.action != NONE
+    same = (orders.action == wanted.action) & (~acts | (orders.parameter == wanted.parameter))
+    same &= (wanted.action != PRODUCE) | (orders.product == wanted.product)
+    assert idle.sum() > 500
+    print(f"\n{name}: {same[idle].mean():.3f} of {idle.sum()} orders are equal")
+    assert same[idle].mean() > 0.97
+    assert same[idle & acts].mean() > 0.93
 
 
 @pytest.mark.slow

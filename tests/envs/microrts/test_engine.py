@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.errors import ConfigError
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.maps import MAPS, find_map
 from rljax.envs.microrts.observation import visible_cells
@@ -37,19 +37,6 @@ def test_recorded_cycles_of_the_java_engine_are_reproduced(name: str) -> None:
     assert joint.mean() < 0.05
     assert not (wrong & ~joint).any()
     assert not illegal.any()
-
-
-@pytest.fixture(scope="module")
-def java() -> Any:
-    from rljax.run.microrts.install import is_there, microrts_folder
-    from rljax.run.microrts.java import start_java
-
-    if not is_there(microrts_folder()):
-        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
-    try:
-        return start_java()
-    except RljaxError as error:
-        pytest.skip(str(error))
 
 
 def compare_live(java: Any, map_name: str, count: int, seed: int) -> None:
