@@ -75,7 +75,7 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
 
 @games_last
 def gridnet_mask(state: RTSState, legal: LegalOrders) -> jax.Array:
-    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`; not turned for the second player."""
+    """Return the legal actions of the seven heads of each cell, bool `[78, H, W]`, in the map's orientation."""
     heads = [legal.move, legal.harvest, legal.give, legal.produce, legal.product, legal.attack]
     can = [jnp.any(planes, axis=0) for planes in heads]
     types = jnp.stack([jnp.ones_like(can[0]), *can[:4], can[5]])
@@ -98,7 +98,7 @@ def _first_if_none(state: RTSState, planes: jax.Array, turned: np.ndarray) -> ja
 def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...]) -> jax.Array:
     """Return the masks of both players, bool `[2, H * W * A]`: in other cells only the first action of each head is legal.
 
-    That of the second player is still to be turned.
+    Both are in the map's orientation: the caller turns that of the second player.
 
     Args:
         state: the state.

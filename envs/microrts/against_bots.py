@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.versus import Versus, VersusState, one_of
+from rljax.core.versus import Versus, VersusState, drawn_once, one_of
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.bots import find_bots
 from rljax.envs.microrts.game import MicroRTS, RTSParams
@@ -51,9 +51,7 @@ class MicroRTSBots(Versus):
     def _opponent_action(self, key: jax.Array, state: VersusState, params: RTSParams) -> tuple[Any, Any]:
         """Do what the opponent would, but for its seat only, and with one computation for all that rush."""
         draw_key, key = jax.random.split(key)
-        drawn = jax.random.randint(draw_key, (), 1, len(self.opponents) + 1)
-        # As in `one_of`: one more than the number of the player, 0 before the first move.
-        carry = jnp.where(state.carry == 0, drawn, state.carry)
+        carry = drawn_once(draw_key, state.carry, len(self.opponents))
         orders = self._bots(carry[0] - 1, key, state.game, 1 - state.team, self.env.walls)
         return actions_of(self.env, state.game, orders), carry
 

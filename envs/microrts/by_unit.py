@@ -227,7 +227,9 @@ class ByUnit(NamedTuple):
         return {"source": jnp.stack(sources).astype(jnp.int32), "order": jnp.stack(numbers).astype(jnp.int32)}
 
     def plan(self, act: Callable[[CycleState, Any], tuple[Any, Any]], state: RTSState, memory: Any) -> tuple[Orders, Any]:
-        """Return the orders of a whole cycle, and the memory after it, of players who act step by step; others wait 0 cycles.
+        """Return the orders of a whole cycle, and the memory after it, of players who act step by step.
+
+        Units without an order wait 0 cycles.
 
         Args:
             act: `(state, memory) -> (action, memory)`, the actions of both players in a step.

@@ -179,7 +179,7 @@ def is_legal(orders: Orders, legal: LegalOrders) -> jax.Array:
     """Return which cells' orders are legal actions, bool `[H, W]`; waiting is not one of them."""
     directed = once(pack([*legal.move, *legal.harvest, *legal.give, *legal.produce]))
     product, attack = once(pack([*legal.product])), once(pack([*legal.attack]))
-    can_act = (orders.parameter < 4) & is_set(directed, 4 * (orders.action - MOVE) + orders.parameter)
+    can_act = (orders.parameter >= 0) & (orders.parameter < 4) & is_set(directed, 4 * (orders.action - MOVE) + orders.parameter)
     can_make = (orders.action != PRODUCE) | is_set(product, orders.product)
     return (orders.action != NONE) & jnp.where(orders.action == ATTACK, is_set(attack, orders.parameter), can_act & can_make)
 
@@ -352,7 +352,7 @@ def _hit(state: RTSState, damage: jax.Array, aim: jax.Array) -> RTSState:
 def skip(state: RTSState, max_cycles: jax.Array | int) -> RTSState:
     """Play all cycles before the one in which the next action of a player's unit is due, none if a unit is idle.
 
-    Nothing happens and nothing can be ordered in them. It stops one cycle before `max_cycles`.
+    Nothing happens and nothing can be ordered in them. At least one cycle before `max_cycles` is left to be played.
     """
     soonest = jnp.min(jnp.where(state.owner >= 0, state.remaining, np.iinfo(np.int16).max), axis=CELLS).astype(jnp.int32)
     cycles = jnp.clip(soonest - 1, 0, jnp.maximum(max_cycles - 1 - state.time, 0))

@@ -70,8 +70,9 @@ class MicroRTS(Game):
     With actions = "units" each player orders one unit in a step (see `rljax.envs.microrts.by_unit`): the heads are "source", the
     place of the unit, and "order". The places are the cells, or with "entities" the entities; one more ends the player's orders,
     so its other units wait. Time passes in the step after which neither player has a unit left that could do more than wait; a
-    player without one can only end until then. The mask, bool `[A, A]` for each player, needs auto-regressive heads. A player's
-    own orders since time last passed look like actions under way, and the other's are not seen. Discounts count these steps.
+    player without such a unit can only end its turn until then. The mask, bool `[A, A]` for each player, needs auto-regressive
+    heads. A player's own orders since time last passed look like actions under way, and the other's are not seen. Discounts
+    count these steps.
 
     The reward is the sum of the components in `info["reward_components"]`, each times its weight: "win" (1, or -1 for a loss),
     "resource" (harvests and returns), "worker", "building" (bases and barracks), "combat" (fighters) and "attack", the numbers of

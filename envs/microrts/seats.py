@@ -25,7 +25,8 @@ def _turned_orders() -> np.ndarray:
 
 
 TURNED = {"cells": (_turned_orders(),), "gridnet": TURNED_HEADS}
-"""For each encoding of actions and each of its heads: the actions of a cell after half a turn. Twice is none."""
+"""For each encoding of actions and each of its heads: the actions of a cell after half a turn; after two, nothing
+has changed."""
 
 
 def turn_planes(planes: jax.Array) -> jax.Array:

@@ -113,6 +113,11 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         _MESH.reset(token)
 
 
+def is_split() -> bool:
+    """Whether arrays are split over devices: programs are traced within `on_mesh`."""
+    return _MESH.get() is not None
+
+
 def over_devices(tree: Any, axis: int = 0) -> Any:
     """Split arrays along an axis over the devices of the mesh.
 

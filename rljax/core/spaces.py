@@ -7,6 +7,7 @@ too.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,14 +69,29 @@ class MultiDiscrete:
                 f"MultiDiscrete: only_if has {len(self.only_if)} entries, expected one for each of {len(self.nvec)} heads"
             )
         for head, condition in enumerate(self.only_if or ()):
-            if condition is not None and not self._allows(*condition):
-                expected = "the number of a head that is always read, and some of its actions"
+            if condition is not None and not self._allows(condition):
+                expected = "the number of a head that is always read, and some of its actions: (0, (1, 2))"
                 raise ValueError(f"MultiDiscrete: only_if[{head}] = {condition}, expected {expected}")
+        if self.only_if is not None:
+            conditions = tuple(None if c is None else (int(c[0]), tuple(int(a) for a in c[1])) for c in self.only_if)
+            object.__setattr__(self, "only_if", conditions)
 
-    def _allows(self, head: int, actions: Sequence[int]) -> bool:
-        """Return whether this is a head that is always read, and these are some of its actions."""
+    def _allows(self, condition: Any) -> bool:
+        """Return whether this is the number of a head that is always read, and some of its actions."""
+        try:
+            head, actions = operator.index(condition[0]), [operator.index(action) for action in condition[1]]
+        except (TypeError, IndexError):
+            return False
         always = self.only_if is not None and 0 <= head < len(self.nvec) and self.only_if[head] is None
-        return always and len(actions) > 0 and all(0 <= action < self.nvec[head] for action in actions)
+        return len(condition) == 2 and always and len(actions) > 0 and all(0 <= action < self.nvec[head] for action in actions)
+
+    def repeated(self, times: int) -> MultiDiscrete:
+        """Return the space of several elements, their heads one after the other."""
+        if self.only_if is None:
+            return MultiDiscrete(self.nvec * times, self.dtype)
+        shifts = [len(self.nvec) * number for number in range(times)]
+        only_if = tuple(c and (c[0] + shift, c[1]) for shift in shifts for c in self.only_if)
+        return MultiDiscrete(self.nvec * times, self.dtype, only_if)
 
     @property
     def shape(self) -> tuple[int, ...]:

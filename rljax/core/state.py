@@ -64,9 +64,9 @@ def _field(role: FieldRole, **options: Any) -> Any:
     return struct.field(metadata={_KEY: role}, **options)
 
 
-def per_environment() -> Any:
+def per_environment(depends_on: tuple[str, ...] = ()) -> Any:
     """Define a field of episodes under way, leaves `[N, ...]`."""
-    return _field(FieldRole(Role.PER_ENVIRONMENT, ENVIRONMENT_CONFIG))
+    return _field(FieldRole(Role.PER_ENVIRONMENT, (*ENVIRONMENT_CONFIG, *depends_on)))
 
 
 def buffer(depends_on: tuple[str, ...] = ()) -> Any:

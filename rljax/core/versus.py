@@ -52,10 +52,7 @@ def one_of(players: Sequence[Callable[[jax.Array, Any, Any, Any], Any]]) -> Reme
     def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, jax.Array]:
         draw_key, *keys = jax.random.split(key, len(players) + 1)
         seats = jax.tree.leaves(obs)[0].shape[0]
-        # One more than the number of the player; 0 is the memory before the first move.
-        before = jnp.zeros(seats, jnp.int32) if carry is None else carry
-        drawn = jax.random.randint(draw_key, (), 1, len(players) + 1)
-        which = jnp.where(before == 0, drawn, before)
+        which = drawn_once(draw_key, jnp.zeros(seats, jnp.int32) if carry is None else carry, len(players))
         actions = [player(k, state, obs, mask) for player, k in zip(players, keys, strict=True)]
         chosen = actions[0]
         for number, action in enumerate(actions[1:], 2):
@@ -63,6 +60,11 @@ def one_of(players: Sequence[Callable[[jax.Array, Any, Any, Any], Any]]) -> Reme
         return chosen, which
 
     return Remembering(act)
+
+
+def drawn_once(key: jax.Array, carry: jax.Array, count: int) -> jax.Array:
+    """Return which of `count` players plays at each seat, from 1, i32 `[P]`: that in `carry`, or where it is 0 one drawn now."""
+    return jnp.where(carry == 0, jax.random.randint(key, (), 1, count + 1), carry)
 
 
 class Seated(NamedTuple):
@@ -191,7 +193,9 @@ class Versus(Wrapper):
         if self._size == 1 or not self.joint:
             return space
         sizes = head_sizes(space)
-        return stacked_space(space, self._size) if sizes is None else MultiDiscrete(sizes * self._size)
+        if sizes is None:
+            return stacked_space(space, self._size)
+        return (space if isinstance(space, MultiDiscrete) else MultiDiscrete(sizes)).repeated(self._size)
 
     def _team_part(self, team: jax.Array, x: Any) -> Any:
         """Return the entries of the team's players in leaves `[P, ...]`: `[...]`, or `[K, ...]` for K players."""

@@ -36,8 +36,8 @@ class GameTree(NamedTuple):
         child: index of the state that follows, i32 `[N, J]`; -1 where the game is over or the action illegal.
         probability: probability of the outcome where chance moves, f32 `[N, J]`; 1 elsewhere.
         chance: probabilities of the first level's states, `[size[0]]`.
-        observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`; what only a critic sees
-            is that of one of the set's states.
+        observations: for each player, its observation in each of its information sets, f32 `[I_p, ...]`; the part that
+            only a critic sees is taken from one of the set's states.
         masks: for each player, the legal actions in each of its information sets, bool `[I_p, A]`.
         merged: whether a state that several paths reach was stored once: its probability is the sum over the paths, and a
             player's earlier actions are unknown.

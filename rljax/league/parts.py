@@ -92,6 +92,8 @@ class GameState(NormalizedState, kw_only=True):
         past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
     """
 
+    # A game ends against the opponent that it began with.
+    env_state: Any = per_environment(depends_on=("scripted",))
     league: League | None = copy_of_state(lambda state, league: league.begun_with(players_of(state)))
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))

@@ -27,8 +27,9 @@ from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import environment_noise, episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
+from rljax.core.game import ScriptedPlayer
 from rljax.core.spaces import action_heads
-from rljax.core.versus import where_players
+from rljax.core.versus import Player, Seated, seat_player, where_players
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
@@ -75,7 +76,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         params, statistics = split_player(kept)
         obs = obs if statistics is None else normalize(statistics, obs)
         outputs, _, carry = policy_and_value(parts.ppo, params, obs, carry)
-        # Outputs that are one array are chosen from before an action is drawn, so that one is drawn instead of three.
+        # Choose between the outputs of the players first, where they are arrays: then one action is drawn instead of three.
         if isinstance(outputs, jax.Array):
             return outputs, None, carry
         return None, head.sample(head.distribution(outputs, mask), noise), carry
@@ -134,15 +135,21 @@ def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, A
     def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any) -> Any:
         for number, name in enumerate(config.scripted):
             (games,) = np.nonzero(scripted == number)
-            play = game.scripted[name]
+            player = seat_player(without_view(game.scripted[name], params), game, params)
+
+            def chosen(key: jax.Array, state: Any, own: jax.Array, action: Any, player: Seated = player) -> Any:
+                return where_players(~own, player.act(key, state, None, None, None)[0], action)
+
             of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, action))
-            chosen = jax.vmap(lambda key, state, own, action, play=play: where_players(own, action, play(key, state, params)))(
-                *of_games
-            )
-            action = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), action, chosen)
+            action = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), action, jax.vmap(chosen)(*of_games))
         return action
 
     return replaced
+
+
+def without_view(scripted: ScriptedPlayer, params: Any) -> Player:
+    """Return a scripted player, which knows the state, as a player that is also told observations and masks."""
+    return lambda key, state, _obs, _mask: scripted(key, state, params)
 
 
 def _team_returns(parts: GameParts, steps: GameSteps) -> jax.Array:

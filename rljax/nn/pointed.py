@@ -113,14 +113,14 @@ class PointedDistribution(struct.PyTreeNode):
         return jnp.concatenate([action[..., None], rest], axis=-1)
 
     def _first(self) -> jax.Array:
-        """Log-probabilities of the first head's actions, f32 `[..., N]`."""
+        """Return the log-probabilities of the first head's actions, f32 `[..., N]`."""
         logits, legal = self.outputs.logits, self.mask
         if legal is not None and legal.ndim > logits.ndim:
             legal = jnp.diagonal(legal, axis1=-2, axis2=-1)
         return jax.nn.log_softmax(mask_logits(logits, None if legal is None else legal[..., : self.nvec[0]]))
 
     def _others(self, first: jax.Array) -> CompositeDistribution:
-        """The distribution of the other heads after a choice of the first, i32 `[...]`."""
+        """Return the distribution of the other heads after a choice of the first, i32 `[...]`."""
         chosen = (first[..., None] == np.arange(self.nvec[0])).astype(jnp.float32)
         others, start = self.outputs.others, self.nvec[0]
         context = others.context + jnp.einsum("...n,...nc->...c", chosen, self.outputs.embedding)

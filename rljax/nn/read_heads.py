@@ -56,8 +56,9 @@ class ReadHeads(struct.PyTreeNode):
 
 
 def _conditions(only_if: tuple[tuple[int, tuple[int, ...]] | None, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which heads are always read, bool `[K]`, and of the others the head that decides, `[K]`, and the actions of it with
-    which they are read, bool `[K, V]`."""
+    """Return which heads are always read, bool `[K]`; for the others the head that decides, `[K]`, and with which of its actions
+    they are read, bool `[K, V]`.
+    """
     conditions = [(0, (0,)) if condition is None else condition for condition in only_if]
     actions = np.zeros((len(only_if), 1 + max(max(named) for _, named in conditions)), bool)
     for head, (_, named) in enumerate(conditions):

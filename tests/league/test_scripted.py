@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,6 +73,64 @@ def test_results_against_scripted_players_are_not_in_the_record() -> None:
     team, returns = np.asarray(steps.team), np.asarray(steps.returns)
     own = np.take_along_axis(returns, team[..., None], -1)[..., 0].reshape(20, 4, 8)[:, 1:][done[:, 1:]]
     assert share == pytest.approx((0.5 + 0.5 * np.sign(own)).mean(), abs=1e-6)
+
+
+class Toss(NumberDuel):
+    """Number Duel in which player 1 wins at once if it names the number that the step draws."""
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        return {"guess": lambda key, _state, _params: jnp.broadcast_to(self.drawn(key), (2,))}
+
+    def drawn(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, (), 0, 2)
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, _, _, info = super().step_env(key, state, action, params)
+        reward = jnp.where(action[1] == self.drawn(key), 1.0, -1.0) * jnp.array([-1.0, 1.0])
+        return obs, state, reward, jnp.asarray(True), info
+
+
+def test_scripted_players_do_not_see_the_chance_of_the_step() -> None:
+    sizes = SIZE | {"num_envs": 256, "num_steps": 16, "main_exploiters": 0, "total_timesteps": 4096}
+    parts = game_parts(rljax.LeagueConfig(env=Toss(), scripted=("guess",) * 3, **sizes))
+    _, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    seated = (np.asarray(steps.team) == 0) & (parts.scripted >= 0)
+    won = np.asarray(steps.reward)[..., 1][seated] > 0
+    assert won.size > 1000
+    assert 0.45 < won.mean() < 0.55
+
+
+class Forms(Stubborn):
+    """Stubborn players with actions of other dtypes and shapes."""
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        return {"short": lambda *_: jnp.full(2, 2, jnp.int8), "alone": lambda *_: jnp.int32(2)}
+
+
+def test_actions_of_scripted_players_are_checked_and_converted() -> None:
+    parts = game_parts(rljax.LeagueConfig(env=Forms(), scripted=("short",), **SIZE))
+    before = jax.eval_shape(lambda: game_init(parts, jax.random.key(0)))
+    after, steps = jax.eval_shape(lambda key: game_collect(parts, game_init(parts, key)), jax.random.key(0))
+    assert after.env_state.game.history.dtype == before.env_state.game.history.dtype
+    assert steps.action.dtype == jnp.int32
+    parts = game_parts(rljax.LeagueConfig(env=Forms(), scripted=("alone",), **SIZE))
+    with pytest.raises(ConfigError, match=r"returned an action of shape \(\), expected \(2,\)"):
+        jax.eval_shape(lambda key: game_collect(parts, game_init(parts, key)), jax.random.key(0))
+
+
+@pytest.mark.slow
+def test_forks_that_change_scripted_players_begin_games_anew(tmp_path: Any) -> None:
+    """A game goes on against the opponent that it began with, or not at all."""
+    config = rljax.LeagueConfig(env=FirstCell(), scripted=("first",), **(SIZE | {"total_timesteps": 512}))
+    rljax.fit(config, run_dir=tmp_path / "a")
+    longer = config.replace(total_timesteps=1024)
+    with warnings.catch_warnings(record=True) as said:
+        rljax.fit(longer, fork=tmp_path / "a", run_dir=tmp_path / "b")
+    assert not any("initialised anew" in str(warning.message) for warning in said)
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, because the configuration changed: env_state, obs"):
+        rljax.fit(longer.replace(scripted=()), fork=tmp_path / "a", run_dir=tmp_path / "c")
 
 
 @pytest.mark.parametrize(

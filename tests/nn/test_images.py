@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.core.devices import on_mesh
 from rljax.core.errors import ConfigError
-from rljax.nn.images import ImageDecoder, ImageEncoder, max_pool, upsample
+from rljax.nn.images import BLOCK_BYTES, Convolution, ImageDecoder, ImageEncoder, in_blocks, max_pool, upsample
 from rljax.nn.layers import NORMS
 
 
@@ -162,3 +163,36 @@ def test_images_are_encoded_and_decoded_in_the_dtype_given_with_parameters_in_f3
         program = str(jax.make_jaxpr(bf16.apply)(variables, x))
         assert "dot_general" in program
         assert not [line for line in program.splitlines() if "dot_general" in line and ":bf16" not in line]
+
+
+@pytest.mark.parametrize(("rows", "loops"), [(0, 0), (7, 0), (8, 1), (11, 1)])
+def test_blocks_of_rows_give_what_all_rows_give_also_in_the_gradient(rows: int, loops: int) -> None:
+    """In blocks of 4 rows; fewer than two blocks are computed at once."""
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(rows, 3)), jnp.float32)
+
+    def loss(weight: jax.Array, x: jax.Array, size: int) -> jax.Array:
+        return jnp.sum(in_blocks(lambda rows: jnp.tanh(rows @ weight), x, size) ** 2)
+
+    whole, blocks = (jax.value_and_grad(loss, (0, 1))(weight, x, size) for size in (1000, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), whole, blocks)
+    assert str(jax.make_jaxpr(lambda x: in_blocks(jnp.tanh, x, 4))(x)).count("scan[") == loops
+
+
+def test_rows_that_are_split_over_devices_are_not_computed_in_blocks() -> None:
+    x = jnp.zeros((64, 3))
+    with on_mesh(jax.make_mesh((1,), ("devices",))):
+        assert "scan[" not in str(jax.make_jaxpr(lambda x: in_blocks(jnp.tanh, x, 4))(x))
+
+
+def test_convolutions_are_those_of_flax_for_any_number_of_rows() -> None:
+    layer = Convolution(4, 3, 2, nn.initializers.lecun_normal())
+    patches = 4 * 3 * 9 * 2 * 4  # bytes of the largest number of patches of an image
+    for rows in (0, 1, 2 * (BLOCK_BYTES // patches) + 5):
+        x = jnp.asarray(np.random.default_rng(rows).normal(size=(rows, 8, 7, 2)), jnp.float32)
+        variables = layer.init(jax.random.key(0), x)
+        expected = nn.Conv(4, (3, 3), 2, padding="VALID").apply(variables, x)
+        np.testing.assert_allclose(apply(layer, variables, x), expected, atol=1e-5)
+    nothing = jnp.zeros((2, 8, 7, 0))
+    layer = Convolution(4, 3, 2, nn.initializers.zeros)
+    assert apply(layer, layer.init(jax.random.key(0), nothing), nothing).shape == (2, 3, 3, 4)

@@ -97,8 +97,19 @@ def test_samples_modes_and_batches_are_those_of_independent_heads() -> None:
         ((None, (0, ())), r"only_if\[1\] = \(0, \(\)\), expected"),
         ((None, (1, (0,))), r"only_if\[1\] = \(1, \(0,\)\), expected"),
         ((None, (2, (0,))), r"only_if\[1\] = \(2, \(0,\)\), expected"),
+        ((None, (0,)), r"only_if\[1\] = \(0,\), expected"),
+        ((None, (0, 1)), r"only_if\[1\] = \(0, 1\), expected"),
+        ((None, 1), r"only_if\[1\] = 1, expected"),
+        ((None, (0, (0.5,))), r"only_if\[1\] = \(0, \(0.5,\)\), expected"),
     ],
 )
 def test_conditions_that_make_no_sense_are_refused(only_if: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MultiDiscrete((2, 3), only_if=only_if)
+
+
+def test_conditions_may_be_lists_and_are_repeated_with_the_heads() -> None:
+    space = MultiDiscrete([2, 3], only_if=[None, [np.int64(0), [np.int32(1)]]])  # type: ignore[arg-type]
+    assert hash(space) == hash(MultiDiscrete((2, 3), only_if=(None, (0, (1,)))))
+    assert space.repeated(2) == MultiDiscrete((2, 3, 2, 3), only_if=(None, (0, (1,)), None, (2, (1,))))
+    assert MultiDiscrete((2, 3)).repeated(2) == MultiDiscrete((2, 3, 2, 3))

@@ -171,11 +171,14 @@ def game_rollout(
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
         action, after = act(view, mask, mine, now.lane, noise_t.action, of_acting(game, carry, moves))
         joint = to_env(action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1))
+        step_keys = noise_t.env.step_key
         if scripted is not None:
-            joint = scripted(now.game, noise_t.env.step_key, teams == now.team[:, None], joint)
+            both = jax.vmap(jax.random.split)(step_keys)  # Nobody sees the chance of the step.
+            step_keys = both[:, 0]
+            joint = scripted(now.game, both[:, 1], teams == now.team[:, None], joint)
         next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
-        )(noise_t.env.step_key, fresh_episodes(game, params, noise_t.env), now.game, joint)
+        )(step_keys, fresh_episodes(game, params, noise_t.env), now.game, joint)
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
         happened = GameSteps(

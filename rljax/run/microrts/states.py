@@ -49,7 +49,8 @@ def state_of(position: Position) -> RTSState:
         remaining[place] = started + duration(kind, direction, made, int(unit[place])) - position.time
     time = np.asarray(position.time, np.int32)
     fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, born)
-    return RTSState(*fields, position.resources, time)
+    fields += (position.resources, time)
+    return RTSState(*fields)
 
 
 def duration(action: int, parameter: int, product: int, unit: int) -> int:

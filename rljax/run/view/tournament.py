@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import os
@@ -142,6 +143,17 @@ def game_of(config: Config) -> tuple[Game, Any]:
     return make_base_game(config)
 
 
+def game_table(config: Config) -> dict[str, Any]:
+    """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game."""
+    table = config_table(config)
+    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
+    if isinstance(env, Versus):
+        of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
+        env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
+        table |= {"env": env.env.name, "env_params": env_params}
+    return {field: table[field] for field in GAME_FIELDS}
+
+
 def make_entries(
     runs: Sequence[tuple[str, Run]], include: Sequence[str] = (), sample: bool = False, simulations: int = 0
 ) -> tuple[Game, Any, list[Entry]]:
@@ -159,10 +171,14 @@ def make_entries(
     """
     if not runs:
         raise ConfigError("a tournament needs at least one run")
-    tables = [config_table(run.config) for _, run in runs]
+    tables = [config_table(run.config) | game_table(run.config) for _, run in runs]
     for (name, _), table in zip(runs, tables, strict=True):
-        if any(table[field] != tables[0][field] for field in GAME_FIELDS):
+        if table["env"] != tables[0]["env"]:
             raise ConfigError(f"{name}: plays {table['env']}, but {runs[0][0]} plays {tables[0]['env']}: expected one game")
+        ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, tables[0]))
+        for field in (field for field in ours | first if ours.get(field) != first.get(field)):
+            values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
+            raise ConfigError(f"{name}: plays {table['env']} with {values} in {runs[0][0]}: expected one game")
     game, params = game_of(runs[0][1].config)
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")

@@ -13,18 +13,20 @@ import jax
 import numpy as np
 import pytest
 
+import rljax
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.players import scripted_player
+from rljax.run.files.folder import Run
 from rljax.run.microrts import install, java
 from rljax.run.microrts.games import JavaGames
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.run.microrts.states import orders_of, rows_of, state_of
-from rljax.run.view.tournament import Entry, tournament
+from rljax.run.view.tournament import Entry, make_entries, tournament
 
 MAP = "basesWorkers8x8"
 
@@ -222,3 +224,17 @@ def test_java_bots_take_part_in_a_tournament(engine: java.Java) -> None:
     assert found.wins[1, 0] == found.games[0, 1] == 4
     assert found.games[1, 2] == 0
     assert lines[0] == "random - workerrush: 0 won, 4 lost, 0 drawn; as player 0: 0-2-0; as player 1: 0-2-0"
+
+
+def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
+    def entries(*changes: dict[str, Any]) -> list[str]:
+        configs = [rljax.load_config("microrts_8x8_league"), rljax.load_config("microrts_8x8_ppo")]
+        runs = [("league", Run(configs[0], None, 0))]
+        for number, change in enumerate(changes):
+            env_params = {**configs[1].env_params, **change}
+            runs.append((f"bots {number}", Run(configs[1].replace(env_params=env_params), None, 0)))
+        return [entry.name for entry in make_entries(runs)[2]]
+
+    assert entries({}, {"opponents": ["passive"]}) == ["league", "bots 0", "bots 1"]
+    with pytest.raises(ConfigError, match="bots 0: plays MicroRTS-v0 with wait_cycles = 1, but 5 in league: expected one game"):
+        entries({"wait_cycles": 1})
