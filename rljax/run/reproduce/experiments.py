@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import dreamer, features, game_features, games, presets, speed
+from rljax.run.reproduce import dreamer, features, game_features, games, microrts, presets, speed
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -39,6 +39,10 @@ def _holds(preset: str, minutes: float, threshold: float | None = None, seeds: i
 def _dreams(preset: str, minutes: float, seeds: int = 5) -> Experiment:
     measures = f"{preset}: greedy mean return over 50 episodes after training, and its evaluations during training"
     return Experiment(measures, minutes, seeds, lambda report: dreamer.learns(report, preset))
+
+
+def _plays_bots(trained: str, run: Callable[[Report], object]) -> Experiment:
+    return Experiment(f"{trained}: games won, drawn and lost against bots of the Java engine of microRTS", 90, 1, run)
 
 
 def _bench(suite: str, minutes: float) -> Experiment:
@@ -124,6 +128,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         1,
         lambda report: games.connect_four(report, "connect_four_alphazero"),
     ),
+    "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
+    "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
+    "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
     "pendulum_dreamer": _dreams("pendulum_dreamer", 6),

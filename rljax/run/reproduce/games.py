@@ -59,7 +59,7 @@ def biased_rps(report: Report) -> None:
     config = load_config("biased_rps_league")
     config = config.replace(exploitability_every=config.total_timesteps)
     exact(report, "league", report.train(config, "league", preset="biased_rps_league"))
-    shared = _shared_fields(
+    shared = shared_fields(
         config, "vf_clip_eps", "max_grad_norm", "normalize_advantages", "num_slots", "snapshot_every", "exploitability_every"
     )
     controls: dict[str, dict[str, Any]] = {
@@ -98,13 +98,13 @@ def tictactoe(report: Report, preset: str) -> None:
             match = play_match(game, params, player(state), perfect_player(), key, GAMES)
             return jnp.sum(match.result < 0)
 
-        report.measure(f"{name}: lost of {GAMES}", report.time_program(jax.vmap(lost), run.states, _fresh_keys(run)))
+        report.measure(f"{name}: lost of {GAMES}", report.time_program(jax.vmap(lost), run.states, fresh_keys(run)))
 
 
 def number_duel(report: Report) -> None:
     """Measure what a new PPO learns to win per game, from the main agent and from self-play with as many steps."""
     config = load_config("number_duel_league", eval_every=None)
-    control = SelfPlayConfig(**_shared_fields(config, "gamma"), ent_coef=0.0)
+    control = SelfPlayConfig(**shared_fields(config, "gamma"), ent_coef=0.0)
     arms: dict[str, Config] = {
         "league": config,
         "self-play": control,
@@ -116,7 +116,7 @@ def number_duel(report: Report) -> None:
         def gain(state: Any, key: jax.Array, run: Trained = run) -> jax.Array:
             return exploited(run.agent, state, key, **DUEL_BUDGET).value
 
-        report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, _fresh_keys(run)))
+        report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, fresh_keys(run)))
 
 
 def greedy_painter(sees_far: bool) -> Player:
@@ -161,7 +161,7 @@ def territory(report: Report) -> None:
                 play_match(game, params, policy_player(run.agent, state, deterministic=False), other(), key, GAMES).result
             )
 
-        report.measure(f"lead over {name}", report.time_program(jax.vmap(lead), run.states, _fresh_keys(run)))
+        report.measure(f"lead over {name}", report.time_program(jax.vmap(lead), run.states, fresh_keys(run)))
         if name != "random":
             match = report.time_program(
                 lambda key, other=other: play_match(game, params, other(), random_player, key, GAMES), run.keys[0]
@@ -184,7 +184,7 @@ def connect_four(report: Report, preset: str) -> None:
             def won(state: Any, key: jax.Array, player: Any = player, opponent: Any = opponent, games: int = games) -> jax.Array:
                 return jnp.mean(play_match(game, params, player(state), opponent, key, games).result > 0)
 
-            report.measure(f"{name}: won against {other}", report.time_program(jax.vmap(won), run.states, _fresh_keys(run)))
+            report.measure(f"{name}: won against {other}", report.time_program(jax.vmap(won), run.states, fresh_keys(run)))
     if importlib.util.find_spec("bitbully") is None:
         report.note = "bitbully is not installed: no solved positions"
         return
@@ -206,12 +206,12 @@ def best_moves(agent: Any, positions: Positions, state: Any) -> jax.Array:
     return moves
 
 
-def _fresh_keys(run: Trained) -> jax.Array:
+def fresh_keys(run: Trained) -> jax.Array:
     """Return keys `[seeds]` that training did not use."""
     return jax.vmap(lambda key: jax.random.fold_in(key, 1))(run.keys)
 
 
-def _shared_fields(config: Any, *more: str) -> dict[str, Any]:
+def shared_fields(config: Any, *more: str) -> dict[str, Any]:
     """Return the fields that are the same for a league and its control."""
     names = (
         "env",

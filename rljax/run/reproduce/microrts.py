@@ -1,0 +1,71 @@
+"""Experiments with MicroRTS: games of trained agents in the Java engine of microRTS, against its bots."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from rljax.collect.games.matches import Games, policy_player
+from rljax.core.config import load_config
+from rljax.league.config import SelfPlayConfig
+from rljax.run.microrts.java import check_java
+from rljax.run.microrts.matches import java_program, play_java_match
+from rljax.run.reproduce.games import fresh_keys, shared_fields
+from rljax.run.reproduce.report import Report, Trained
+from rljax.run.view.tournament import game_of
+
+SCRIPTED = ("workerrush", "lightrush", "randombiased")
+"""Bots whose models in JAX the agents are trained against."""
+
+OTHERS = ("passive", "heavyrush", "rangedrush", "coac", "rojobot")
+SEARCHING = ("droplet:10", "grojoa3n:10", "izanagi:10", "mixedbot:10", "tiamat:10", "umsbot:10")
+"""Bots that search, here for 10 ms a cycle: a tenth of what they have in competitions."""
+
+GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 10)}
+"""Number of games against each bot, half of them from each seat."""
+
+ENOUGH = 0.9
+"""Share of games to win against each of `SCRIPTED`."""
+
+
+def league(report: Report) -> None:
+    """Train a league that scripted players take part in."""
+    play_bots(report, report.train("microrts_8x8_league", eval_every=None))
+
+
+def bots_only(report: Report) -> None:
+    """Train against scripted players only."""
+    play_bots(report, report.train("microrts_8x8_ppo", eval_every=None))
+
+
+def self_play(report: Report) -> None:
+    """Train for as many steps as the league, but by self-play."""
+    config = load_config("microrts_8x8_league", eval_every=None)
+    same = ("env_params", "ent_coef", "vf_clip_eps", "normalize_rewards")
+    control = SelfPlayConfig(**shared_fields(config, *same))
+    play_bots(report, report.train(control, "self-play", preset="microrts_8x8_league"))
+
+
+def play_bots(report: Report, run: Trained) -> None:
+    """Play the bots of the Java engine with sampled actions; record wins, draws and losses from both seats."""
+    check_java()
+    game, params = game_of(run.agent.config)
+    program = java_program(game, params, partial(policy_player, run.agent, deterministic=False))
+    states = [jax.tree.map(lambda x, i=i: x[i], run.states) for i in range(len(report.seeds))]
+    for bot, count in GAMES.items():
+        played = [
+            play_java_match(game, params, program, state, bot, key, count, say=report.say)
+            for state, key in zip(states, fresh_keys(run), strict=True)
+        ]
+        for seat in range(2):
+            report.measure(f"{bot}: won, drawn and lost as player {seat}", [counts(games, seat) for games in played])
+        share = [np.mean(games.returns[:, 0] > 0) for games in played]
+        report.measure(f"{bot}: share of {count} games won", share, ENOUGH if bot in SCRIPTED else None)
+
+
+def counts(games: Games, seat: int) -> list[int]:
+    """Return how many games entrant 0 won, drew and lost from a seat."""
+    result = np.asarray(games.returns)[np.asarray(games.seating)[:, 0] == seat, 0]
+    return [int((result > 0).sum()), int((result == 0).sum()), int((result < 0).sum())]
