@@ -18,7 +18,7 @@ import numpy as np
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
 from rljax.envs.microrts.layout import games_last
-from rljax.envs.microrts.paths import FAR, MAX_WIDTH, distance_map, path_lengths
+from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -56,9 +56,6 @@ MAX_ORDERS = 16
 
 _BIAS = 5
 """How much more often the random bot attacks, harvests or returns resources than it does anything else."""
-
-_TURN_RANK = np.array([3, 2, 1, 0])
-"""Which of equally short ways is taken first: left, down, right, up; by direction (up, right, down, left)."""
 
 
 def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: np.ndarray) -> Orders:
@@ -155,8 +152,8 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     gathers = units.there & (units.kind == WORKER) & ~busy
     gathers &= (fighter != WORKER) | (cell == _oldest(state, own & (state.unit == WORKER)))
     fights = units.there & ~busy & ~gathers
-    # Without a base a worker still fetches the next resource.
-    gathers &= jnp.where(units.carried > 0, jnp.any(bases), jnp.any(resources))
+    # Without a base a worker still fetches the next resource; without resources it does nothing.
+    gathers &= jnp.any(resources) & (jnp.any(bases) | (units.carried == 0))
     loaded = gathers & (units.carried > 0)
     goal_of = [_nearest(cells, state.born, units) for cells in (state.owner == 1 - player, bases, resources)]
     goal = jnp.select([fights, loaded], goal_of[:2], goal_of[2])
@@ -165,13 +162,10 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     reach = jnp.where(fights, jnp.asarray(RANGE)[units.kind], 1)
     acts = (fights | gathers) & (down**2 + right**2 <= reach**2)
     goes = (fights | gathers) & ~acts
-    # Units that go nowhere ask for the way to their own cell.
-    lengths = path_lengths(free, units.row, units.column, units.row + down * goes, units.column + right * goes)
-    beeline = jnp.abs(down[:, None] - DIRECTIONS[:, 0]) + jnp.abs(right[:, None] - DIRECTIONS[:, 1])
-    sides = units.row[:, None] + DIRECTIONS[:, 0], units.column[:, None] + DIRECTIONS[:, 1]
     # Units give way to those that are trained only if they have just appeared themselves.
-    gives_way = (units.born == state.time)[:, None] & entered.at[sides].get(mode="fill", fill_value=False)
-    way = _ways(width, jnp.where(goes[:, None] & ~gives_way, lengths, FAR), beeline, units)
+    closed = (units.born == state.time)[:, None, None] & entered
+    place, goal = jnp.stack([units.row, units.column], axis=-1), jnp.stack([goal // width, goal % width], axis=-1)
+    way = first_steps(free, place, goal, reach, goes, closed)
     trains = orders.action == PRODUCE
     taken = _entered(goes & (way >= 0), units, way, state.unit.shape)
     orders = _let_wait(orders, trains & along(around(taken, False), orders.parameter))
@@ -298,32 +292,6 @@ def _nearest(cells: jax.Array, born: jax.Array, units: _Units) -> jax.Array:
     columns = jnp.abs(jnp.arange(width) - units.column[:, None])
     distance = jnp.where(cells, ((rows[:, :, None] + columns[:, None, :]) << 16) + born, FAR << 16)
     return jnp.argmin(distance.reshape(len(rows), -1), axis=-1)
-
-
-def _ways(width: int, lengths: jax.Array, beeline: jax.Array, units: _Units) -> jax.Array:
-    """Return the direction in which each of K units goes, i32 `[K]`, -1 if it cannot.
-
-    Units choose the shortest way into a cell that no unit before them enters; of equally short ones that whose first cell is
-    nearest to the goal. Three rounds suffice for nearly all positions; a unit that has no cell then waits.
-
-    Args:
-        width: number of columns of the map.
-        lengths: steps to the goal from the cell in each direction, i32 `[K, 4]`; `FAR` for no way.
-        beeline: Manhattan distance from that cell to the goal, i32 `[K, 4]`.
-        units: the units.
-    """
-    target = (units.row[:, None] + DIRECTIONS[:, 0]) * width + units.column[:, None] + DIRECTIONS[:, 1]
-    earlier = jnp.arange(len(target))[:, None] > jnp.arange(len(target))
-    rank = ((lengths * MAX_WIDTH * 4 + beeline) * 4 + _TURN_RANK).astype(jnp.int32)
-    way, open_ways = jnp.full(len(rank), -1), lengths < FAR
-    for _ in range(3):
-        wanted = jnp.argmin(jnp.where(open_ways, rank, jnp.iinfo(jnp.int32).max), axis=-1)
-        asks = jnp.any(open_ways, axis=-1)
-        cell = jnp.take_along_axis(target, wanted[:, None], axis=-1)[:, 0]
-        gets = asks & ~jnp.any((cell[:, None] == cell) & asks & earlier, axis=-1)
-        way = jnp.where(gets, wanted, way)
-        open_ways &= ~jnp.any((target[:, :, None] == cell) & gets, axis=-1) & ~gets[:, None]
-    return way
 
 
 FIGHTERS = {"workerrush": WORKER, "lightrush": LIGHT, "heavyrush": HEAVY, "rangedrush": RANGED}

@@ -1,4 +1,4 @@
-"""Distances on the map of MicroRTS: to the nearest of some cells, and along shortest paths around obstacles."""
+"""Distances on the map of MicroRTS, and ways around obstacles."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rljax.core.errors import ConfigError
 from rljax.envs.microrts.units import DIRECTIONS
 
 FAR = 1 << 14
 """Distance to what cannot be reached, or is not there."""
-
-MAX_WIDTH = 32
-"""Largest number of columns: a row of the map is a word of bits."""
 
 
 def distance_map(cells: jax.Array, squared: bool = False) -> jax.Array:
@@ -35,55 +32,97 @@ def distance_map(cells: jax.Array, squared: bool = False) -> jax.Array:
     return jnp.minimum(jnp.min(down[:, :, None] + along_row, axis=1), FAR)
 
 
-class _Flood(NamedTuple):
-    """Cells reached from the goals, as bits of rows u32 `[K, H]`; steps until each neighbour was reached, i32 `[K, 4]`; whether
-    a goal's flood is over, bool `[K]`; number of steps.
+class _Search(NamedTuple):
+    """Search for the way of one unit after the other.
+
+    Attributes:
+        unit: number of the unit that is looked at, i32 `[]`.
+        steps: the first step found for each unit, i32 `[K]`; -1: none so far.
+        reserved: cells that the units before it enter, bool `[H W]`.
+        seen: cells that its search has come to, bool `[H W]`.
+        rank: place in the queue of those that it has yet to leave, i32 `[H W]`, the least first; `_NEVER` for all others.
+        first: first step on the way to each cell, i32 `[H W]`.
+        count: number of cells that were put in the queue, i32 `[]`.
     """
 
-    reached: jax.Array
+    unit: jax.Array
     steps: jax.Array
-    over: jax.Array
-    time: jax.Array
+    reserved: jax.Array
+    seen: jax.Array
+    rank: jax.Array
+    first: jax.Array
+    count: jax.Array
 
 
-def path_lengths(free: jax.Array, row: jax.Array, column: jax.Array, goal_row: jax.Array, goal_column: jax.Array) -> jax.Array:
-    """Return the number of steps from each neighbour of K cells to the cell's goal, over free cells; the goal need not be free.
+_NEVER = np.iinfo(np.int32).max
+_PLACES = 1 << 13
+"""More than the number of cells that a search puts in its queue."""
 
-    A cell's flood ends two steps after it has reached the cell's first neighbour: enough to know the shortest way and those
-    around one obstacle.
+
+def first_steps(
+    free: jax.Array,
+    place: jax.Array,
+    goal: jax.Array,
+    reach: jax.Array,
+    goes: jax.Array,
+    closed: jax.Array,
+) -> jax.Array:
+    """Return the first step of each of K units to a cell within reach of its goal, i32 `[K]`: a direction, or -1 for no way.
+
+    The units look for their ways one after the other, as those of microRTS's scripted players do, and none goes through the
+    cells that those before it enter in this step. The search is A* (Hart et al., 1968) with the Manhattan distance. Of cells that
+    are equally promising it leaves the one found last, and it looks up, right, down and left; it does not come back to a cell
+    that it has found before by a longer way, so that ways around obstacles are not always the shortest.
 
     Args:
-        free: which cells can be entered, bool `[H, W]`, with `W` at most 32.
-        row, column: the cells, i32 `[K]`.
-        goal_row, goal_column: where they want to go, i32 `[K]`.
-
-    Returns:
-        i32 `[K, 4]`, by direction; `FAR` where the flood did not come.
-
-    Raises:
-        ConfigError: the map is too wide.
+        free: which cells can be entered, bool `[H, W]`.
+        place: row and column of the units, i32 `[K, 2]`.
+        goal: row and column of their goals, i32 `[K, 2]`.
+        reach: how near they want to come, Euclidean, i32 `[K]`.
+        goes: which of the units go, bool `[K]`.
+        closed: cells that a unit may not go through besides, bool `[K, H, W]`.
     """
     height, width = free.shape
-    if width > MAX_WIDTH:
-        raise ConfigError(f"MicroRTS: paths on a map of {width} columns: expected at most {MAX_WIDTH}")
-    rows = jnp.sum(free.astype(jnp.uint32) << jnp.arange(width, dtype=jnp.uint32), axis=-1, dtype=jnp.uint32)
-    goal = jnp.where(
-        jnp.arange(height) == goal_row[:, None], jnp.uint32(1) << goal_column[:, None].astype(jnp.uint32), jnp.uint32(0)
-    )
-    passable = rows | goal
-    there = jnp.stack([row, column], axis=-1)[:, None] + DIRECTIONS
-    inside = jnp.all((there >= 0) & (there < jnp.array([height, width])), axis=-1)
-    there = jnp.where(inside[..., None], there, 0)
+    cells = jnp.arange(height * width)
+    rows, columns = cells // width, cells % width
+    free, closed = free.reshape(-1), closed.reshape(len(goes), -1)
+    # Those that go come first, in their order.
+    number_of = jnp.where(goes, jnp.cumsum(goes), jnp.sum(goes) + jnp.cumsum(~goes)) - 1
+    order = jnp.zeros(goes.shape, jnp.int32).at[number_of].set(jnp.arange(len(goes)))
+    place, goal, reach, closed = (x[order] for x in (place, goal, reach, closed))
+    starts = place[:, 0] * width + place[:, 1]
 
-    def spread(flood: _Flood) -> _Flood:
-        vertical = jnp.pad(flood.reached[:, 1:], ((0, 0), (0, 1))) | jnp.pad(flood.reached[:, :-1], ((0, 0), (1, 0)))
-        reached = (flood.reached | flood.reached << 1 | flood.reached >> 1 | vertical) & passable
-        words = jnp.take_along_axis(flood.reached, there[..., 0], axis=1)
-        has = inside & ((words >> there[..., 1].astype(jnp.uint32)) & 1 == 1)
-        steps = jnp.where(has & (flood.steps == FAR) & ~flood.over[:, None], flood.time, flood.steps)
-        # Here `steps` knows what was reached before this step; if nothing was added, it knows all.
-        over = flood.over | jnp.all(reached == flood.reached, axis=-1) | (flood.time >= jnp.min(steps, axis=-1) + 2)
-        return _Flood(reached, steps, over, flood.time + 1)
+    def begun(search: _Search) -> _Search:
+        here = cells == starts[jnp.minimum(search.unit, len(goes) - 1)]
+        return search._replace(
+            seen=here, rank=jnp.where(here, 0, _NEVER), first=jnp.full(cells.shape, -1), count=jnp.ones((), jnp.int32)
+        )
 
-    start = _Flood(goal, jnp.full(inside.shape, FAR), jnp.zeros(row.shape, bool), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(lambda flood: ~jnp.all(flood.over), spread, start).steps
+    def leave(search: _Search) -> _Search:
+        """Leave the first cell of the queue, or end the search there and begin the next unit's."""
+        unit = search.unit
+        down, right = jnp.abs(rows - goal[unit, 0]), jnp.abs(columns - goal[unit, 1])
+        number = jnp.argmin(search.rank)
+        here = cells == number
+        place_in_queue, step = search.rank[number], search.first[number]
+        there = (place_in_queue < _NEVER) & (down[number] ** 2 + right[number] ** 2 <= reach[unit] ** 2)
+        over = there | (place_in_queue == _NEVER)
+        # A rank is the length of the way so far and to the goal, times `_PLACES`, less the count when it was found.
+        length = (place_in_queue + _PLACES - 1) // _PLACES - jnp.where(number == starts[unit], 0, down[number] + right[number])
+        open_ = free & ~closed[unit] & ~search.reserved & ~search.seen
+        seen, rank, first = search.seen, jnp.where(here, _NEVER, search.rank), search.first
+        for d, (step_down, step_right) in enumerate(DIRECTIONS.tolist()):
+            found = open_ & (rows == number // width + step_down) & (columns == number % width + step_right)
+            rank = jnp.where(found, (length + 1 + down + right) * _PLACES - (search.count + d), rank)
+            first = jnp.where(found, jnp.where(number == starts[unit], d, step), first)
+            seen |= found
+        way = jnp.where(there, step, -1)
+        enters = there & (cells == starts[unit] + jnp.asarray(DIRECTIONS @ np.array([width, 1]))[way])
+        after = search._replace(unit=unit + 1, steps=search.steps.at[order[unit]].set(way), reserved=search.reserved | enters)
+        going_on = search._replace(seen=seen, rank=rank, first=first, count=search.count + 4)
+        return jax.tree.map(lambda a, b: jnp.where(over, a, b), begun(after), going_on)
+
+    nothing = jnp.zeros(cells.shape, bool)
+    zero = jnp.zeros((), jnp.int32)
+    start = _Search(zero, jnp.full(goes.shape, -1), nothing, nothing, cells, cells, zero)
+    return jax.lax.while_loop(lambda search: search.unit < jnp.sum(goes), leave, begun(start)).steps
