@@ -42,7 +42,7 @@ class _Search(NamedTuple):
         seen: cells that its search has come to, bool `[H W]`.
         rank: place in the queue of those that it has yet to leave, i32 `[H W]`, the least first; `_NEVER` for all others.
         first: first step on the way to each cell, i32 `[H W]`.
-        count: number of cells that were put in the queue, i32 `[]`.
+        queued: number of places in the queue that were given away, i32 `[]`.
     """
 
     unit: jax.Array
@@ -51,7 +51,7 @@ class _Search(NamedTuple):
     seen: jax.Array
     rank: jax.Array
     first: jax.Array
-    count: jax.Array
+    queued: jax.Array
 
 
 _NEVER = np.iinfo(np.int32).max
@@ -95,7 +95,7 @@ def first_steps(
     def begun(search: _Search) -> _Search:
         here = cells == starts[jnp.minimum(search.unit, len(goes) - 1)]
         return search._replace(
-            seen=here, rank=jnp.where(here, 0, _NEVER), first=jnp.full(cells.shape, -1), count=jnp.ones((), jnp.int32)
+            seen=here, rank=jnp.where(here, 0, _NEVER), first=jnp.full(cells.shape, -1), queued=jnp.ones((), jnp.int32)
         )
 
     def leave(search: _Search) -> _Search:
@@ -107,19 +107,19 @@ def first_steps(
         place_in_queue, step = search.rank[number], search.first[number]
         there = (place_in_queue < _NEVER) & (down[number] ** 2 + right[number] ** 2 <= reach[unit] ** 2)
         over = there | (place_in_queue == _NEVER)
-        # A rank is the length of the way so far and to the goal, times `_PLACES`, less the count when it was found.
+        # A rank is the length of the way so far and to the goal, times `_PLACES`, less `queued` when it was found.
         length = (place_in_queue + _PLACES - 1) // _PLACES - jnp.where(number == starts[unit], 0, down[number] + right[number])
         open_ = free & ~closed[unit] & ~search.reserved & ~search.seen
         seen, rank, first = search.seen, jnp.where(here, _NEVER, search.rank), search.first
         for d, (step_down, step_right) in enumerate(DIRECTIONS.tolist()):
             found = open_ & (rows == number // width + step_down) & (columns == number % width + step_right)
-            rank = jnp.where(found, (length + 1 + down + right) * _PLACES - (search.count + d), rank)
+            rank = jnp.where(found, (length + 1 + down + right) * _PLACES - (search.queued + d), rank)
             first = jnp.where(found, jnp.where(number == starts[unit], d, step), first)
             seen |= found
         way = jnp.where(there, step, -1)
         enters = there & (cells == starts[unit] + jnp.asarray(DIRECTIONS @ np.array([width, 1]))[way])
         after = search._replace(unit=unit + 1, steps=search.steps.at[order[unit]].set(way), reserved=search.reserved | enters)
-        going_on = search._replace(seen=seen, rank=rank, first=first, count=search.count + 4)
+        going_on = search._replace(seen=seen, rank=rank, first=first, queued=search.queued + 4)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), begun(after), going_on)
 
     nothing = jnp.zeros(cells.shape, bool)

@@ -11,7 +11,7 @@ from rljax.collect.games.matches import Games, policy_player
 from rljax.core.config import load_config
 from rljax.league.config import SelfPlayConfig
 from rljax.run.microrts.java import check_java
-from rljax.run.microrts.matches import java_program, play_java_match
+from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.reproduce.games import fresh_keys, shared_fields
 from rljax.run.reproduce.report import Report, Trained
 from rljax.run.view.tournament import game_of
@@ -51,7 +51,9 @@ def self_play(report: Report) -> None:
 def play_bots(report: Report, run: Trained) -> None:
     """Play the bots of the Java engine with sampled actions; record wins, draws and losses from both seats."""
     check_java()
-    game, params = game_of(run.agent.config)
+    base, params = game_of(run.agent.config)
+    game = microrts_of(base)
+    assert game is not None
     program = java_program(game, params, partial(policy_player, run.agent, deterministic=False))
     states = [jax.tree.map(lambda x, i=i: x[i], run.states) for i in range(len(report.seeds))]
     for bot, count in GAMES.items():

@@ -26,6 +26,8 @@ from rljax.run.microrts.games import JavaGames
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.run.microrts.states import orders_of, rows_of, state_of
+from rljax.run.reproduce import Report
+from rljax.run.reproduce import microrts as experiments
 from rljax.run.view.tournament import Entry, make_entries, tournament
 
 MAP = "basesWorkers8x8"
@@ -238,3 +240,19 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
     assert entries({}, {"opponents": ["passive"]}) == ["league", "bots 0", "bots 1"]
     with pytest.raises(ConfigError, match="bots 0: plays MicroRTS-v0 with wait_cycles = 1, but 5 in league: expected one game"):
         entries({"wait_cycles": 1})
+
+
+@pytest.mark.slow
+def test_an_experiment_counts_games_against_java_bots(engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "GAMES", {"passive": 4, "workerrush": 2})
+    report = Report("microrts", "", 0, 1, quiet=True)
+    sizes: dict[str, Any] = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 64, "eval_every": None}
+    config = rljax.load_config("microrts_8x8_ppo", **sizes)
+    config = config.replace(env_params={**config.env_params, "max_cycles": 600})
+    experiments.play_bots(report, report.train(config))
+    for seat in range(2):
+        assert np.sum(report.raw[f"passive: won, drawn and lost as player {seat}"]) == 2
+        # An untrained policy loses to a worker rush.
+        assert report.raw[f"workerrush: won, drawn and lost as player {seat}"] == [[0, 0, 1]]
+    assert report.raw["workerrush: share of 2 games won"] == [0.0]
+    assert report.thresholds == {"workerrush: share of 2 games won": 0.9}
