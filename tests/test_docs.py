@@ -166,6 +166,7 @@ LOGGED = {
     "cartpole_dreamer_debug": {},
     "cartpole_dreamerpro": {},
     "kuhn_league": {},
+    "microrts_8x8_league": {},
     "tictactoe_alphazero": {},
 }
 """Presets that log every metric between them."""
