@@ -12,6 +12,9 @@ import pytest
 from jax._src import compiler
 
 from rljax.collect import environments
+from rljax.core.errors import RljaxError
+from rljax.run.microrts.install import is_there, microrts_folder
+from rljax.run.microrts.java import start_java
 
 SIMPLE_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
 # What tests define is not tried before each training: most of it is small, and some of it wrong on purpose.
@@ -73,6 +76,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         compiler.get_compile_options = _with_simple_fusions if simple else COMPILE_OPTIONS
         flags = [f"--{name}={value}".lower() for name, value in SIMPLE_FUSIONS.items()]
         os.environ["XLA_FLAGS"] = " ".join([XLA_FLAGS, *(flags if simple else ())])
+
+
+@pytest.fixture(scope="session")
+def java_engine() -> Any:
+    """The Java engine of microRTS, for tests that compare with it or play in it."""
+    if not is_there(microrts_folder()):
+        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
+    try:
+        return start_java()
+    except RljaxError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -142,6 +142,7 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     own, idle = state.owner == player, is_idle(state) & (state.owner == player)
     free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
+
     waiting = jnp.asarray(MOBILE)[state.unit] & idle
     cell, units = _first_units(state, waiting)
     site, building, saves = _building(state, own, free, units, left - spent, fighter)
@@ -270,10 +271,10 @@ def _building(
     return jnp.argmax(open_sides, axis=-1), jnp.where(first & pays, kind, EMPTY), first & ~pays
 
 
-def _entered(builds: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return the cells that builders reserve, bool `[H, W]`."""
+def _entered(enters: jax.Array, units: _Units, side: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return the cells on these sides of the units that enter them or build in them, bool `[H, W]`."""
     offset = jnp.asarray(DIRECTIONS)[side]
-    row = jnp.where(builds, units.row + offset[:, 0], shape[0])
+    row = jnp.where(enters, units.row + offset[:, 0], shape[0])
     return jnp.zeros(shape, bool).at[row, units.column + offset[:, 1]].set(True, mode="drop")
 
 

@@ -1,4 +1,4 @@
-"""What makes the engine of MicroRTS fast: how arrays over the cells lie in memory, and what is computed only once."""
+"""Speed of MicroRTS on processors: `games_last` sets the memory layout of arrays over the cells, `once` avoids recomputation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def games_last(function: _Function) -> _Function:
     """Let `vmap` call a function of arrays over the cells with the games on the last axis: `[H, W]` becomes `[H, W, N]`.
 
-    Such a function takes any axes after those of the cells as they come. Processors do the same with many neighbouring elements
-    at once: those of one cell in N games are as many as wanted, those of a row in one game are too few. Between two such
-    functions nothing is moved.
+    The function must accept any axes after those of the cells. A vector instruction then works on one cell of many games; with
+    the columns last it would work on one short row. Between two such functions no axis is moved.
     """
     mapped = custom_vmap(function)
 

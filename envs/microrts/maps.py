@@ -46,10 +46,10 @@ class GameMap(NamedTuple):
         resources: Any = np.array(self.resources, np.int32)
         time: Any = np.zeros((), np.int32)
         unit, owner, hp, carried, born = cells(EMPTY), cells(-1), cells(0), cells(0), cells(0, np.int16)
-        for number, (kind, player, row, column, left) in enumerate(self.units):
+        for number, (kind, player, row, column, left) in enumerate(self.units, -len(self.units)):
             place = row, column
             unit[place], owner[place], hp[place], carried[place] = kind, player, HP[kind], left
-            born[place] = number - len(self.units)
+            born[place] = number
         return RTSState(
             unit=unit, owner=owner, hp=hp, carried=carried,
             action=cells(NONE), parameter=cells(0), product=cells(EMPTY), remaining=cells(0, np.int16), born=born,

@@ -14,20 +14,17 @@ FAR = 1 << 14
 """Distance to what cannot be reached, or is not there."""
 
 
-def distance_map(cells: jax.Array, squared: bool = False) -> jax.Array:
-    """Return the distance of every cell to the nearest of `cells`, bool `[H, W]`; `FAR` if there is none.
+def distance_map(cells: jax.Array) -> jax.Array:
+    """Return the Manhattan distance of every cell to the nearest of `cells`, bool `[H, W]`; `FAR` if there is none.
 
     Args:
         cells: the cells.
-        squared: the square of the Euclidean distance instead of the Manhattan distance.
 
     Returns:
         i32 `[H, W]`.
     """
     height, width = cells.shape
     across, down = (jnp.abs(jnp.arange(size)[:, None] - jnp.arange(size)) for size in (width, height))
-    if squared:
-        across, down = across**2, down**2
     along_row = jnp.min(jnp.where(cells[:, None, :], across, FAR), axis=-1)
     return jnp.minimum(jnp.min(down[:, :, None] + along_row, axis=1), FAR)
 

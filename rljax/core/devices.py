@@ -114,7 +114,7 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
 
 
 def is_split() -> bool:
-    """Whether arrays are split over devices: programs are traced within `on_mesh`."""
+    """Return whether a program is traced within `on_mesh`, so that its arrays are split over devices."""
     return _MESH.get() is not None
 
 

@@ -133,8 +133,8 @@ def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, A
     assert isinstance(config, LeagueConfig)
 
     def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any) -> Any:
-        for number, name in enumerate(config.scripted):
-            (games,) = np.nonzero(scripted == number)
+        for name in dict.fromkeys(config.scripted):  # One computation for all games against a player.
+            games = np.flatnonzero([number >= 0 and config.scripted[number] == name for number in scripted])
             player = seat_player(without_view(game.scripted[name], params), game, params)
 
             def chosen(key: jax.Array, state: Any, own: jax.Array, action: Any, player: Seated = player) -> Any:

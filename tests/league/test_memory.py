@@ -78,7 +78,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 class Held(NamedTuple):
-    """What the process holds: arrays on the device, their bytes, and its resident memory in bytes (0 where unknown)."""
+    """Memory in use: the number of arrays on the device, their bytes, and the resident bytes of the process (0 where unknown)."""
 
     arrays: int
     bytes: int

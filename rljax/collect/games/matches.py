@@ -42,6 +42,11 @@ class Games(NamedTuple):
     length: jax.Array
     new: jax.Array
 
+    def counts(self, team: int) -> tuple[int, int, int]:
+        """Return how many games of two teams entrant 0 won, drew and lost as this team."""
+        result = np.asarray(self.returns)[np.asarray(self.seating)[:, team] == 0, 0]
+        return int((result > 0).sum()), int((result == 0).sum()), int((result < 0).sum())
+
 
 class Match(NamedTuple):
     """Results of G games. `result` f32 `[G]` is the return of the first player's side, NaN where a game did not end; `seat` i32

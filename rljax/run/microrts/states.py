@@ -37,9 +37,10 @@ def state_of(position: Position) -> RTSState:
     hp, carried, action, parameter = (np.zeros(shape, np.int8) for _ in range(4))
     remaining, born = (np.zeros(shape, np.int16) for _ in range(2))
     places = {}
-    for number, (name, kind, player, x, y, load, health) in enumerate(position.units.tolist()):
+    # The engine adds new units at the end of its list.
+    for number, (name, kind, player, x, y, load, health) in enumerate(position.units.tolist(), -len(position.units)):
         places[name] = y, x
-        born[y, x] = number - len(position.units)  # The engine adds new units at the end of its list.
+        born[y, x] = number
         unit[y, x], owner[y, x], carried[y, x], hp[y, x] = kind, player, load, health
     for order, started in zip(position.orders.tolist(), position.started.tolist(), strict=True):
         place = places[order[0]]
@@ -48,8 +49,7 @@ def state_of(position: Position) -> RTSState:
         parameter[place] = 0 if kind == NONE else direction
         remaining[place] = started + duration(kind, direction, made, int(unit[place])) - position.time
     time = np.asarray(position.time, np.int32)
-    fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, born)
-    fields += (position.resources, time)
+    fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, born, position.resources, time)
     return RTSState(*fields)
 
 

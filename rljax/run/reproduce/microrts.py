@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from rljax.collect.games.matches import Games, policy_player
+from rljax.collect.games.matches import policy_player
 from rljax.core.config import load_config
 from rljax.league.config import SelfPlayConfig
 from rljax.run.microrts.java import check_java
@@ -62,12 +62,6 @@ def play_bots(report: Report, run: Trained) -> None:
             for state, key in zip(states, fresh_keys(run), strict=True)
         ]
         for seat in range(2):
-            report.measure(f"{bot}: won, drawn and lost as player {seat}", [counts(games, seat) for games in played])
+            report.measure(f"{bot}: won, drawn and lost as player {seat}", [games.counts(seat) for games in played])
         share = [np.mean(games.returns[:, 0] > 0) for games in played]
         report.measure(f"{bot}: share of {count} games won", share, ENOUGH if bot in SCRIPTED else None)
-
-
-def counts(games: Games, seat: int) -> list[int]:
-    """Return how many games entrant 0 won, drew and lost from a seat."""
-    result = np.asarray(games.returns)[np.asarray(games.seating)[:, 0] == seat, 0]
-    return [int((result > 0).sum()), int((result == 0).sum()), int((result < 0).sum())]

@@ -134,8 +134,7 @@ def game_of(config: Config) -> tuple[Game, Any]:
     Raises:
         ConfigError: its environment is not a game.
     """
-    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
-    if env is not None and not isinstance(env, Versus):
+    if not config.of_games and _against_fixed(config) is None:
         raise ConfigError(
             f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, "
             "or one against a fixed player of a game"
@@ -143,11 +142,17 @@ def game_of(config: Config) -> tuple[Game, Any]:
     return make_base_game(config)
 
 
+def _against_fixed(config: Config) -> Versus | None:
+    """Return the environment of a configuration if it is a game against a fixed player."""
+    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
+    return env if isinstance(env, Versus) else None
+
+
 def game_table(config: Config) -> dict[str, Any]:
     """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game."""
     table = config_table(config)
-    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
-    if isinstance(env, Versus):
+    env = _against_fixed(config)
+    if env is not None:
         of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
         env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
         table |= {"env": env.env.name, "env_params": env_params}
@@ -339,8 +344,8 @@ def tournament(
 
 def _shares(games: Games, seat: int) -> str:
     """Return how many games the first entrant won, lost and drew as one of two players, such as "50-0-0"."""
-    result = np.asarray(games.returns)[np.asarray(games.seating)[:, seat] == 0, 0]
-    return "-".join(str(int(found.sum())) for found in (result > 0, result < 0, result == 0))
+    won, drawn, lost = games.counts(seat)
+    return f"{won}-{lost}-{drawn}"
 
 
 def league_standings(run: Run) -> Standings:

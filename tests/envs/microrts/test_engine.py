@@ -51,21 +51,21 @@ def compare_live(java: Any, map_name: str, count: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_live_cycles_of_the_java_engine_are_reproduced(java: Any) -> None:
-    compare_live(java, "basesWorkers8x8", 600, seed=int.from_bytes(os.urandom(4)))
+def test_live_cycles_of_the_java_engine_are_reproduced(java_engine: Any) -> None:
+    compare_live(java_engine, "basesWorkers8x8", 600, seed=int.from_bytes(os.urandom(4)))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("map_name", MAPS)
-def test_ten_thousand_live_cycles_of_the_java_engine_are_reproduced(java: Any, map_name: str) -> None:
-    compare_live(java, map_name, 10_000, seed=1)
+def test_ten_thousand_live_cycles_of_the_java_engine_are_reproduced(java_engine: Any, map_name: str) -> None:
+    compare_live(java_engine, map_name, 10_000, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("map_name", ["melee4x4light2", "basesWorkers16x16"])
-def test_players_see_through_fog_what_they_see_in_the_java_engine(java: Any, map_name: str) -> None:
-    states, seen, units = record_sight(java, map_name, 150, seed=int.from_bytes(os.urandom(4)))
+def test_players_see_through_fog_what_they_see_in_the_java_engine(java_engine: Any, map_name: str) -> None:
+    states, seen, units = record_sight(java_engine, map_name, 150, seed=int.from_bytes(os.urandom(4)))
     visible = np.stack([jax.vmap(visible_cells, (0, None))(states, player) for player in range(2)], axis=1)
     np.testing.assert_array_equal(visible, seen)
     np.testing.assert_array_equal(visible & (states.unit != EMPTY)[:, None], units)

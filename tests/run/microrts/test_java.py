@@ -33,16 +33,6 @@ from rljax.run.view.tournament import Entry, make_entries, tournament
 MAP = "basesWorkers8x8"
 
 
-@pytest.fixture(scope="module")
-def engine() -> java.Java:
-    if not install.is_there(install.microrts_folder()):
-        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
-    try:
-        return java.start_java()
-    except RljaxError as error:
-        pytest.skip(str(error))
-
-
 def position() -> Position:
     """A worker that carries and builds a barracks downwards, an idle ranged unit, and an enemy's light that moves left."""
     units = np.array([(7, 3, 0, 1, 0, 1, 1), (9, 6, 0, 3, 2, 0, 1), (8, 4, 1, 2, 1, 0, 4), (3, 0, -1, 0, 0, 20, 1)], np.int32)
@@ -171,12 +161,12 @@ def test_only_games_of_microrts_are_found() -> None:
     assert microrts_of(make_env("TicTacToe-v0")[0]) is None
 
 
-def test_a_position_is_set_and_read_in_the_java_engine(engine: java.Java) -> None:
+def test_a_position_is_set_and_read_in_the_java_engine(java_engine: java.Java) -> None:
     chance = np.random.default_rng(0)
-    game, kinds = engine.game(MAP), set()
+    game, kinds = java_engine.game(MAP), set()
     for _ in range(60):
         here = game.position()
-        again = engine.game_at(here).position()
+        again = java_engine.game_at(here).position()
         first, second = (sorted(map(tuple, x.orders.tolist())) for x in (here, again))
         assert first == second
         np.testing.assert_array_equal(here.units, again.units)
@@ -187,17 +177,17 @@ def test_a_position_is_set_and_read_in_the_java_engine(engine: java.Java) -> Non
         kinds |= set(here.orders[:, 1].tolist())
     assert {MOVE, PRODUCE} <= kinds
     with pytest.raises(ConfigError, match="map 'basesWorkers8x9': did you mean"):
-        engine.game("basesWorkers8x9")
+        java_engine.game("basesWorkers8x9")
 
 
-def test_maps_are_those_of_the_java_engine(engine: java.Java) -> None:
+def test_maps_are_those_of_the_java_engine(java_engine: java.Java) -> None:
     for name in ("basesWorkers8x8", "basesWorkers16x16", "melee4x4light2"):
-        ours, theirs = find_map(name).start(), state_of(engine.game(name).position())
+        ours, theirs = find_map(name).start(), state_of(java_engine.game(name).position())
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.slow
-def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java) -> None:
+def test_scripted_players_do_to_java_bots_what_their_models_do(java_engine: java.Java) -> None:
     """A worker rush beats a light rush on this map, and a passive bot always, also if it orders its units one by one."""
 
     def result(name: str, bot: str, actions: str = "cells") -> list[float]:
@@ -215,7 +205,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(engine: java.Java
 
 
 @pytest.mark.slow
-def test_java_bots_take_part_in_a_tournament(engine: java.Java) -> None:
+def test_java_bots_take_part_in_a_tournament(java_engine: java.Java) -> None:
     """The bots do not meet each other; a random player loses to the worker rush from both seats."""
     game: Any = MicroRTS(MAP)
     params = game.default_params.replace(max_cycles=1200)
@@ -243,7 +233,7 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
 
 
 @pytest.mark.slow
-def test_an_experiment_counts_games_against_java_bots(engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "GAMES", {"passive": 4, "workerrush": 2})
     report = Report("microrts", "", 0, 1, quiet=True)
     sizes: dict[str, Any] = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 64, "eval_every": None}
