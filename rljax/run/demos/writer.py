@@ -203,8 +203,13 @@ def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: in
             write_table(aside, table)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from error
-    with lock_folder(folder, f"dataset {folder}", "another process is recording there"):
-        yield DatasetWriter(folder, table, info, shard_bytes)
+    try:
+        with lock_folder(folder, f"dataset {folder}", "another process is recording there"):
+            yield DatasetWriter(folder, table, info, shard_bytes)
+    except BaseException:
+        if not table["shards"]:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing is lost
+        raise
 
 
 @contextlib.contextmanager
