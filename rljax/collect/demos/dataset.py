@@ -24,9 +24,10 @@ from rljax.collect.demos.schema import (
     stored_row,
 )
 from rljax.collect.demos.store import MEMORY_BUDGET, Store, npy_header
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import WORD_LENGTH, ConfigError, shortened, shown
 from rljax.core.memory import readable_bytes
 from rljax.core.sealed import DamagedError, OtherFormatError, read_sealed
+from rljax.core.spaces import space_text
 
 BLOCK = 2**22
 """Number of bytes that are hashed at a time."""
@@ -254,5 +255,5 @@ def _lines(dataset: Dataset) -> Iterator[str]:
         returns, lengths = episodes.returns[own], episodes.length[own]
         spread = f"{returns.min():.6g} to {returns.max():.6g}"
         yield f"{name:12} {returns.mean():.6g} on average ({spread}), in {lengths.mean():.1f} steps"
-    yield f"observation  {shown(info.observation_space)}"
-    yield f"action       {shown(info.action_space)}{', with masks' if info.masks else ''}"
+    yield f"observation  {shortened(space_text(info.observation_space), WORD_LENGTH)}"
+    yield f"action       {shortened(space_text(info.action_space))}{', with masks' if info.masks else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax
 
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
-from rljax.core.errors import ConfigError, check_int
+from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, continued_dataset, new_dataset
@@ -71,6 +72,7 @@ def demonstrations(
 
     Raises:
         ConfigError: the folder exists (and not `resume`), or an argument is not allowed.
+        TrainingInterrupted: Ctrl-C stopped the recording; the message says how many episodes are there.
     """
     check_int("demonstrations", 1, num_episodes=num_episodes, max_steps=max_steps, shard_bytes=shard_bytes)
     check_int("demonstrations", 0, seed=seed, openings=openings, simulations=simulations)
@@ -87,7 +89,12 @@ def demonstrations(
     }  # fmt: skip
     cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how), tables=tables)
     with _writer(Path(path), cast, shard_bytes, resume) as writer:
-        _record(writer, cast, progress)
+        try:
+            _record(writer, cast, progress)
+        except KeyboardInterrupt:
+            done = writer.table["episodes_begun"]
+            there = f"{done:,} of {num_episodes:,} episodes are in {path}, and resume (--resume) records the rest"
+            raise TrainingInterrupted(f"interrupted: {there if done else 'nothing was recorded'}", None, signal.SIGINT) from None
     return open_dataset(path, verify=False)
 
 

@@ -106,7 +106,7 @@ class DatasetWriter:
             episodes_begun: number of episodes begun by now; a continued recording goes on after them.
             last: also write the episodes at hand if they do not fill a shard; otherwise wait for more if there are few.
         """
-        if not last and not self._shards and self._bytes < self._shard_bytes // 4:
+        if not last and not self._shards and self._bytes < self._shard_bytes // 16:
             return
         if self._episodes:
             self._write_shard()

@@ -149,7 +149,7 @@ def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Pat
         if line.startswith("12 of"):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(rljax.TrainingInterrupted, match="12 of 22 episodes are in"):
         rljax.demonstrations("random", tmp_path / "parts", **how, progress=interrupt)
     part = rljax.open_dataset(tmp_path / "parts")
     assert 0 < part.num_episodes == part.episodes_begun <= 12
