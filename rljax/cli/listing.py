@@ -16,7 +16,7 @@ from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, pres
 from rljax.core.contract import innermost
 from rljax.core.errors import ConfigError, did_you_mean, shortened
 from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space
+from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
 from rljax.run.view.layout import columns, say, wrap_text
@@ -90,8 +90,8 @@ def print_env(env_id: str) -> None:
     inner, is_game = innermost(env), isinstance(env, Game)
     print(_wrap_beside(f"{env_id}:", describe_env(env_id)))
     lines = [
-        ("observation" + " of each player" * is_game, _describe_space(env.observation_space(params))),
-        ("action" + " of each player" * is_game, _describe_space(env.action_space(params))),
+        ("observation" + " of each player" * is_game, space_text(env.observation_space(params))),
+        ("action" + " of each player" * is_game, space_text(env.action_space(params))),
     ]
     if is_game:
         lines.append(("players", _describe_players(env, params)))
@@ -118,35 +118,6 @@ def _describe_players(game: Game, params: Any) -> str:
     teams = "" if len(set(game.teams)) == game.num_players else f", teams {list(game.teams)}"
     hidden = ", part of the state is hidden" * game.hides_state
     return f"{game.num_players}{teams}, {turns}{hidden}{', steps are random' * is_random(game, params)}"
-
-
-def _describe_space(space: Any) -> str:
-    space = as_space(space)
-    if isinstance(space, Discrete):
-        return f"Discrete({space.n}): 0 to {space.n - 1}"
-    if isinstance(space, MultiDiscrete):
-        return f"MultiDiscrete({list(space.nvec)})"
-    if isinstance(space, Dict):
-        return "Dict of " + "; ".join(f"{name}: {_describe_space(part)}" for name, part in space.spaces.items())
-    if isinstance(space, Tuple):
-        return "Tuple of " + "; ".join(_describe_space(part) for part in space.spaces)
-    shape = ",".join(map(str, space.shape))
-    return f"Box {np.dtype(space.dtype).name}[{shape}], {_describe_bounds(space)}"
-
-
-def _describe_bounds(space: Box) -> str:
-    low, high = (np.unique(np.asarray(bound, np.float64)) for bound in (space.low, space.high))
-    if len(low) == len(high) == 1:
-        return f"{_number(low[0])} to {_number(high[0])}"
-    pairs = np.stack([np.broadcast_to(np.asarray(b, np.float64), space.shape).ravel() for b in (space.low, space.high)], 1)
-    if len(pairs) > 8:
-        return f"at least {_number(low[0])}, at most {_number(high[-1])}"
-    return ", ".join(f"{_number(a)} to {_number(b)}" for a, b in pairs)
-
-
-def _number(x: float) -> str:
-    # finfo.max stands for "no bound" in many environments.
-    return ("-inf" if x < 0 else "inf") if abs(x) > 1e30 else f"{x:.6g}"
 
 
 def _fields(params: Any) -> Iterator[tuple[str, Any]]:

@@ -264,3 +264,33 @@ def as_space(space: Any) -> Space:
             return Dict({name: as_space(part) for name, part in space.spaces.items()})
         return Tuple(tuple(as_space(part) for part in space.spaces))
     raise TypeError(f"{space!r} is not a space: expected Discrete, MultiDiscrete, Box, Dict or Tuple")
+
+
+def space_text(space: Any) -> str:
+    """Return a space in words, with its bounds, for a person."""
+    space = as_space(space)
+    if isinstance(space, Discrete):
+        return f"Discrete({space.n}): 0 to {space.n - 1}"
+    if isinstance(space, MultiDiscrete):
+        return f"MultiDiscrete({list(space.nvec)})"
+    if isinstance(space, Dict):
+        return "Dict of " + "; ".join(f"{name}: {space_text(part)}" for name, part in space.spaces.items())
+    if isinstance(space, Tuple):
+        return "Tuple of " + "; ".join(space_text(part) for part in space.spaces)
+    shape = ",".join(map(str, space.shape))
+    return f"Box {np.dtype(space.dtype).name}[{shape}], {_bounds_text(space)}"
+
+
+def _bounds_text(space: Box) -> str:
+    low, high = (np.unique(np.asarray(bound, np.float64)) for bound in (space.low, space.high))
+    if len(low) == len(high) == 1:
+        return f"{_number_text(low[0])} to {_number_text(high[0])}"
+    pairs = np.stack([np.broadcast_to(np.asarray(b, np.float64), space.shape).ravel() for b in (space.low, space.high)], 1)
+    if len(pairs) > 8:
+        return f"at least {_number_text(low[0])}, at most {_number_text(high[-1])}"
+    return ", ".join(f"{_number_text(a)} to {_number_text(b)}" for a, b in pairs)
+
+
+def _number_text(x: float) -> str:
+    # finfo.max stands for "no bound" in many environments.
+    return ("-inf" if x < 0 else "inf") if abs(x) > 1e30 else f"{x:.6g}"
