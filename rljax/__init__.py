@@ -7,6 +7,14 @@ result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rljax.algos.common.losses import (
+    distillation_kl,
+    huber_value_loss,
+    label_smoothed_cross_entropy,
+    masked_reinforce,
+    positive_advantage_regression,
+    soft_cross_entropy,
+)
 from rljax.algos.common.off_policy import polyak_update
 from rljax.algos.common.q_learning import epsilon_greedy
 from rljax.algos.common.soft_policy import Choice, SoftPolicy, soft_value
@@ -249,6 +257,12 @@ __all__ = [
     "pqn_loss",
     "q_lambda_returns",
     "polyak_update",
+    "huber_value_loss",
+    "masked_reinforce",
+    "positive_advantage_regression",
+    "label_smoothed_cross_entropy",
+    "soft_cross_entropy",
+    "distillation_kl",
     "DreamerParts",
     "DreamerState",
     "dreamer_parts",

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import PolicyConfig
+from rljax.algos.common.losses import masked_reinforce
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
     build_policy,
@@ -321,7 +322,7 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
         heads.gae_lambda,
         seat,
     )
-    policy_loss = -own_mean(combined(heads, advantages) * log_prob, own)
+    policy_loss = masked_reinforce(log_prob, combined(heads, advantages), own)
     own_of_heads = own if own is None or value.ndim == own.ndim else own[..., None]
     value_loss = jnp.sum(0.5 * own_mean(jnp.square(value - target), own_of_heads, tuple(range(log_rho.ndim))))
     entropy = own_mean(parts.head.entropy(distribution, streams.action), own)
@@ -339,7 +340,7 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
     if config.upgo_coef is not None:
         rho = jnp.minimum(config.rho_bar, importance_ratio(used_log_rho))
         returns = upgo(streams.reward, baseline, next_value, *ends, heads.gamma, seat)
-        metrics["train/upgo_loss"] = -own_mean(rho * combined(heads, returns - baseline) * log_prob, own)
+        metrics["train/upgo_loss"] = masked_reinforce(log_prob, rho * combined(heads, returns - baseline), own)
         loss += config.upgo_coef * metrics["train/upgo_loss"]
     return loss, metrics
 
