@@ -33,7 +33,8 @@ from rljax.algos.common.policy import (
     policy_unroll,
     rollout_outputs,
 )
-from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.teacher import TaughtState, faded, teacher_fields, teacher_of_rollout, teacher_term
 from rljax.algos.common.value_heads import HeadConfig, Heads, combined, head_settings, seat_of_heads
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
@@ -89,7 +90,7 @@ class ImpalaParts(NamedTuple):
     head: ActionHead
 
 
-class ImpalaState(NormalizedState, kw_only=True):
+class ImpalaState(TaughtState, kw_only=True):
     """State of an IMPALA run.
 
     Attributes:
@@ -147,11 +148,13 @@ def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
     config = parts.config
     params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
     params = parts.policy.init(params_key, fields["obs"])
+    carry = parts.policy.initial_carry((config.num_envs,))
     return ImpalaState(
         params=params,
         past_params=jnp.tile(ravel(params), (config.policy_lag, 1)) if config.policy_lag else None,
         opt_state=init_optimizer(adam(config), params),
-        carry=parts.policy.initial_carry((config.num_envs,)),
+        carry=carry,
+        **teacher_fields(config, params, fields["obs_statistics"], carry),
         **fields,
     )
 
@@ -222,7 +225,9 @@ def impala_update(
     """
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
-    streams = impala_streams(state, rollout, reward)
+    teacher, teacher_carry = teacher_of_rollout(parts, state, steps)
+    streams = impala_streams(state, rollout, reward)._replace(teacher=teacher)
+    parts = parts._replace(config=faded(config, state.iteration))
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
     params, opt_state, metrics = impala_learn(parts, state.params, state.opt_state, streams, shuffle_key, learning_rate, loss_fn)
@@ -233,6 +238,7 @@ def impala_update(
         past_params=next_past_params(state),
         opt_state=opt_state,
         reward_statistics=reward_statistics,
+        teacher_carry=teacher_carry,
         key=key,
     )
     return state, metrics | {"train/learning_rate": learning_rate}
@@ -342,7 +348,8 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
         returns = upgo(streams.reward, baseline, next_value, *ends, heads.gamma, seat)
         metrics["train/upgo_loss"] = masked_reinforce(log_prob, rho * combined(heads, returns - baseline), own)
         loss += config.upgo_coef * metrics["train/upgo_loss"]
-    return loss, metrics
+    towards_teacher, teacher_metrics = teacher_term(parts, distribution, streams)
+    return loss + towards_teacher, metrics | teacher_metrics
 
 
 def trace_settings(config: VtraceConfig) -> Heads:
