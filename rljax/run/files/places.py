@@ -45,12 +45,18 @@ def _remove_left(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a run folder for this process; the system releases the lock however the process ends.
+def lock_folder(folder: Path, what: str = "", taken: str = "another process is training there") -> Iterator[None]:
+    """Lock a folder for this process; the system releases the lock however the process ends.
+
+    Args:
+        folder: the folder.
+        what: what it is, for messages; by default a run folder.
+        taken: what another process does there.
 
     Raises:
-        ConfigError: another process is training there.
+        ConfigError: another process has locked it, or it cannot be written.
     """
+    what = what or f"run folder {folder}"
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -59,12 +65,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         file = (folder / LOCK_FILE).open("w")
     except OSError as error:
-        raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"{what} cannot be written: {error.strerror}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"run folder {folder}: another process is training there") from None
+            raise ConfigError(f"{what}: {taken}") from None
         except OSError:
             pass  # a file system without locks
         yield

@@ -1,0 +1,136 @@
+"""Data of a dataset inside a compiled step: a callback to the host, with a thread that reads ahead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.errors import RljaxError, check_int
+
+READ_AHEAD = 4
+"""Number of windows or batches that are read before they are asked for: those of so many iterations are in memory."""
+
+
+class Source(Protocol):
+    """Data that is a pure function of a number, such as `Windows` and `Batches` of a dataset."""
+
+    @property
+    def example(self) -> Any:
+        """Shapes and dtypes of what `read` returns."""
+
+    def read(self, number: int) -> Any:
+        """Return a tree of NumPy arrays."""
+
+
+class Waiting:
+    """Time that compiled programs of this process spent waiting for data, for a report of the share of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds, self._reads, self._failure = 0.0, 0, None  # type: tuple[float, int, RljaxError | None]
+
+    def add(self, seconds: float) -> None:
+        with self._lock:
+            self._seconds += seconds
+            self._reads += 1
+
+    def fail(self, error: RljaxError) -> None:
+        """Note why data could not be read: JAX reports an error of a callback as one of its own."""
+        with self._lock:
+            self._failure = error
+
+    def take(self) -> tuple[float, int]:
+        """Return the seconds waited, and the number of reads, since the last call."""
+        with self._lock:
+            taken, self._seconds, self._reads = (self._seconds, self._reads), 0.0, 0
+        return taken
+
+    def take_failure(self) -> RljaxError | None:
+        """Return why data could not be read, if it could not since the last call."""
+        with self._lock:
+            failure, self._failure = self._failure, None
+        return failure
+
+
+WAITING = Waiting()
+"""Waiting of all feeds in this process."""
+
+
+class ReadAhead:
+    """Reads of a source, in order, by a thread that is a few of them ahead.
+
+    Args:
+        source: the data.
+        ahead: number of reads that are kept ready.
+    """
+
+    def __init__(self, source: Source, ahead: int = READ_AHEAD):
+        check_int("feed", 1, ahead=ahead)
+        self.source, self.ahead = source, ahead
+        self._pool: ThreadPoolExecutor | None = None
+        self._ready: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def read(self, number: int) -> Any:
+        """Return the data of a number; that of the next ones is read meanwhile.
+
+        Raises:
+            RljaxError: a file has vanished or changed.
+        """
+        started = time.perf_counter()
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "rljax-data")
+            kept = range(number, number + self.ahead + 1)
+            for dropped in self._ready.keys() - set(kept):
+                self._ready.pop(dropped).cancel()
+            for wanted in kept:
+                if wanted not in self._ready:
+                    self._ready[wanted] = self._pool.submit(self.source.read, wanted)
+            found = self._ready.pop(number)
+        try:
+            return found.result()
+        except RljaxError as error:
+            WAITING.fail(error)
+            raise
+        finally:
+            WAITING.add(time.perf_counter() - started)
+
+
+def make_feed(source: Source, ahead: int = READ_AHEAD) -> Callable[[jax.Array], Any]:
+    """Return a function from the number of an iteration to the data of a source, for use inside jit, scan and vmap.
+
+    The data is a pure function of the number, so a resumed run reads the same, and nothing of it is in the state. A thread reads
+    the next `ahead` pieces while the device computes. Under vmap all runs get the same data, without copies of it: their
+    numbers are equal, but for runs that have stopped, whose numbers stay behind.
+
+    Args:
+        source: the data, such as `dataset.windows(...)`.
+        ahead: number of pieces that are read ahead, and so held in memory.
+
+    Returns:
+        `feed(number i32 []) -> tree of arrays`, like `source.read(number)`.
+    """
+    reader = ReadAhead(source, ahead)
+    leaves, structure = jax.tree.flatten(source.example)
+
+    def read(number: Any) -> list[np.ndarray]:
+        return [np.ascontiguousarray(x) for x in jax.tree.leaves(reader.read(int(number)))]
+
+    @jax.custom_batching.custom_vmap
+    def fetch(number: jax.Array) -> list[jax.Array]:
+        found: list[jax.Array] = jax.pure_callback(read, leaves, number)
+        return found
+
+    @fetch.def_vmap
+    def fetch_once(_size: int, _batched: Any, number: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+        return fetch(jnp.max(number)), [False] * len(leaves)
+
+    return lambda number: jax.tree.unflatten(structure, fetch(number))

@@ -1,0 +1,139 @@
+"""Rows of a dataset's arrays: from memory if all of it fits into the budget, else read from the files where they are needed.
+
+Files are read, not mapped: a mapped file that is cut short kills the process that reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.collect.demos.schema import leaf_path
+from rljax.core.errors import RljaxError
+
+MEMORY_BUDGET = 2**30
+"""Largest size in bytes of a dataset that is kept in memory as a whole."""
+
+MAX_OPEN = 128
+"""Largest number of files that are open at a time."""
+
+
+class Store:
+    """Arrays of all shards, each as if it were one.
+
+    Args:
+        folder: the dataset.
+        leaves: shape of a row and dtype of each array.
+        rows: number of rows of each array in each shard.
+        budget: keep the whole dataset in memory if it has at most so many bytes.
+    """
+
+    def __init__(
+        self, folder: Path, leaves: Mapping[str, tuple[tuple[int, ...], str]], rows: Mapping[str, Sequence[int]], budget: int
+    ):
+        self.folder = folder
+        self._leaves = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in leaves.items()}
+        self._starts = {name: np.cumsum([0, *counts]) for name, counts in rows.items()}
+        sizes = [int(self._starts[name][-1]) * self.row_bytes(name) for name in leaves]
+        self.total_bytes = sum(sizes)
+        self.in_memory = self.total_bytes <= budget
+        self._lock = threading.Lock()  # training and held-out episodes may be read by two threads
+        self._whole: dict[str, np.ndarray] = {}
+        self._open: dict[tuple[str, int], tuple[Any, int]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return tuple(self._leaves)
+
+    def row_bytes(self, leaf: str) -> int:
+        shape, dtype = self._leaves[leaf]
+        return math.prod(shape) * dtype.itemsize
+
+    def whole(self, leaf: str) -> np.ndarray:
+        """Return the whole array, `[rows, ...]`, and keep it if the dataset is kept in memory.
+
+        Raises:
+            RljaxError: a file has vanished or changed since the dataset was opened.
+        """
+        if leaf in self._whole:
+            return self._whole[leaf]
+        counts = np.diff(self._starts[leaf])
+        shape, dtype = self._leaves[leaf]
+        array = np.empty((int(counts.sum()), *shape), dtype)
+        for shard, (start, count) in enumerate(zip(self._starts[leaf], counts, strict=False)):
+            self._read(leaf, shard, 0, array[start : start + count])
+        if self.in_memory:
+            self._whole[leaf] = array
+        return array
+
+    def take(self, leaf: str, rows: np.ndarray) -> np.ndarray:
+        """Return rows of an array, `[*rows.shape, ...]`; those that follow each other along the first axis are read at once."""
+        if self.in_memory:
+            return self.whole(leaf)[rows]
+        shape, dtype = self._leaves[leaf]
+        order = np.asarray(rows).T
+        flat = order.ravel()
+        starts, found = self._starts[leaf], np.empty((flat.size, *shape), dtype)
+        shards = np.searchsorted(starts, flat, side="right") - 1
+        cuts = np.flatnonzero((np.diff(flat) != 1) | (np.diff(shards) != 0)) + 1
+        for first, end in zip([0, *cuts], [*cuts, flat.size], strict=True):
+            shard = int(shards[first])
+            self._read(leaf, shard, int(flat[first] - starts[shard]), found[first:end])
+        lead = order.ndim
+        back = (*reversed(range(lead)), *range(lead, lead + len(shape)))
+        return np.ascontiguousarray(found.reshape(*order.shape, *shape).transpose(back))
+
+    def _read(self, leaf: str, shard: int, row: int, into: np.ndarray) -> None:
+        """Fill a contiguous array with rows of a shard, from `row` on."""
+        path, got = leaf_path(self.folder, shard, leaf), 0
+        left = into.data.cast("B") if into.nbytes else memoryview(b"")
+        try:
+            with self._lock:
+                file, offset = self._file(leaf, shard, path)
+                file.seek(offset + row * self.row_bytes(leaf))
+                while len(left) and (got := file.readinto(left)):
+                    left = left[got:]
+        except (OSError, ValueError) as error:
+            raise RljaxError(f"{path}: cannot be read any more: {getattr(error, 'strerror', None) or error}") from None
+        if len(left):
+            raise RljaxError(f"{path}: cannot be read any more: it has become shorter")
+
+    def _file(self, leaf: str, shard: int, path: Path) -> tuple[Any, int]:
+        """Return an open file, and where its rows begin; the file that was opened first is closed if there are too many."""
+        place = (leaf, shard)
+        if place in self._open:
+            file, offset = self._open[place]
+            if os.fstat(file.fileno()).st_nlink:
+                return file, offset
+            del self._open[place]
+        while len(self._open) >= MAX_OPEN:
+            self._open.pop(next(iter(self._open)))[0].close()
+        file = path.open("rb", buffering=0)
+        self._open[place] = (file, npy_header(file)[2])
+        return self._open[place]
+
+    def close(self) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Return the shape and dtype of an open .npy file, and where its data begins.
+
+    Raises:
+        ValueError: it is not such a file, or not in C order.
+    """
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if fortran:
+        raise ValueError("it is not in C order")
+    return shape, dtype, file.tell()

@@ -1,0 +1,1 @@
+"""Recording of demonstrations: who acts, and the writer of datasets."""
