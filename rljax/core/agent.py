@@ -59,6 +59,8 @@ class Agent(NamedTuple):
         policy_and_value: evaluation of positions, for agents that play games; else None.
         own: names of the parts that are not the algorithm's (a loss of yours, say). A run folder notes it, so that nobody
             resumes the run without them.
+        data: function that returns the digest of the dataset that the agent learns from; None without one. A run folder notes it,
+            so that nobody resumes the run with other data.
         made: the agent as `make_agent` returned it: functions that you replaced since are your own, too (see `own_in`).
     """
 
@@ -70,6 +72,7 @@ class Agent(NamedTuple):
     report: Callable[[Any], Metrics] | None = None
     policy_and_value: PolicyAndValue | None = None
     own: str = ""
+    data: Callable[[], str] | None = None
     made: Any = None
 
 
@@ -86,6 +89,15 @@ def own_in(agent: Agent) -> str:
     replaced = [name for name in FUNCTIONS if getattr(agent, name) is not getattr(agent.made, name, None)]
     functions = [] if named else [f"the {name} {_name_of(getattr(agent, name))}" for name in replaced]
     return " and ".join([agent.own] * bool(agent.own) + functions)
+
+
+def data_of(agent: Agent) -> str:
+    """Return the digest of the dataset that an agent learns from, "" without one.
+
+    Raises:
+        ConfigError: the dataset cannot be read.
+    """
+    return "" if agent.data is None else agent.data()
 
 
 def _name_of(function: Any) -> str:

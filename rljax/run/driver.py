@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.algos.common.feed import WAITING
 from rljax.collect.environments import evaluation_opponent
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
@@ -122,7 +123,7 @@ class Driver:
         if pending is None or pending.shape[1:] != (self.num_seeds, len(self.names)):
             pending = np.zeros((0, self.num_seeds, len(self.names)), np.float32)
         self.records = Records(self.names, window, self.done - len(pending), self.last, pending, self._emit)
-        self.speed, self.pace = math.nan, Pace()
+        self.perf, self.pace = {"perf/steps_per_second": math.nan}, Pace()
         self.learns_at = self.done + iterations_before_learning(self.config, start.state)
         # Keep the metrics of every iteration; if they would be too large, one row per record.
         self.row_bytes = 4 * self.num_seeds * len(self.names)
@@ -214,11 +215,13 @@ class Driver:
             # The time of cheap iterations does not predict the first one that learns, which may take a thousand times as long.
             length = 1 if self.done == self.learns_at - 1 else min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
-            state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
-            # Slice on the host: JAX would compile a program for each length.
-            new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
+            with self._explain_data_errors():
+                state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
+                # Slice on the host: JAX would compile a program for each length.
+                new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
-            self.speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
+            speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
+            self.perf = {"perf/steps_per_second": speed} | WAITING.share(seconds)
             bad = None if isinstance(state, Seeds) and finite else first_bad(new, self.names, self.alive)
             if self.file is not None or self.loggers.loggers or self.callback is not None or not self.every_iteration:
                 self.records.add(new if bad is None else new[: bad[0] + 1])
@@ -236,7 +239,7 @@ class Driver:
             looked_at = now
             self.progress.update(
                 self._step(self.done),
-                self.speed,
+                speed,
                 aggregate_seeds("episode/return", self.scores.returns["episode/return"]),
                 self.pace.left(self.last - self.done),
             )
@@ -260,6 +263,17 @@ class Driver:
                         alive = jnp.asarray(self.alive)
                         state = state._replace(alive=alive if layout is None else distribute(alive, layout.alive))
         return _states(gather_state(state, layout))
+
+    @contextlib.contextmanager
+    def _explain_data_errors(self) -> Iterator[None]:
+        """Turn an error of JAX into one line if the program stopped because its data could not be read."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            failure = WAITING.take_failure()
+            if failure is None:
+                raise
+            raise TrainingError(f"training stopped: {failure}{self._saved_note()}") from None
 
     def _save(self, state: Any, best: bool) -> None:
         """Save a state after checking that its numbers are finite; mark seeds with other numbers as diverged."""
@@ -336,14 +350,12 @@ class Driver:
     def _emit(self, iterations: int, summary: dict[str, np.ndarray]) -> None:
         """Write one record and call the callback, which may stop the run; once it has, or has failed, it is not called again."""
         step = self._step(iterations)
-        metrics = {name: aggregate_seeds(name, values) for name, values in summary.items()}
-        metrics["perf/steps_per_second"] = self.speed
+        metrics = {name: aggregate_seeds(name, values) for name, values in summary.items()} | self.perf
         if not self.every_iteration:
             self.rows.append(np.stack([summary[name] for name in self.names], -1)[None].astype(np.float32))
         if self.file is not None:
-            speed = {"perf/steps_per_second": self.speed}
             with _explain_disk_errors(self.folder):
-                self.file.write(record_of(step, summary, bool(self.start.info.seeds), **speed))
+                self.file.write(record_of(step, summary, bool(self.start.info.seeds), **self.perf))
         if self.loggers.loggers:
             logged = dict(metrics)
             if self.start.info.seeds and self.num_seeds <= MAX_LOGGED_SEEDS:

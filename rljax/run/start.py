@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.agent import Agent, check_own, make_agent, own_in
+from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
 from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.memory import check_memory, tree_bytes
@@ -78,7 +78,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     else:
         keys = jax.random.split(key, seeds)
     state = _initialize(agent, keys, seeds)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent))
+    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent), data=data_of(agent))
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 
@@ -131,6 +131,8 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
             f"{BUDGET} = {config.total_timesteps}"
         )
     agent = given if given is not None and config == given.config else make_agent(config)
+    if info.data and info.data != data_of(agent):
+        raise ConfigError(f"run {folder}: its dataset has changed since the run began: give it the old one, or fork the run")
     start = Start(
         agent=agent,
         state=checkpoint_state(agent, info, saved, folder),
@@ -193,7 +195,9 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     start = Start(
         agent=agent,
         state=state,
-        info=info._replace(first_step=step, step_offset=step_offset, forked_from=forked_from, own=own_in(agent)),
+        info=info._replace(
+            first_step=step, step_offset=step_offset, forked_from=forked_from, own=own_in(agent), data=data_of(agent)
+        ),
         iteration=iteration,
         pending=None,
         meta={},

@@ -46,11 +46,14 @@ class Waiting:
         with self._lock:
             self._failure = error
 
-    def take(self) -> tuple[float, int]:
-        """Return the seconds waited, and the number of reads, since the last call."""
+    def share(self, seconds: float) -> dict[str, float]:
+        """Return `perf/data_wait`, the share of the last `seconds` that was waiting for data; nothing if none was read.
+
+        It counts what was waited since the last call.
+        """
         with self._lock:
-            taken, self._seconds, self._reads = (self._seconds, self._reads), 0.0, 0
-        return taken
+            waited, reads, self._seconds, self._reads = self._seconds, self._reads, 0.0, 0
+        return {"perf/data_wait": waited / seconds} if reads else {}
 
     def take_failure(self) -> RljaxError | None:
         """Return why data could not be read, if it could not since the last call."""

@@ -65,6 +65,7 @@ class RunInfo(NamedTuple):
             steps per iteration.
         forked_from: `{"checkpoint": path, "step": n}`, or None.
         own: names of the user's own parts in the agent (see `own_in`).
+        data: digest of the dataset that the run learns from; "" without one.
     """
 
     seeds: int | None = None
@@ -73,6 +74,7 @@ class RunInfo(NamedTuple):
     step_offset: int = 0
     forked_from: dict[str, Any] | None = None
     own: str = ""
+    data: str = ""
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -184,7 +186,7 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table["own"] = table["own"] or ""  # runs of earlier versions do not have it
+    table |= {name: table[name] or "" for name in ("own", "data")}  # runs of earlier versions do not have them
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 

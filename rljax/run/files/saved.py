@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.agent import Agent, MakeAgent, make_agent, own_in
+from rljax.core.agent import Agent, MakeAgent, data_of, make_agent, own_in
 from rljax.core.config import Config, config_table
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
@@ -66,7 +66,7 @@ def save(
 
         window, empty = window_length(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
         Records(names, window, done - len(rows), done, empty, emit).add(rows)
-    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent))
+    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent), data=data_of(agent))
     create_run_dir(folder, config, info, state, scores.meta(done), records)
     return folder
 

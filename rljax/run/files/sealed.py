@@ -104,6 +104,7 @@ INFO_FIELDS = {
     "first_step": whole(),
     "step_offset": Field("a whole number", lambda x: whole(-MAX_WHOLE).test(x)),
     "own": Field("a string", lambda x: isinstance(x, str)).optional,
+    "data": matching(r"[0-9a-f]{64}|", "a SHA-256").optional,
     "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
 }
 """Fields of a run's run.json; see `RunInfo`."""

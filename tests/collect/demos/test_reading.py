@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_windows_deal_shuffled_episodes_to_the_stream_that_is_free_first(tmp_pat
     dealt = []
     for stream, tape in enumerate(tapes):
         assert tape[0][1] == 0
-        for time, ((which, at), (following, then)) in enumerate(zip(tape, tape[1:], strict=False)):
+        for (which, at), (following, then) in itertools.pairwise(tape):
             over = at == len(episodes[which].reward) - 1
             assert then == 0 if over else (following, then) == (which, at + 1)
         dealt += [(time, stream, which) for time, (which, at) in enumerate(tape) if at == 0]

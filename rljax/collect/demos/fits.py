@@ -1,0 +1,59 @@
+"""Check that a dataset is of the environment that a configuration names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax.collect.demos.dataset import Dataset
+from rljax.collect.demos.schema import named_leaves
+from rljax.core.errors import ConfigError, shown
+from rljax.core.spaces import Box, Space, as_space, head_sizes
+
+
+def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> None:
+    """Check that a dataset was recorded in an environment, or in the game that it plays one seat of.
+
+    Bounds of spaces may differ, and parameters that do not change the shapes.
+
+    Args:
+        dataset: the dataset.
+        env: the environment, with observations as it gives them itself.
+        env_params: its parameters.
+        name: its name, for the message.
+
+    Raises:
+        ConfigError: it was recorded in another environment, or with other spaces; the message names both.
+    """
+    names, inner = {name}, env
+    while inner is not None:
+        names.add(inner.name)
+        inner = getattr(inner, "env", None)
+    recorded = dataset.info.env
+    if recorded not in names:
+        raise ConfigError(f"dataset = {str(dataset.path)!r}: was recorded in {recorded}, but env = {name!r}")
+    for what, here, there in (
+        ("observations", env.observation_space(env_params), dataset.info.observation_space),
+        ("actions", env.action_space(env_params), dataset.info.action_space),
+    ):
+        of_env, of_data = _form(as_space(here)), _form(there)
+        if of_env != of_data:
+            raise ConfigError(
+                f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {shown(of_data)}, "
+                f"but those of env = {name!r} are {shown(of_env)}: expected the same env_params"
+            )
+
+
+def _form(space: Space) -> Any:
+    """Return the numbers of actions of a space of heads, or the shapes of its leaves by name."""
+    if not isinstance(space, Box) and head_sizes(space) is not None:
+        return list(head_sizes(space) or ())
+    example = jax.eval_shape(space.sample, jax.eval_shape(lambda: jax.random.key(0)))
+    leaves = {path.removeprefix("x").removeprefix("."): list(x.shape) for path, x in named_leaves("x", _plain(example)).items()}
+    return leaves[""] if list(leaves) == [""] else leaves
+
+
+def _plain(tree: Any) -> Any:
+    return jax.tree.map(lambda x: np.empty(x.shape, np.int8), tree)
