@@ -124,8 +124,8 @@ class OnPolicyConfig(AdamConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolicyConfig(OnPolicyConfig):
-    """Fields of the policy gradient algorithms."""
+class ActionConfig(OnPolicyConfig):
+    """Fields of the algorithms with a policy for any action space."""
 
     privileged_critic: ClassVar[bool] = True
 
@@ -139,6 +139,12 @@ class PolicyConfig(OnPolicyConfig):
         doc="source of a Gaussian policy's log_std: a free parameter, or an output of the network",
         choices=("parameter", "network"),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyConfig(ActionConfig):
+    """Fields of the policy gradient algorithms."""
+
     vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
     ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
     upgo_coef: float | None = leaf(
