@@ -46,6 +46,7 @@ from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop
 from rljax.algos.dreamer.losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
 from rljax.algos.dreamer.openloop import open_loop
 from rljax.algos.dreamer.replay import replayed, write_latents
+from rljax.algos.imitation.bc import BCConfig, bc_init, bc_loss, bc_parts, bc_update
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -129,6 +130,7 @@ from rljax.run.export import export_policy, load_policy
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
+from rljax.run.initial import begin_from
 from rljax.run.loggers import Logger, RunStart
 from rljax.run.search.space import Range
 from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
@@ -170,6 +172,7 @@ __all__ = [
     "resume_tune",
     "TuneResult",
     "evaluate",
+    "begin_from",
     "save",
     "load",
     "load_run",
@@ -193,6 +196,7 @@ __all__ = [
     "PQNConfig",
     "ImpalaConfig",
     "DreamerConfig",
+    "BCConfig",
     "SelfPlayConfig",
     "LeagueConfig",
     "AlphaZeroConfig",
@@ -302,6 +306,10 @@ __all__ = [
     "sac_critic_loss",
     "sac_actor_loss",
     "sac_temperature_loss",
+    "bc_parts",
+    "bc_init",
+    "bc_update",
+    "bc_loss",
     "GameParts",
     "GameState",
     "game_parts",

@@ -62,8 +62,10 @@ class Start(NamedTuple):
         return last_iteration(self.agent.config, self.info)
 
 
-def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
-    """Start a new run. If `key` is None, use the key of `config.seed`, or the keys of `seed .. seed + seeds - 1`."""
+def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from: str | os.PathLike[str] | None = None) -> Start:
+    """Start a new run. If `key` is None, use the key of `config.seed`, or the keys of `seed .. seed + seeds - 1`; `init_from` is
+    noted.
+    """
     config = agent.config
     allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
     if not allowed:
@@ -78,7 +80,13 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     else:
         keys = jax.random.split(key, seeds)
     state = _initialize(agent, keys, seeds)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent), data=data_of(agent))
+    info = RunInfo(
+        seeds=seeds,
+        key_impl=str(jax.random.key_impl(keys)),
+        own=own_in(agent),
+        data=data_of(agent),
+        init_from="" if init_from is None else os.path.abspath(init_from),
+    )
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 

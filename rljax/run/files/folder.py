@@ -66,6 +66,7 @@ class RunInfo(NamedTuple):
         forked_from: `{"checkpoint": path, "step": n}`, or None.
         own: names of the user's own parts in the agent (see `own_in`).
         data: digest of the dataset that the run learns from; "" without one.
+        init_from: path of the run or checkpoint with whose policy the run began; "" without one.
     """
 
     seeds: int | None = None
@@ -75,6 +76,7 @@ class RunInfo(NamedTuple):
     forked_from: dict[str, Any] | None = None
     own: str = ""
     data: str = ""
+    init_from: str = ""
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -186,7 +188,7 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table |= {name: table[name] or "" for name in ("own", "data")}  # runs of earlier versions do not have them
+    table |= {name: table[name] or "" for name in ("own", "data", "init_from")}  # runs of earlier versions do not have them
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 

@@ -20,7 +20,13 @@ Policy = Callable[[jax.Array, Any, Any], Any]
 
 
 def record(
-    path: Path, env_id: str, policy: Policy, episodes: int, max_steps: int, env_params: dict[str, Any] | None = None, seed: int = 0
+    path: Path,
+    env_id: str,
+    policy: Policy,
+    episodes: int,
+    max_steps: int,
+    env_params: dict[str, Any] | None = None,
+    seed: int = 0,
 ) -> list[Episode]:
     """Write a dataset of whole episodes; return them. Those that are longer than `max_steps` are cut there."""
     env, params = rljax.make_env(env_id)
@@ -37,7 +43,16 @@ def record(
             mask = action_mask_of(env, state, params)
             next_obs, next_state, reward, terminated, _ = env.step_env(step_key, state, action, params)
             truncated = env.is_truncated(next_state, params) & ~terminated
-            return (next_obs, next_state), (obs, action, mask, reward, terminated, truncated, next_obs, action_mask_of(env, next_state, params))
+            return (next_obs, next_state), (
+                obs,
+                action,
+                mask,
+                reward,
+                terminated,
+                truncated,
+                next_obs,
+                action_mask_of(env, next_state, params),
+            )
 
         return jax.lax.scan(step, (obs, state), jax.random.split(loop_key, max_steps))[1]
 
