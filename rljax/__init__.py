@@ -47,6 +47,14 @@ from rljax.algos.dreamer.losses import actor_critic_loss, dreamer_loss, imagine,
 from rljax.algos.dreamer.openloop import open_loop
 from rljax.algos.dreamer.replay import replayed, write_latents
 from rljax.algos.imitation.bc import BCConfig, bc_init, bc_loss, bc_parts, bc_update
+from rljax.algos.imitation.distill import (
+    DistillConfig,
+    distill_collect,
+    distill_init,
+    distill_loss,
+    distill_parts,
+    distill_update,
+)
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -197,6 +205,7 @@ __all__ = [
     "ImpalaConfig",
     "DreamerConfig",
     "BCConfig",
+    "DistillConfig",
     "SelfPlayConfig",
     "LeagueConfig",
     "AlphaZeroConfig",
@@ -310,6 +319,11 @@ __all__ = [
     "bc_init",
     "bc_update",
     "bc_loss",
+    "distill_parts",
+    "distill_init",
+    "distill_collect",
+    "distill_update",
+    "distill_loss",
     "GameParts",
     "GameState",
     "game_parts",

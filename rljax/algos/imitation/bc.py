@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.config import ActionConfig
 from rljax.algos.common.feed import make_feed
 from rljax.algos.common.losses import choices_loss, huber_value_loss
 from rljax.algos.common.optimizer import adam, annealed
@@ -26,7 +27,6 @@ from rljax.algos.common.policy import policy_act, policy_unroll, unroll
 from rljax.algos.common.state import normalize_obs
 from rljax.algos.imitation.parts import (
     Agreement,
-    ImitationConfig,
     ImitationParts,
     ImitationState,
     agreement,
@@ -34,6 +34,7 @@ from rljax.algos.imitation.parts import (
     heads_of,
     illegal_share,
     imitation_parts,
+    is_game,
     policy_action,
 )
 from rljax.collect.demos import Dataset, Window, check_dataset, open_dataset
@@ -52,7 +53,7 @@ MAX_HELD_OUT = 64
 
 
 @algorithm("bc")
-class BCConfig(ImitationConfig):
+class BCConfig(ActionConfig):
     """Behavioural cloning. All numbers of steps count steps of demonstrations; `env` is for evaluation."""
 
     dataset: str | None = static(default=None, doc="folder of recorded episodes to learn from (see `rljax demo`)")
@@ -76,6 +77,11 @@ class BCConfig(ImitationConfig):
     huber_delta: float | None = leaf(
         default=1.0, doc="error from which on the value loss is linear (Huber loss); none: squared error", gt=0
     )
+
+    @property
+    def of_games(self) -> bool:  # type: ignore[override]
+        """True if `env` is a game; its demonstrations are those of single players."""
+        return is_game(self)
 
 
 class Lesson(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -124,12 +123,3 @@ def agreement_metrics(found: Agreement, heads: tuple[str, ...], prefix: str, emp
 def illegal_share(choices: Choices, own: jax.Array | None = None) -> jax.Array:
     """Return the share of steps whose action is not legal in a head that is read, f32 []."""
     return own_mean(jnp.any(choices.read & ~choices.valid, axis=-1).astype(jnp.float32), own)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImitationConfig(ActionConfig):
-    """Fields of cloning and distillation."""
-
-    @property
-    def of_games(self) -> bool:  # type: ignore[override]
-        return is_game(self)
