@@ -140,7 +140,8 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         )
     agent = given if given is not None and config == given.config else make_agent(config)
     if info.data and info.data != data_of(agent):
-        raise ConfigError(f"run {folder}: its dataset has changed since the run began: give it the old one, or fork the run")
+        what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
+        raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
     start = Start(
         agent=agent,
         state=checkpoint_state(agent, info, saved, folder),

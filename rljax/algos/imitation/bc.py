@@ -31,9 +31,11 @@ from rljax.algos.imitation.parts import (
     ImitationState,
     agreement,
     agreement_metrics,
+    example_obs,
     heads_of,
     illegal_share,
     imitation_parts,
+    initial_params,
     is_game,
     policy_action,
 )
@@ -128,13 +130,11 @@ def bc_init(parts: ImitationParts, key: jax.Array) -> ImitationState:
     """Return the state before the first iteration."""
     config = parts.config
     params_key, _, eval_key, key = jax.random.split(as_key(key), 4)
-    first = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
-    obs = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), first)
-    params = parts.policy.init(params_key, obs)
+    params = initial_params(parts, params_key)
     return ImitationState(
         params=params,
         opt_state=init_optimizer(adam(config), params),
-        obs_statistics=init_statistics(first) if config.normalize_observations else None,
+        obs_statistics=init_statistics(example_obs(parts)) if config.normalize_observations else None,
         reward_statistics=init_reward_statistics(config.num_envs) if config.normalize_rewards else None,
         carry=parts.policy.initial_carry((config.num_envs,)),
         env_state=None,

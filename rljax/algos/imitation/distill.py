@@ -35,8 +35,10 @@ from rljax.algos.imitation.parts import (
     ImitationState,
     agreement,
     agreement_metrics,
+    example_obs,
     heads_of,
     imitation_parts,
+    initial_params,
 )
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.normalizers import init_statistics, normalize, update_statistics
@@ -203,14 +205,13 @@ def teachers_digest(teachers: tuple[TeacherOfShare, ...]) -> str:
 def distill_init(parts: DistillParts, key: jax.Array) -> DistillState:
     """Return the state before the first iteration."""
     config, student, count = parts.student.config, parts.student, len(parts.teachers)
-    share = config.num_envs // count
+    share = config.num_envs // max(count, 1)
     params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
     env_keys = jax.random.split(env_key, count)
     begun = [
         initial_environments(t.parts.env, t.parts.env_params, k, share) for t, k in zip(parts.teachers, env_keys, strict=True)
     ]
-    first = jax.tree.map(lambda x: x[0], begun[0][1])
-    params = student.policy.init(params_key, begun[0][1])
+    first, params = example_obs(student), initial_params(student, params_key)
     return DistillState(
         params=params,
         opt_state=init_optimizer(adam(config), params),
@@ -349,7 +350,8 @@ def make_distill(config: DistillConfig) -> Agent:
     parts = functools.cache(lambda: distill_parts(config))
 
     def init(key: jax.Array) -> DistillState:
-        return distill_init(parts(), key)
+        # Without teachers it can still act, in the state of a run whose teachers are gone.
+        return distill_init(parts() if config.teachers else DistillParts(student, ()), key)
 
     def step(state: DistillState) -> tuple[DistillState, Metrics]:
         state, lessons = distill_collect(parts(), state)

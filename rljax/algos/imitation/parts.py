@@ -70,6 +70,16 @@ def imitation_parts(config: ActionConfig) -> ImitationParts:
     return ImitationParts(config, env, env_params, policy, head)
 
 
+def example_obs(parts: ImitationParts) -> Any:
+    """Return the shapes and dtypes of an observation."""
+    return jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
+
+
+def initial_params(parts: ImitationParts, key: jax.Array) -> Any:
+    """Return random parameters of the policy."""
+    return parts.policy.init(key, jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), example_obs(parts)))
+
+
 def policy_action(env: Any, env_params: Any, head: ActionHead, action: Any) -> jax.Array:
     """Undo `ActionHead.to_env`: of named heads, stack the dictionary's actions `[...]` to i32 `[..., K]`."""
     space = as_space(env.action_space(env_params))
