@@ -18,7 +18,7 @@ from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.game_wrappers import player_view
-from rljax.core.versus import Player, Remembering, random_player, seat_player, where_players
+from rljax.core.versus import Player, Remembering, Seated, random_player, seat_player, where_players
 
 MAX_SEATINGS = 24
 """Largest number of orders in which entrants are seated: all orders of up to four."""
@@ -134,6 +134,34 @@ def seatings_of(count: int) -> list[tuple[int, ...]]:
     return [tuple(ring[(team - turn) % count] for team in range(count)) for ring in rings for turn in range(count)]
 
 
+def joint_action(
+    seated: Sequence[Seated],
+    choosing: jax.Array,
+    keys: Sequence[jax.Array],
+    state: Any,
+    obs: Any,
+    mask: Any,
+    carries: Sequence[Any],
+) -> tuple[Any, tuple[Any, ...]]:
+    """Let entrants choose the actions of their own players; return them, leaves `[P, ...]`, and the memory of each entrant.
+
+    Args:
+        seated: the entrants.
+        choosing: number of the entrant of each player, i32 `[P]`.
+        keys: a random key for each entrant.
+        state: state of the game.
+        obs: observations of all players, `[P, ...]`.
+        mask: their legal actions.
+        carries: memory of each entrant at all seats.
+    """
+    action, after = None, []
+    for number, (player, key, carry) in enumerate(zip(seated, keys, carries, strict=True)):
+        chosen, carry = player.act(key, state, obs, mask, carry)
+        action = chosen if action is None else where_players(choosing == number, chosen, action)
+        after.append(carry)
+    return action, tuple(after)
+
+
 def play_games(
     game: Game,
     params: Any,
@@ -205,12 +233,8 @@ def play_games(
         *keys, step_key = jax.random.split(key, len(seated) + 1)
         mask = game.action_mask(now.state, params)
         choosing = jnp.asarray(which)[seating][teams]
-        action, carries = None, []
-        for i, (player, act_key, carry) in enumerate(zip(seated, keys, now.carries, strict=True)):
-            chosen, carry = player.act(act_key, now.state, now.obs, mask, carry)
-            action = chosen if action is None else where_players(choosing == i, chosen, action)
-            carries.append(carry)
-        return tree_where(now.over, now, moved(step_key, now, action, tuple(carries)))
+        action, carries = joint_action(seated, choosing, keys, now.state, now.obs, mask, now.carries)
+        return tree_where(now.over, now, moved(step_key, now, action, carries))
 
     def going(loop: tuple[jax.Array, _Playing]) -> jax.Array:
         return (loop[0] < max_steps) & ~jnp.all(loop[1].over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.collect.demos.dataset import info_of, open_dataset, read_table
+from rljax.collect.demos.dataset import open_dataset, read_table
 from rljax.collect.demos.schema import (
     DATASET_FILE,
     EPISODE_LEAVES,
@@ -22,7 +23,7 @@ from rljax.collect.demos.schema import (
     space_table,
     tree_of,
 )
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.sealed import FORMAT, seal
 from rljax.run.files.outputs import atomic_file
 from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
@@ -164,15 +165,9 @@ def _arrays_of(episode: Episode, info: DatasetInfo) -> dict[str, np.ndarray]:
     return arrays | {name: np.array([of_episode[name]], dtype) for name, dtype in EPISODE_LEAVES.items()}
 
 
-@contextlib.contextmanager
-def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: int = SHARD_BYTES) -> Iterator[DatasetWriter]:
-    """Create a dataset and yield its writer; no other process may write there meanwhile.
-
-    Raises:
-        ConfigError: there is something at the path already (nothing is touched), or it cannot be written.
-    """
-    folder = Path(path)
-    table = {
+def _table(info: DatasetInfo) -> dict[str, Any]:
+    """Return the dataset.json of a dataset without episodes."""
+    return {
         FORMAT: 1,
         "rljax": __version__,
         "kind": "demonstrations",
@@ -186,6 +181,16 @@ def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: in
         "leaves": {},
         "shards": [],
     }
+
+
+@contextlib.contextmanager
+def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: int = SHARD_BYTES) -> Iterator[DatasetWriter]:
+    """Create a dataset and yield its writer; no other process may write there meanwhile.
+
+    Raises:
+        ConfigError: there is something at the path already (nothing is touched), or it cannot be written.
+    """
+    folder, table = Path(path), _table(info)
     if os.path.lexists(folder):
         raise ConfigError(f"{folder} exists already: choose another folder, or delete it first")
     try:
@@ -199,18 +204,29 @@ def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: in
 
 
 @contextlib.contextmanager
-def continued_dataset(path: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> Iterator[DatasetWriter]:
+def continued_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: int = SHARD_BYTES) -> Iterator[DatasetWriter]:
     """Yield the writer of a dataset whose recording was stopped; its shards are checked first.
 
     Raises:
-        ConfigError: there is no dataset, it is damaged, or another process is recording there.
+        ConfigError: there is no dataset, it is damaged, it was begun in another way, or another process is recording there.
     """
     folder = Path(path)
-    table = read_table(folder)
     with lock_folder(folder, f"dataset {folder}", "another process is recording there"):
+        table = read_table(folder)
+        _check_same(folder, table, json.loads(json.dumps(_table(info))))
         if table["shards"]:
             open_dataset(folder)
-        yield DatasetWriter(folder, table, info_of(table), shard_bytes)
+        yield DatasetWriter(folder, table, info, shard_bytes)
+
+
+def _check_same(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse to continue a recording in another way than it was begun."""
+    for table, other in ((there["recorded"], here["recorded"]), (there, here)):
+        for name in other:
+            if name not in ("rljax", "recorded", "episodes_begun", "leaves", "shards") and table.get(name) != other[name]:
+                raise ConfigError(
+                    f"{folder}: was begun with {name} = {shown(table.get(name))}, and cannot go on with {shown(other[name])}"
+                )
 
 
 def write_dataset(

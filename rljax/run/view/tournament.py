@@ -18,7 +18,7 @@ import numpy as np
 
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import Games, play_games, policy_player, seatings_of
-from rljax.core.agent import make_agent
+from rljax.core.agent import Agent, make_agent
 from rljax.core.chance import is_random
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
@@ -178,12 +178,7 @@ def make_entries(
         raise ConfigError("a tournament needs at least one run")
     tables = [config_table(run.config) | game_table(run.config) for _, run in runs]
     for (name, _), table in zip(runs, tables, strict=True):
-        if table["env"] != tables[0]["env"]:
-            raise ConfigError(f"{name}: plays {table['env']}, but {runs[0][0]} plays {tables[0]['env']}: expected one game")
-        ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, tables[0]))
-        for field in (field for field in ours | first if ours.get(field) != first.get(field)):
-            values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
-            raise ConfigError(f"{name}: plays {table['env']} with {values} in {runs[0][0]}: expected one game")
+        check_one_game(name, table, runs[0][0], tables[0])
     game, params = game_of(runs[0][1].config)
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
@@ -211,8 +206,27 @@ def make_entries(
     return game, params, entries
 
 
+def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[str, Any]) -> None:
+    """Check that two players play one game, by their `game_table`s.
+
+    Raises:
+        ConfigError: they do not; the message names the players and what differs.
+    """
+    if table["env"] != expected["env"]:
+        raise ConfigError(f"{name}: plays {table['env']}, but {other} plays {expected['env']}: expected one game")
+    ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, expected))
+    for field in (field for field in ours | first if ours.get(field) != first.get(field)):
+        values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
+        raise ConfigError(f"{name}: plays {table['env']} with {values} in {other}: expected one game")
+
+
 def make_player(run: Run, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
-    """Return a function from a run's state to a player: its greedy policy, its sampled policy, or a search.
+    """Do `agent_player` for the agent of a run."""
+    return agent_player(make_agent(run.config), sample, simulations)
+
+
+def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
+    """Return a function from an agent's state to a player: its greedy policy, its sampled policy, or a search.
 
     Raises:
         ConfigError: `simulations` is not allowed, or is given with `sample`.
@@ -221,9 +235,8 @@ def make_player(run: Run, sample: bool = False, simulations: int = 0) -> Callabl
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
     if simulations and sample:
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
-    agent = make_agent(run.config)
     if simulations:
-        check_searchable(*game_of(run.config))
+        check_searchable(*game_of(agent.config))
         return partial(search_player, agent, num_simulations=simulations)
     return partial(policy_player, agent, deterministic=False if sample else None)
 

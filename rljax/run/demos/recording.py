@@ -1,0 +1,123 @@
+"""Record demonstrations of agents, scripted players and searches to a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rljax.collect.demos.dataset import Dataset, open_dataset
+from rljax.collect.evaluation import MAX_EVALUATION_STEPS
+from rljax.core.errors import ConfigError, check_int
+from rljax.run.demos.playing import compile_table, play_round
+from rljax.run.demos.sources import SELF, Cast, Source, find_cast
+from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, continued_dataset, new_dataset
+
+NUM_ENVS = 256
+"""Largest number of games that are played at once by default."""
+
+
+def demonstrations(
+    source: Source,
+    path: str | os.PathLike[str],
+    *,
+    num_episodes: int,
+    env: Any = None,
+    env_params: Mapping[str, Any] | None = None,
+    against: Source | Sequence[Source] = SELF,
+    seat: int | None = None,
+    sample: bool = False,
+    simulations: int = 0,
+    openings: int = 0,
+    seed: int = 0,
+    num_envs: int | None = None,
+    max_steps: int = MAX_EVALUATION_STEPS,
+    shard_bytes: int = SHARD_BYTES,
+    resume: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Dataset:
+    """Record whole episodes of a player to a folder, which `open_dataset` reads.
+
+    Episodes are played in compiled rounds of `num_envs` at once, each from its beginning to its end, so short episodes are not
+    favoured and only a round's unfinished episodes are in memory. A kill loses at most the rounds since the last shard; `resume`
+    records the rest, with the same result as without a kill.
+
+    Args:
+        source: run folder or checkpoint (whose best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no
+            training: "random", "mcts" (a search), or one of the game's scripted players.
+        path: folder to create.
+        num_episodes: number of episodes, or of games of several players.
+        env: environment id or object, for players that need no training. A run is recorded in its own environment.
+        env_params: changes of its parameters.
+        against: opponents in games, like `source`, who take turns: one or several, or "self", whose seats are all recorded.
+        seat: team that the player takes against opponents; None: each in turn.
+        sample: sample actions from policies; otherwise they are greedy, unless the best policy of the environment is random.
+        simulations: number of positions that agents (and "mcts") search before each move; 0: agents play without search.
+        openings: number of random moves before each game, which are not recorded: deterministic players repeat one game else.
+        seed: seed of the episodes' random numbers.
+        num_envs: number of episodes that are played at once; None: 256, or fewer if there are fewer.
+        max_steps: cut an episode after so many steps; it is then truncated.
+        shard_bytes: write a shard when there are so many bytes.
+        resume: continue a recording that was stopped, with the same arguments, if the folder exists.
+        progress: function that is called with a line of text after each round.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        ConfigError: the folder exists (and not `resume`), or an argument is not allowed.
+    """
+    check_int("demonstrations", 1, num_episodes=num_episodes, max_steps=max_steps, shard_bytes=shard_bytes)
+    check_int("demonstrations", 0, seed=seed, openings=openings, simulations=simulations)
+    whom = list(against) if isinstance(against, (list, tuple)) and not _is_pair(against) else [against]
+    if not whom:
+        raise ConfigError("against = []: expected at least one opponent, or 'self'")
+    cast = find_cast(source, env, env_params, whom, seat, sample, simulations)
+    tables = [table._replace(openings=openings, max_steps=max_steps) for table in cast.tables]
+    count = num_envs or max(1, min(NUM_ENVS, -(-num_episodes // len(tables))))
+    check_int("demonstrations", 1, num_envs=count)
+    how = {
+        "num_episodes": num_episodes, "seat": seat, "sample": sample, "simulations": simulations, "openings": openings,
+        "seed": seed, "num_envs": count, "max_steps": max_steps,
+    }  # fmt: skip
+    cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how), tables=tables)
+    with _writer(Path(path), cast, shard_bytes, resume) as writer:
+        _record(writer, cast, progress)
+    return open_dataset(path, verify=False)
+
+
+def _is_pair(source: Any) -> bool:
+    return len(source) == 2 and hasattr(source[0], "act")
+
+
+def _writer(path: Path, cast: Cast, shard_bytes: int, resume: bool) -> AbstractContextManager[DatasetWriter]:
+    """Return the writer of a new dataset, or of one to continue."""
+    if resume and os.path.lexists(path):
+        return continued_dataset(path, cast.info, shard_bytes)
+    return new_dataset(path, cast.info, shard_bytes)
+
+
+def _record(writer: DatasetWriter, cast: Cast, progress: Callable[[str], None]) -> None:
+    """Play round after round, with the opponents in turn, until all episodes are written."""
+    how = cast.info.recorded
+    total, at_once = how["num_episodes"], how["num_envs"]
+    programs: dict[int, Any] = {}
+    done, key = writer.table["episodes_begun"], jax.random.key(how["seed"])
+    steps = 0
+    while done < total:
+        number = done // at_once
+        whom = number % len(cast.tables)
+        table, states = cast.tables[whom], cast.states[whom]
+        if whom not in programs:
+            programs[whom] = compile_table(table, at_once, states)
+        count = min(at_once, total - done)
+        for episode in play_round(table, programs[whom], states, jax.random.fold_in(key, number), count, done):
+            writer.add(episode)
+            steps += len(episode.reward)
+        done += count
+        writer.commit(done, last=done == total)
+        progress(f"{done:,} of {total:,} episodes, {steps:,} steps")

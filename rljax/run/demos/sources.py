@@ -1,0 +1,199 @@
+"""Who acts in a recording, against whom, and in which environment or game."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from rljax.collect.demos.schema import DatasetInfo
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import Config, config_table, env_name
+from rljax.core.contract import check_contract
+from rljax.core.environment import action_mask_of, plays_greedily
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.game import Game
+from rljax.core.spaces import as_space
+from rljax.core.versus import Player, Remembering, random_player
+from rljax.core.wrappers import TimeLimit, flatten_observation, split_privileged
+from rljax.envs import resolve_env
+from rljax.league.training import without_view
+from rljax.planning.mcts import check_searchable, make_mcts, searching
+from rljax.run.demos.playing import Solo, Table
+from rljax.run.files.folder import Run, load_run
+from rljax.run.view.tournament import MCTS_SIMULATIONS, UNTRAINED, agent_player, check_one_game, game_of, game_table
+
+SELF = "self"
+"""Name of the opponent that is the recorded player itself: all seats are then recorded."""
+
+Source = Any
+"""A run folder or checkpoint (its best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no training."""
+
+
+class Actor(NamedTuple):
+    """Player of a recording.
+
+    Attributes:
+        name: what it is called in the dataset.
+        make: function from the state to the player.
+        state: state of the agent.
+        config: its configuration; None for players that need no training.
+    """
+
+    name: str
+    make: Callable[[Any], Player] | None
+    state: Any = None
+    config: Config | None = None
+    agent: Agent | None = None
+
+
+class Cast(NamedTuple):
+    """Everybody in a recording.
+
+    Attributes:
+        info: what the dataset is to say.
+        tables: for each opponent, what is played.
+        states: for each opponent, the states of the players.
+    """
+
+    info: DatasetInfo
+    tables: list[Table]
+    states: list[tuple[Any, ...]]
+
+
+def find_cast(
+    source: Source,
+    env: Any = None,
+    env_params: Mapping[str, Any] | None = None,
+    against: Sequence[Source] = (SELF,),
+    seat: int | None = None,
+    sample: bool = False,
+    simulations: int = 0,
+) -> Cast:
+    """Find the players of a recording and what they play; the arguments are those of `rljax.demonstrations`.
+
+    Raises:
+        ConfigError: a player is unknown or cannot play there, or an argument is not allowed; one line says which.
+    """
+    actor = _actor(source)
+    if actor.config is not None and (env is not None or env_params):
+        raise ConfigError(f"env: {actor.name} is a run, which is recorded in its own environment; leave env and env_params out")
+    if actor.config is None and env is None:
+        raise ConfigError(f"{actor.name}: needs no training, so give the environment: env = 'CartPole-v1', say (--env)")
+    given = [_actor(other) for other in against if not _is_self(other)]
+    game, params, name, table = _game(actor, env, env_params, bool(given))
+    if isinstance(game, Solo):
+        if given or seat is not None:
+            raise ConfigError(f"{name}: is an environment of one agent, so there is no opponent and no seat to choose")
+        if simulations and actor.agent is not None:
+            raise ConfigError(f"simulations = {simulations}: {name} is an environment of one agent, expected 0 (no search)")
+        make = _solo_maker(actor, game, params, sample)
+    else:
+        make = _maker(actor, game, params, sample, simulations)
+    _check_seats(game, seat, given)
+    for other in given:
+        if other.config is not None:
+            check_one_game(other.name, config_table(other.config) | game_table(other.config), actor.name, table)
+    tables, states = [], []
+    for other in against:
+        if _is_self(other):
+            tables.append(Table(game, params, (make,)))
+            states.append((actor.state,))
+        else:
+            opponent = given[len([t for t in tables if len(t.makes) > 1])]
+            tables.append(Table(game, params, (make, _maker(opponent, game, params, sample, simulations)), seat))
+            states.append((actor.state, opponent.state))
+    masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
+    spaces = as_space(game.observation_space(params)), as_space(game.action_space(params))
+    names = [actor.name if _is_self(other) else given.pop(0).name for other in against]
+    recorded = {"player": actor.name} | ({} if isinstance(game, Solo) else {"against": names})
+    return Cast(DatasetInfo(name, table["env_params"], *spaces, masks, recorded), tables, states)
+
+
+def _is_self(other: Source) -> bool:
+    return isinstance(other, str) and other == SELF
+
+
+def _actor(source: Source) -> Actor:
+    """Return a player; `make` is None for names, whose game is not known yet."""
+    if isinstance(source, (str, os.PathLike)):
+        if isinstance(source, str) and not Path(source).exists():
+            return Actor(source, None)
+        run = load_run(source, seed_index="best")
+        return _trained(f"{source} at step {run.step}", make_agent(run.config), run.state)
+    if isinstance(source, Run):
+        return _trained(f"{source.config.algorithm} at step {source.step}", make_agent(source.config), source.state)
+    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Agent):
+        return _trained(source[0].config.algorithm, *source)
+    raise ConfigError(f"source = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
+
+
+def _trained(name: str, agent: Agent, state: Any) -> Actor:
+    return Actor(name, None, state, agent.config, agent)
+
+
+def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed: bool) -> tuple[Game, Any, str, dict[str, Any]]:
+    """Return the game (an environment as one of one player), its parameters, its name, and the table of what is played."""
+    if actor.config is None:
+        made, params = resolve_env(env, env_params)
+        check_contract(made, params)
+        name = env if isinstance(env, str) else made.name
+        game = made if isinstance(made, Game) else Solo(made)
+        return game, params, name, {"env": name, "env_params": dict(env_params or {}), "time_limit": None}
+    if actor.config.of_games or opposed:
+        game, params = game_of(actor.config)
+        table = config_table(actor.config) | game_table(actor.config)
+        return game, params, table["env"], table
+    made, params = resolve_env(actor.config.env, actor.config.env_params)
+    if actor.config.time_limit is not None:
+        made = TimeLimit(made, actor.config.time_limit)
+    return Solo(made), params, env_name(actor.config), config_table(actor.config)
+
+
+def _maker(actor: Actor, game: Game, params: Any, sample: bool, simulations: int) -> Callable[[Any], Player]:
+    """Return the function from a state to a player of a game."""
+    if actor.agent is not None:
+        return agent_player(actor.agent, sample, simulations)
+    player: Player
+    if actor.name == "random":
+        player = random_player
+    elif actor.name == "mcts":
+        check_searchable(game, params)
+        player = searching(make_mcts(game, params, num_simulations=simulations or MCTS_SIMULATIONS), game)
+    elif actor.name in game.scripted:
+        player = without_view(game.scripted[actor.name], params)
+    else:
+        raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}: "
+                          f"{did_you_mean(actor.name, (*UNTRAINED, *game.scripted))}")  # fmt: skip
+    return lambda _: player
+
+
+def _solo_maker(actor: Actor, game: Solo, params: Any, sample: bool) -> Callable[[Any], Player]:
+    """Return the function from a state to a player of an environment of one agent."""
+    if actor.agent is None:
+        if actor.name == "random":
+            return lambda _: random_player
+        raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}, which is an environment of one "
+                          f"agent: {did_you_mean(actor.name, ['random'])}")  # fmt: skip
+    agent, config = actor.agent, actor.agent.config
+    greedy = plays_greedily(game.env, False if sample else None)
+
+    def act(state: Any, key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
+        obs = obs if config.privileged_critic else split_privileged(obs)[0]
+        obs = jax.vmap(flatten_observation)(obs) if config.flatten_observations else obs
+        return agent.act(state, obs, carry, key, greedy, mask)
+
+    return lambda state: Remembering(partial(act, state))
+
+
+def _check_seats(game: Game, seat: int | None, given: Sequence[Actor]) -> None:
+    if seat is None:
+        return
+    if not given:
+        raise ConfigError(f"seat = {seat}: a player against itself is recorded at all seats; give an opponent (--against)")
+    if isinstance(seat, bool) or not isinstance(seat, int) or not 0 <= seat < game.num_teams:
+        raise ConfigError(f"seat = {shown(seat)}: expected a team of {game.name}, 0 to {game.num_teams - 1}")
