@@ -45,7 +45,9 @@ def composite(mask: Any) -> tuple[Any, Any]:
 
 def pointed(mask: Any) -> tuple[Any, Any]:
     head, module = pointed_head(MultiDiscrete(NVEC), context=8), PointedHead(NVEC)
-    one = Pointed(jax.random.normal(jax.random.key(1), (8,)), jax.random.normal(jax.random.key(3), (2, 5)), jnp.array([True, True]))
+    one = Pointed(
+        jax.random.normal(jax.random.key(1), (8,)), jax.random.normal(jax.random.key(3), (2, 5)), jnp.array([True, True])
+    )
     params = jax.tree.map(lambda x: 3.0 * x + 0.1, module.init(jax.random.key(2), one))
     outputs = module.apply(params, jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ACTIONS), *x.shape)), one))
     return head, head.distribution(outputs, mask)
@@ -91,11 +93,12 @@ def test_a_single_head_and_heads_that_are_not_read() -> None:
     assert not head.choices(distribution, jnp.array([2])).valid.any()
     forced = head.distribution(jnp.zeros((1, 3)), jnp.array([[False, True, False]]))
     assert not head.choices(forced, jnp.array([1])).decides.any()
-    for several in (action_head(MultiDiscrete(NVEC, only_if=ONLY_IF)), composite_head(MultiDiscrete(NVEC, only_if=ONLY_IF), context=8)):
+    for several in (
+        action_head(MultiDiscrete(NVEC, only_if=ONLY_IF)),
+        composite_head(MultiDiscrete(NVEC, only_if=ONLY_IF), context=8),
+    ):
         assert several.choices is not None
-        distribution = (
-            several.distribution(jnp.zeros((len(ACTIONS), 9)), None) if several.module is None else composite(None)[1]
-        )
+        distribution = several.distribution(jnp.zeros((len(ACTIONS), 9)), None) if several.module is None else composite(None)[1]
         np.testing.assert_array_equal(several.choices(distribution, ACTIONS).read[:, 1], np.asarray(ACTIONS)[:, 0] > 0)
 
 

@@ -91,8 +91,20 @@ def test_an_update_keeps_the_teacher_and_pulls_the_policy_back_to_it() -> None:
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_the_teacher_remembers_what_it_saw_itself(algorithm: str) -> None:
     """Its memory after rollouts is that of one pass of the teacher over all of them, whatever the policy became."""
-    common = {"env": "TMaze-v0", "num_envs": 3, "num_steps": 7, "num_minibatches": 1, "teacher_kl_coef": 0.5, "learning_rate": 0.05}
-    common |= {"network": {"type": "gru", "hidden": [6], "size": 5}, "normalize_observations": True, "total_timesteps": 21 * 4, "time_limit": 5}
+    common = {
+        "env": "TMaze-v0",
+        "num_envs": 3,
+        "num_steps": 7,
+        "num_minibatches": 1,
+        "teacher_kl_coef": 0.5,
+        "learning_rate": 0.05,
+    }
+    common |= {
+        "network": {"type": "gru", "hidden": [6], "size": 5},
+        "normalize_observations": True,
+        "total_timesteps": 21 * 4,
+        "time_limit": 5,
+    }
     config: Any = (rljax.PPOConfig if algorithm == "ppo" else rljax.ImpalaConfig)(**common)
     agent = rljax.make_agent(config)
     parts: Any = ppo_parts(config) if algorithm == "ppo" else impala_parts(config)
