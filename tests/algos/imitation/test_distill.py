@@ -67,8 +67,7 @@ def test_the_loss_is_soft_and_hard_cross_entropy_and_the_values_difference(teach
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("acting", ["student", "teacher"])
-@pytest.mark.parametrize("network", [{"hidden": [8]}, GRU], ids=["plain", "memory"])
+@pytest.mark.parametrize(("acting", "network"), [("student", {"hidden": [8]}), ("teacher", GRU)])
 def test_each_teacher_teaches_in_its_own_environments_with_its_own_memory(
     acting: str, network: Any, teachers: tuple[str, str]
 ) -> None:
