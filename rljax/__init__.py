@@ -148,18 +148,27 @@ from rljax.version import __version__
 install_moved()
 
 if TYPE_CHECKING:
+    from rljax.collect.demos.dataset import open_dataset
+    from rljax.run.demos.recording import demonstrations
     from rljax.run.view.contests import play, tournament
     from rljax.run.view.plot import plot
     from rljax.run.view.record import record
 
-_LATER = {"plot": "plot", "record": "record", "play": "contests", "tournament": "contests"}
+_LATER = {
+    "demonstrations": "run.demos.recording",
+    "open_dataset": "collect.demos.dataset",
+    "plot": "run.view.plot",
+    "record": "run.view.record",
+    "play": "run.view.contests",
+    "tournament": "run.view.contests",
+}
 """Functions whose modules are imported when they are first asked for: training does without what they need."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'rljax' has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"rljax.run.view.{_LATER[name]}"), name)
+    globals()[name] = getattr(importlib.import_module(f"rljax.{_LATER[name]}"), name)
     return globals()[name]
 
 
@@ -186,6 +195,8 @@ __all__ = [
     "load_run",
     "plot",
     "record",
+    "demonstrations",
+    "open_dataset",
     "tournament",
     "play",
     "export_policy",

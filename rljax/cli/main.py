@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.options import Bench, Command, Eval, Export, List, Play, Plot, Record, Show, Sweep, Tournament, Train, Tune
+from rljax.cli.options import Bench, Command, Demo, Eval, Export, List, Play, Plot, Record, Show, Sweep, Tournament, Train, Tune
 from rljax.cli.parsing import parse
 from rljax.cli.terminal import print_anywhere
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line
@@ -36,6 +36,7 @@ EXAMPLES = (
     ("rljax plot runs/*", "draw learning curves with confidence bands, as PNG or SVG"),
     ("rljax plot --kind openloop runs/cartpole_dreamer", "compare a world model's predictions with the observations"),
     ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),
+    ("rljax demo runs/cartpole_ppo --episodes 500 --out data", "record episodes as data to learn from"),
     ("rljax tournament runs/* --include random,mcts", "rate the agents of a game against each other"),
     ("rljax play runs/tictactoe_selfplay", "play against an agent in the terminal"),
     ("rljax export runs/cartpole_ppo --out policy", "write the policy as files that JAX alone (or ONNX) runs"),
@@ -113,7 +114,7 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
     # For env = "module:Class". It comes last, so that no local file hides an installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    from rljax.cli import listing, measure, search, train, view
+    from rljax.cli import data, listing, measure, search, train, view
 
     if isinstance(command, Train):
         train.train(command, overrides)
@@ -129,6 +130,8 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
         view.plot(command)
     elif isinstance(command, Record):
         view.record(command)
+    elif isinstance(command, Demo):
+        data.demo(command)
     elif isinstance(command, Tournament):
         view.tournament(command)
     elif isinstance(command, Play):

@@ -154,6 +154,43 @@ class Export(Saved):
 
 
 @dataclasses.dataclass
+class Demo:
+    """Record whole episodes of a player as a dataset to learn from, or describe a dataset.
+
+    Example: rljax demo workerrush --env MicroRTS-v0 --against randombiased,lightrush --episodes 500 --out rushes"""
+
+    player: tyro.conf.Positional[str]
+    """Folder of a run, one of its checkpoints, or a player that needs no training: random, mcts, or a scripted player of the game
+    (workerrush). minari:ID imports a dataset of Minari. The folder of a dataset alone describes it."""
+    out: str | None = None
+    """Folder to create for the dataset."""
+    episodes: Annotated[int, Bounds(1, 100_000_000)] = 100
+    """Number of episodes, or of games, to record."""
+    env: str | None = None
+    """Environment or game of a player that needs no training; a run is recorded in its own. For Minari, the name to give it."""
+    env_params: str = ""
+    """Parameters of that environment, as a table: '{map_name = "basesWorkers8x8"}'."""
+    against: str = "self"
+    """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats."""
+    seat: int | None = None
+    """Team that the player takes against opponents; if not given, each in turn."""
+    sample: bool = False
+    """Sample actions from policies instead of taking the most probable one; always on where the best policy is random."""
+    simulations: Annotated[int, Bounds(0, 100_000)] = 0
+    """Number of positions that agents search before each move of a game; 0 plays their policies without search."""
+    openings: Annotated[int, Bounds(0, 1000)] = 0
+    """Number of random moves, not recorded, before each game: without any, deterministic players repeat one game."""
+    seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
+    """Seed of the episodes' random numbers."""
+    num_envs: Annotated[int | None, Bounds(1, 1_000_000)] = None
+    """Number of episodes to play at once; if not given, at most 256."""
+    max_steps: Annotated[int, Bounds(1, 100_000_000)] = 27_000
+    """Cut an episode after this many steps."""
+    resume: bool = False
+    """Continue a recording that was stopped; give the same options as before."""
+
+
+@dataclasses.dataclass
 class Tournament:
     """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
@@ -257,6 +294,6 @@ class Reproduce:
 
 
 Command = (
-    Train | Sweep | Tune | Eval | Show | Plot | Record | Tournament | Play | Export
+    Train | Sweep | Tune | Eval | Show | Plot | Record | Demo | Tournament | Play | Export
     | Annotated[List, tyro.conf.subcommand("list")] | Bench | Reproduce
 )  # fmt: skip

@@ -21,9 +21,11 @@ from rljax.collect.demos.schema import (
     leaf_path,
     read_space,
     rows_per_episode,
+    stored_row,
 )
 from rljax.collect.demos.store import MEMORY_BUDGET, Store, npy_header
 from rljax.core.errors import ConfigError, shown
+from rljax.core.memory import readable_bytes
 from rljax.core.sealed import DamagedError, OtherFormatError, read_sealed
 
 BLOCK = 2**22
@@ -219,10 +221,10 @@ def _check_shard(folder: Path, number: int, shard: dict[str, Any], leaves: dict[
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{path} is no array of NumPy: {error}") from None
-        row, name = leaves[leaf]
+        row, wanted_dtype = stored_row(*leaves[leaf])
         wanted = (_rows_of(leaf, shard), *row)
-        if shape != wanted or dtype != np.dtype(name):
-            raise ConfigError(f"{path}: has {dtype}{list(shape)}, expected {name}{list(wanted)}")
+        if shape != wanted or dtype != wanted_dtype:
+            raise ConfigError(f"{path}: has {dtype}{list(shape)}, expected {wanted_dtype}{list(wanted)}")
 
 
 def _set_apart(folder: Path, game: np.ndarray, held_out: float) -> np.ndarray:
@@ -242,8 +244,10 @@ def _lines(dataset: Dataset) -> Iterator[str]:
     info, episodes = dataset.info, dataset.episodes
     params = "".join(f", {name} = {value}" for name, value in info.env_params.items())
     yield f"environment  {info.env}{params}"
-    yield f"recorded     {', '.join(f'{name} {value}' for name, value in info.recorded.items()) or 'by something unknown'}"
-    yield f"episodes     {dataset.num_episodes:,}, of {dataset.num_steps:,} steps, {dataset.store.total_bytes / 1e6:,.1f} MB"
+    yield f"recorded     {', '.join(f'{name} {value}' for name, value in info.recorded.items() if value not in (None, False, 0))}"
+    yield f"episodes     {dataset.num_episodes:,}, of {dataset.num_steps:,} steps, {readable_bytes(dataset.store.total_bytes)}"
+    if dataset.episodes_begun < (wanted := info.recorded.get("num_episodes", 0)):
+        yield f"incomplete   {dataset.episodes_begun:,} of {wanted:,} episodes were recorded; --resume records the others"
     for seat in np.unique(episodes.seat):
         own = episodes.seat == seat
         name = f"seat {seat}" if len(np.unique(episodes.seat)) > 1 else "return"

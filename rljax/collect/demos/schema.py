@@ -7,7 +7,7 @@ array of NumPy for each leaf of a step, the steps of whole episodes one after th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -27,6 +27,10 @@ STEP_LEAVES = ("reward", "terminated", "truncated")
 
 EPISODE_LEAVES = {"length": "int64", "return": "float32", "seat": "int32", "game": "int64"}
 """Arrays with a row for each episode, and their dtypes. Episodes of several seats of one game have the same number `game`."""
+
+
+BITS = "bits"
+"""Dtype of masks: bool, of which 8 along the last axis are a byte in the file (`np.packbits`)."""
 
 
 class DatasetInfo(NamedTuple):
@@ -52,6 +56,13 @@ class DatasetInfo(NamedTuple):
 def rows_per_episode(leaf: str) -> int:
     """Return how many rows more than steps an episode has: 1 for what is seen after the last step, too, else 0."""
     return int(leaf == "mask" or leaf == "obs" or leaf.startswith("obs."))
+
+
+def stored_row(shape: Sequence[int], dtype: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Return the shape and dtype that a row has in its file."""
+    if dtype != BITS:
+        return tuple(shape), np.dtype(dtype)
+    return (*shape[:-1], -(-shape[-1] // 8)), np.dtype(np.uint8)
 
 
 def named_leaves(name: str, tree: Any) -> dict[str, Any]:
@@ -167,6 +178,8 @@ def _is_leaf(x: Any) -> bool:
     """Return whether a value is `[shape, dtype]` of a row."""
     if not (isinstance(x, list) and len(x) == 2 and isinstance(x[0], list) and all(map(whole().test, x[0]))):
         return False
+    if x[1] == BITS:
+        return len(x[0]) > 0
     return x[1] in ("bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float16", "float32")
 
 

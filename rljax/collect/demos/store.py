@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.collect.demos.schema import leaf_path
+from rljax.collect.demos.schema import BITS, leaf_path, stored_row
 from rljax.core.errors import RljaxError
 
 MEMORY_BUDGET = 2**30
@@ -38,7 +38,8 @@ class Store:
         self, folder: Path, leaves: Mapping[str, tuple[tuple[int, ...], str]], rows: Mapping[str, Sequence[int]], budget: int
     ):
         self.folder = folder
-        self._leaves = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in leaves.items()}
+        self._leaves = {name: stored_row(shape, dtype) for name, (shape, dtype) in leaves.items()}
+        self._bits = {name: shape[-1] for name, (shape, dtype) in leaves.items() if dtype == BITS}
         self._starts = {name: np.cumsum([0, *counts]) for name, counts in rows.items()}
         sizes = [int(self._starts[name][-1]) * self.row_bytes(name) for name in leaves]
         self.total_bytes = sum(sizes)
@@ -57,7 +58,7 @@ class Store:
         return math.prod(shape) * dtype.itemsize
 
     def whole(self, leaf: str) -> np.ndarray:
-        """Return the whole array, `[rows, ...]`, and keep it if the dataset is kept in memory.
+        """Return the whole array as it is stored, `[rows, ...]`, and keep it if the dataset is kept in memory.
 
         Raises:
             RljaxError: a file has vanished or changed since the dataset was opened.
@@ -75,8 +76,11 @@ class Store:
 
     def take(self, leaf: str, rows: np.ndarray) -> np.ndarray:
         """Return rows of an array, `[*rows.shape, ...]`; those that follow each other along the first axis are read at once."""
-        if self.in_memory:
-            return self.whole(leaf)[rows]
+        found = self.whole(leaf)[rows] if self.in_memory else self._gather(leaf, rows)
+        return np.unpackbits(found, axis=-1, count=self._bits[leaf]).view(bool) if leaf in self._bits else found
+
+    def _gather(self, leaf: str, rows: np.ndarray) -> np.ndarray:
+        """Read rows from the files."""
         shape, dtype = self._leaves[leaf]
         order = np.asarray(rows).T
         flat = order.ravel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def demonstrations(
     num_episodes: int,
     env: Any = None,
     env_params: Mapping[str, Any] | None = None,
-    against: Source | Sequence[Source] = SELF,
+    against: Source | list[Source] = SELF,
     seat: int | None = None,
     sample: bool = False,
     simulations: int = 0,
@@ -53,7 +53,8 @@ def demonstrations(
         num_episodes: number of episodes, or of games of several players.
         env: environment id or object, for players that need no training. A run is recorded in its own environment.
         env_params: changes of its parameters.
-        against: opponents in games, like `source`, who take turns: one or several, or "self", whose seats are all recorded.
+        against: opponent in games, like `source`, or a list of those that take turns; "self" is the player itself, of which then
+            all seats are recorded.
         seat: team that the player takes against opponents; None: each in turn.
         sample: sample actions from policies; otherwise they are greedy, unless the best policy of the environment is random.
         simulations: number of positions that agents (and "mcts") search before each move; 0: agents play without search.
@@ -73,7 +74,7 @@ def demonstrations(
     """
     check_int("demonstrations", 1, num_episodes=num_episodes, max_steps=max_steps, shard_bytes=shard_bytes)
     check_int("demonstrations", 0, seed=seed, openings=openings, simulations=simulations)
-    whom = list(against) if isinstance(against, (list, tuple)) and not _is_pair(against) else [against]
+    whom = against if isinstance(against, list) else [against]
     if not whom:
         raise ConfigError("against = []: expected at least one opponent, or 'self'")
     cast = find_cast(source, env, env_params, whom, seat, sample, simulations)
@@ -88,10 +89,6 @@ def demonstrations(
     with _writer(Path(path), cast, shard_bytes, resume) as writer:
         _record(writer, cast, progress)
     return open_dataset(path, verify=False)
-
-
-def _is_pair(source: Any) -> bool:
-    return len(source) == 2 and hasattr(source[0], "act")
 
 
 def _writer(path: Path, cast: Cast, shard_bytes: int, resume: bool) -> AbstractContextManager[DatasetWriter]:

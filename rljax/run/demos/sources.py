@@ -35,20 +35,15 @@ Source = Any
 
 
 class Actor(NamedTuple):
-    """Player of a recording.
-
-    Attributes:
-        name: what it is called in the dataset.
-        make: function from the state to the player.
-        state: state of the agent.
-        config: its configuration; None for players that need no training.
-    """
+    """Player of a recording: its name in the dataset, and the agent with its state; None for players that need no training."""
 
     name: str
-    make: Callable[[Any], Player] | None
-    state: Any = None
-    config: Config | None = None
     agent: Agent | None = None
+    state: Any = None
+
+    @property
+    def config(self) -> Config | None:
+        return None if self.agent is None else self.agent.config
 
 
 class Cast(NamedTuple):
@@ -84,56 +79,52 @@ def find_cast(
         raise ConfigError(f"env: {actor.name} is a run, which is recorded in its own environment; leave env and env_params out")
     if actor.config is None and env is None:
         raise ConfigError(f"{actor.name}: needs no training, so give the environment: env = 'CartPole-v1', say (--env)")
-    given = [_actor(other) for other in against if not _is_self(other)]
+    others = [None if isinstance(other, str) and other == SELF else _actor(other) for other in against]
+    given = [other for other in others if other is not None]
     game, params, name, table = _game(actor, env, env_params, bool(given))
     if isinstance(game, Solo):
         if given or seat is not None:
             raise ConfigError(f"{name}: is an environment of one agent, so there is no opponent and no seat to choose")
-        if simulations and actor.agent is not None:
+        if simulations:
             raise ConfigError(f"simulations = {simulations}: {name} is an environment of one agent, expected 0 (no search)")
-        make = _solo_maker(actor, game, params, sample)
+        make = _solo_maker(actor, game, sample)
     else:
         make = _maker(actor, game, params, sample, simulations)
     _check_seats(game, seat, given)
     for other in given:
         if other.config is not None:
             check_one_game(other.name, config_table(other.config) | game_table(other.config), actor.name, table)
-    tables, states = [], []
-    for other in against:
-        if _is_self(other):
+    tables: list[Table] = []
+    states: list[tuple[Any, ...]] = []
+    for opponent in others:
+        if opponent is None:
             tables.append(Table(game, params, (make,)))
             states.append((actor.state,))
         else:
-            opponent = given[len([t for t in tables if len(t.makes) > 1])]
             tables.append(Table(game, params, (make, _maker(opponent, game, params, sample, simulations)), seat))
             states.append((actor.state, opponent.state))
     masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
-    spaces = as_space(game.observation_space(params)), as_space(game.action_space(params))
-    names = [actor.name if _is_self(other) else given.pop(0).name for other in against]
-    recorded = {"player": actor.name} | ({} if isinstance(game, Solo) else {"against": names})
-    return Cast(DatasetInfo(name, table["env_params"], *spaces, masks, recorded), tables, states)
-
-
-def _is_self(other: Source) -> bool:
-    return isinstance(other, str) and other == SELF
+    observation, action = as_space(game.observation_space(params)), as_space(game.action_space(params))
+    whom = {} if isinstance(game, Solo) else {"against": ["itself" if other is None else other.name for other in others]}
+    env_params = {
+        key: x if isinstance(x, (bool, int, float, str, list, tuple)) else str(x) for key, x in table["env_params"].items()
+    }
+    info = DatasetInfo(name, env_params, observation, action, masks, {"player": actor.name} | whom)
+    return Cast(info, tables, states)
 
 
 def _actor(source: Source) -> Actor:
-    """Return a player; `make` is None for names, whose game is not known yet."""
+    """Return a player. A text that is no path is a name, whose game is not known yet."""
     if isinstance(source, (str, os.PathLike)):
         if isinstance(source, str) and not Path(source).exists():
-            return Actor(source, None)
+            return Actor(source)
         run = load_run(source, seed_index="best")
-        return _trained(f"{source} at step {run.step}", make_agent(run.config), run.state)
+        return Actor(f"{source} at step {run.step}", make_agent(run.config), run.state)
     if isinstance(source, Run):
-        return _trained(f"{source.config.algorithm} at step {source.step}", make_agent(source.config), source.state)
+        return Actor(f"{source.config.algorithm} at step {source.step}", make_agent(source.config), source.state)
     if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Agent):
-        return _trained(source[0].config.algorithm, *source)
+        return Actor(source[0].config.algorithm, *source)
     raise ConfigError(f"source = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
-
-
-def _trained(name: str, agent: Agent, state: Any) -> Actor:
-    return Actor(name, None, state, agent.config, agent)
 
 
 def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed: bool) -> tuple[Game, Any, str, dict[str, Any]]:
@@ -172,7 +163,7 @@ def _maker(actor: Actor, game: Game, params: Any, sample: bool, simulations: int
     return lambda _: player
 
 
-def _solo_maker(actor: Actor, game: Solo, params: Any, sample: bool) -> Callable[[Any], Player]:
+def _solo_maker(actor: Actor, game: Solo, sample: bool) -> Callable[[Any], Player]:
     """Return the function from a state to a player of an environment of one agent."""
     if actor.agent is None:
         if actor.name == "random":

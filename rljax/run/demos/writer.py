@@ -15,6 +15,7 @@ import numpy as np
 
 from rljax.collect.demos.dataset import open_dataset, read_table
 from rljax.collect.demos.schema import (
+    BITS,
     DATASET_FILE,
     EPISODE_LEAVES,
     SHARDS,
@@ -85,6 +86,9 @@ class DatasetWriter:
         """
         arrays = _arrays_of(episode, self._info)
         leaves = {name: [list(x.shape[1:]), x.dtype.name] for name, x in arrays.items()}
+        if self._info.masks:
+            leaves["mask"][1] = BITS
+            arrays["mask"] = np.packbits(arrays["mask"], axis=-1)
         self.table["leaves"] = self.table["leaves"] or leaves
         if leaves != self.table["leaves"]:
             different = next(n for n in {**leaves, **self.table["leaves"]} if leaves.get(n) != self.table["leaves"].get(n))
@@ -192,15 +196,20 @@ def new_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_bytes: in
     """
     folder, table = Path(path), _table(info)
     if os.path.lexists(folder):
-        raise ConfigError(f"{folder} exists already: choose another folder, or delete it first")
+        raise ConfigError(f"{folder} exists already: choose another folder, delete it, or continue its recording with --resume")
     try:
         with atomic_folder(folder) as aside:
             (aside / SHARDS).mkdir()
             write_table(aside, table)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made: {error.strerror or error}") from error
-    with lock_folder(folder, f"dataset {folder}", "another process is recording there"):
-        yield DatasetWriter(folder, table, info, shard_bytes)
+    try:
+        with lock_folder(folder, f"dataset {folder}", "another process is recording there"):
+            yield DatasetWriter(folder, table, info, shard_bytes)
+    except BaseException:
+        if not table["shards"]:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing is lost
+        raise
 
 
 @contextlib.contextmanager

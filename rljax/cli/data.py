@@ -1,0 +1,62 @@
+"""Commands that make data to learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import rljax
+from rljax.cli.options import Demo
+from rljax.cli.overrides import overrides_of
+from rljax.collect.demos.schema import DATASET_FILE
+from rljax.core.errors import ConfigError, shown
+from rljax.run.view.layout import say
+
+MINARI = "minari:"
+
+
+def demo(options: Demo) -> None:
+    """`rljax demo`: record or import a dataset, and describe it."""
+    if options.out is None and (Path(options.player) / DATASET_FILE).exists():
+        _describe(rljax.open_dataset(options.player))
+        return
+    if options.out is None:
+        raise ConfigError("--out: expected the folder to create for the dataset")
+    if options.player.startswith(MINARI):
+        from rljax.run.demos.minari import import_minari
+
+        dataset = import_minari(options.player.removeprefix(MINARI), options.out, env=options.env, progress=say)
+    else:
+        dataset = rljax.demonstrations(
+            options.player,
+            options.out,
+            num_episodes=options.episodes,
+            env=options.env,
+            env_params=_table(options.env_params),
+            against=[name.strip() for name in options.against.split(",") if name.strip()],
+            seat=options.seat,
+            sample=options.sample,
+            simulations=options.simulations,
+            openings=options.openings,
+            seed=options.seed,
+            num_envs=options.num_envs,
+            max_steps=options.max_steps,
+            resume=options.resume,
+            progress=say,
+        )
+    _describe(dataset)
+
+
+def _table(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    table = overrides_of([("env_params", text)])["env_params"]
+    if not isinstance(table, dict):
+        raise ConfigError(f"--env-params {shown(text)}: expected a table, such as '{{map_name = \"basesWorkers8x8\"}}'")
+    return table
+
+
+def _describe(dataset: Any) -> None:
+    say(f"{dataset.path}:")
+    for line in dataset.describe():
+        print(f"  {line}")

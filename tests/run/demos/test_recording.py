@@ -1,0 +1,273 @@
+"""Recording: what is in a dataset is what was seen and done, whole episodes of it, all that were begun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.collect.demos import Dataset, check_dataset
+from rljax.collect.demos.schema import tree_of
+from rljax.core.errors import ConfigError
+from rljax.core.spaces import head_sizes
+from rljax.envs import TicTacToe, make_env
+from rljax.run.demos.writer import Episode, write_dataset
+from tests.collect.demos.made import INFO, episodes
+from tests.league.test_scripted import FirstCell
+
+TINY_PPO = rljax.PPOConfig(env="CartPole-v1", num_envs=2, num_steps=4, num_minibatches=1, network={"hidden": [8]})
+
+
+def trained(config: Any, **changes: Any) -> tuple[Any, Any]:
+    agent = rljax.make_agent(config.replace(**changes))
+    return agent, agent.init(jax.random.key(3))
+
+
+def whole(dataset: Dataset) -> list[dict[str, np.ndarray]]:
+    return [dataset.episode(number) for number in range(dataset.num_episodes)]
+
+
+def assert_same_episodes(first: Dataset, second: Dataset) -> None:
+    assert first.num_episodes == second.num_episodes
+    for name in ("length", "returns", "seat", "game"):
+        np.testing.assert_array_equal(getattr(first.episodes, name), getattr(second.episodes, name))
+    for one, other in zip(whole(first), whole(second), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize(
+    ("env", "network"),
+    [("CartPole-v1", {"hidden": [8]}), ("TMaze-v0", {"type": "gru", "hidden": [8], "size": 8}), ("Pendulum-v1", {"hidden": [8]})],
+)
+def test_a_greedy_agent_did_what_act_returns_for_what_it_saw(tmp_path: Path, env: str, network: dict[str, Any]) -> None:
+    agent, state = trained(TINY_PPO, env=env, network=network)
+    dataset = rljax.demonstrations((agent, state), tmp_path / "data", num_episodes=5, max_steps=30)
+    assert sorted(dataset.episodes.game.tolist()) == list(range(5))
+    act = jax.jit(lambda obs, carry: agent.act(state, obs, carry, jax.random.key(0), True))
+    for number, episode in enumerate(whole(dataset)):
+        carry = None
+        for step, action in enumerate(episode["action"]):
+            if carry is None:
+                carry = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(act, episode["obs"][0], None)[1])
+            chosen, carry = act(episode["obs"][step], carry)
+            np.testing.assert_allclose(chosen, action, rtol=1e-5, atol=1e-6)
+        length = len(episode["action"])
+        assert len(episode["obs"]) == length + 1
+        assert not episode["terminated"][:-1].any()
+        assert not episode["truncated"][:-1].any()
+        assert episode["terminated"][-1] or episode["truncated"][-1]
+        assert episode["terminated"][-1] != episode["truncated"][-1]
+        assert dataset.episodes.returns[number] == pytest.approx(episode["reward"].sum(dtype=np.float64), rel=1e-6)
+
+
+def test_recorded_steps_are_steps_of_the_environment(tmp_path: Path) -> None:
+    """CartPole has no chance but in its first state: the environment repeats each episode from there."""
+    dataset = rljax.demonstrations("random", tmp_path / "data", num_episodes=12, env="CartPole-v1", num_envs=5)
+    env, params = make_env("CartPole-v1")
+    step = jax.jit(lambda state, action: env.step_env(jax.random.key(0), state, action, params))
+    _, state = env.reset_env(jax.random.key(0), params)
+    for episode in whole(dataset):
+        x, x_dot, theta, theta_dot = map(jnp.float32, episode["obs"][0])
+        state = state.replace(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, time=0)
+        for number, action in enumerate(episode["action"]):
+            obs, state, reward, terminated, _ = step(state, action)
+            np.testing.assert_allclose(obs, episode["obs"][number + 1], rtol=1e-4, atol=1e-5)
+            assert reward == episode["reward"][number]
+            assert bool(terminated) == bool(episode["terminated"][number])
+    assert len({episode["obs"].tobytes() for episode in whole(dataset)}) == 12
+    assert dataset.info.env == "CartPole-v1"
+    check_dataset(dataset, env, params, "CartPole-v1")
+
+
+def test_games_are_recorded_from_every_seat_as_they_were_played(tmp_path: Path) -> None:
+    """The moves of both seats, played again on a board in plain Python, give the recorded boards, masks and results."""
+    dataset = rljax.demonstrations("random", tmp_path / "data", num_episodes=30, env="TicTacToe-v0", num_envs=16)
+    episodes = whole(dataset)
+    for game in range(30):
+        first, second = (
+            next(i for i in range(60) if (dataset.episodes.game[i], dataset.episodes.seat[i]) == (game, seat)) for seat in (0, 1)
+        )
+        moves = sum(len(episodes[i]["action"]) for i in (first, second))
+        board = [-1] * 9
+        for move in range(moves):
+            seat, number = move % 2, move // 2
+            episode = episodes[(first, second)[seat]]
+            assert episode["mask"][number].tolist() == [cell < 0 for cell in board]
+            action = int(episode["action"][number])
+            assert board[action] < 0
+            board[action] = seat
+        lines = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+        won = [any(all(board[cell] == seat for cell in line) for line in lines) for seat in (0, 1)]
+        for seat, i in enumerate((first, second)):
+            assert episodes[i]["reward"].sum() == float(won[seat]) - float(won[1 - seat])
+            assert not episodes[i]["reward"][:-1].any()
+            assert episodes[i]["terminated"][-1]
+
+
+def test_a_scripted_player_is_recorded_at_its_own_seats_against_each_opponent(tmp_path: Path) -> None:
+    dataset = rljax.demonstrations(
+        "first", tmp_path / "data", num_episodes=24, env=FirstCell(), against=["random", "first"], num_envs=6
+    )
+    assert dataset.info.recorded["against"] == ["random", "first"]
+    assert dataset.episodes.seat.tolist() == [game % 2 for game in range(24)]
+    for game, episode in enumerate(whole(dataset)):
+        np.testing.assert_array_equal(episode["action"], episode["mask"][:-1].argmax(axis=1))
+        if game // 6 % 2:  # against itself it repeats the same two games, one for each seat
+            assert episode["action"].tolist() == ([0, 2, 4, 6] if game % 2 == 0 else [1, 3, 5])
+    one = rljax.demonstrations("first", tmp_path / "seat", num_episodes=4, env=FirstCell(), against="random", seat=1)
+    assert set(one.episodes.seat) == {1}
+
+
+def test_openings_are_not_recorded_and_make_games_differ(tmp_path: Path) -> None:
+    dataset = rljax.demonstrations("first", tmp_path / "data", num_episodes=16, env=FirstCell(), openings=2)
+    episodes = whole(dataset)
+    assert all(episode["mask"][0].sum() == 7 - seat for episode, seat in zip(episodes, dataset.episodes.seat, strict=True))
+    assert len({episode["action"].tobytes() for episode in episodes}) > 4
+
+
+@pytest.mark.slow
+def test_a_search_player_is_recorded(tmp_path: Path) -> None:
+    dataset = rljax.demonstrations("mcts", tmp_path / "data", num_episodes=8, env=TicTacToe(), against="random", simulations=16)
+    assert dataset.episodes.returns.mean() > 0.5
+    assert dataset.info.recorded["player"] == "mcts"
+
+
+def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"num_episodes": 22, "env": "CartPole-v1", "num_envs": 4, "seed": 5, "shard_bytes": 2000}
+    straight = rljax.demonstrations("random", tmp_path / "straight", **how)
+
+    def interrupt(line: str) -> None:
+        if line.startswith("12 of"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rljax.demonstrations("random", tmp_path / "parts", **how, progress=interrupt)
+    part = rljax.open_dataset(tmp_path / "parts")
+    assert 0 < part.num_episodes == part.episodes_begun <= 12
+    assert any("12 of 22 episodes" in line for line in part.describe())
+    with pytest.raises(ConfigError, match="seed = 5, and cannot go on with 6"):
+        rljax.demonstrations("random", tmp_path / "parts", **{**how, "seed": 6}, resume=True)
+    with pytest.raises(ConfigError, match="exists already"):
+        rljax.demonstrations("random", tmp_path / "parts", **how)
+    continued = rljax.demonstrations("random", tmp_path / "parts", **how, resume=True)
+    assert_same_episodes(continued, straight)
+    assert_same_episodes(rljax.demonstrations("random", tmp_path / "parts", **how, resume=True), straight)
+
+
+RECORD = """
+import sys, rljax
+rljax.demonstrations("random", sys.argv[1], num_episodes=1200, env="CartPole-v1", num_envs=8, shard_bytes=4000,
+                     resume=True, progress=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_recording_is_whole_up_to_its_last_shard_and_continues(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    killed = 0
+    for kill in range(3):
+        with subprocess.Popen([sys.executable, "-c", RECORD, str(path)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(3 + 9 * kill):
+                process.stdout.readline()
+            time.sleep(0.004 * kill)
+            process.send_signal(signal.SIGKILL)
+        killed += process.returncode == -signal.SIGKILL
+        dataset = rljax.open_dataset(path)  # every file is as it was written
+        assert dataset.num_episodes == dataset.episodes_begun
+        assert dataset.num_episodes % 8 == 0
+    assert killed == 3
+    how: dict[str, Any] = {"num_episodes": 1200, "env": "CartPole-v1", "num_envs": 8, "shard_bytes": 4000}
+    straight = rljax.demonstrations("random", tmp_path / "straight", **how)
+    assert_same_episodes(rljax.demonstrations("random", path, **how, resume=True), straight)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"source": "rando", "env": "CartPole-v1"}, "did you mean 'random'"),
+        ({"source": "random"}, "give the environment"),
+        ({"source": "random", "env": "CartPole-v1", "against": "random"}, "no opponent"),
+        ({"source": "random", "env": "CartPole-v1", "simulations": 3}, "expected 0"),
+        ({"source": "random", "env": "CartPole-v1", "num_episodes": 0}, "num_episodes = 0"),
+        ({"source": "random", "env": "TicTacToe-v0", "against": []}, "at least one opponent"),
+        ({"source": "random", "env": "TicTacToe-v0", "seat": 1}, "recorded at all seats"),
+        ({"source": "random", "env": "TicTacToe-v0", "against": "random", "seat": 2}, "seat = 2: expected a team"),
+        ({"source": "mcts", "env": "MicroRTS-v0"}, "MicroRTS-v0"),
+        ({"source": 3}, "source = 3: expected"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        rljax.demonstrations(path=tmp_path / "data", **{"num_episodes": 3, **arguments})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Path) -> None:
+    dataset = rljax.demonstrations("random", tmp_path / "data", num_episodes=2, env="CartPole-v1")
+    env, params = make_env("Acrobot-v1")
+    with pytest.raises(ConfigError, match="was recorded in CartPole-v1, but env = 'Acrobot-v1'"):
+        check_dataset(dataset, env, params, "Acrobot-v1")
+    env, params = make_env("Acrobot-v1")
+    with pytest.raises(ConfigError, match=r"observations \[4\], but those of env = 'CartPole-v1' are \[6\]"):
+        check_dataset(dataset, env, params, "CartPole-v1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", ["cells", "gridnet", "units"])
+def test_worker_rushes_of_microrts_can_be_played_again_from_their_records(tmp_path: Path, actions: str) -> None:
+    """Both seats' recorded actions, given to the game, lead to the recorded observations; every action is legal."""
+    params = {"map_name": "basesWorkers8x8", "actions": actions, "observation": "entities", "max_cycles": 150}
+    dataset = rljax.demonstrations("workerrush", tmp_path / "data", num_episodes=1, env="MicroRTS-v0", env_params=params)
+    game, game_params = make_env("MicroRTS-v0", **params)
+    both = [dataset.episode(seat) for seat in range(2)]
+    space = dataset.info.action_space
+    step = jax.jit(lambda state, action: game.step_env(jax.random.key(0), state, action, game_params))
+    obs, state = jax.jit(game.reset_env)(jax.random.key(0), game_params)
+    for number in range(len(both[0]["reward"])):
+        for seat in range(2):
+            np.testing.assert_allclose(obs["entities"][seat], both[seat]["obs.entities"][number], atol=1e-6)
+        action = {
+            leaf: np.stack([episode[leaf][number] for episode in both]) for leaf in both[0] if leaf.partition(".")[0] == "action"
+        }
+        obs, state, reward, terminated, _ = step(state, tree_of("action", space, action))
+        assert [float(x) for x in reward] == [float(episode["reward"][number]) for episode in both]
+        assert all(bool(episode["terminated"][number]) == bool(terminated) for episode in both)
+    assert terminated
+    for episode in both:
+        _assert_legal(episode, head_sizes(space), space)
+
+
+def _assert_legal(episode: dict[str, np.ndarray], sizes: Any, space: Any) -> None:
+    """Every head that is read takes an action that the mask allows after the earlier heads."""
+    names = [f"action.{name}" for name in getattr(space, "spaces", {})] or ["action"]
+    action = np.stack([episode[name] for name in names], axis=-1) if len(names) > 1 else episode["action"]
+    starts = np.cumsum([0, *sizes[:-1]])
+    for mask, heads in zip(episode["mask"][:-1], action, strict=True):
+        for number, (start, head) in enumerate(zip(starts, heads, strict=True)):
+            condition = None if getattr(space, "only_if", None) is None else space.only_if[number]
+            if condition is not None and heads[condition[0]] not in condition[1]:
+                continue
+            chosen = start + head
+            assert mask[chosen] if mask.ndim == 1 else mask[chosen, chosen]
+            if mask.ndim == 2:
+                assert all(mask[starts[before] + heads[before], chosen] for before in range(number))
+
+
+def test_an_episode_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    good = episodes(2)
+    bad: Episode = good[1]._replace(obs={"place": good[1].obs["place"]})
+    with pytest.raises(ConfigError, match=r"lacks obs\.picture"):
+        write_dataset(tmp_path / "a", INFO, [good[0], bad])
+    bad = good[1]._replace(action=np.zeros((len(good[1].reward), 2), np.int32))
+    with pytest.raises(ConfigError, match=r"action is \[\[2\], 'int32'\] in this episode, and \[\[\], 'int32'\]"):
+        write_dataset(tmp_path / "b", INFO, [good[0], bad])
