@@ -58,8 +58,8 @@ def test_reinforcement_from_a_clone_with_a_fading_divergence_begins_at_its_retur
     _, _, run = clones
     config = rljax.load_config(
         "cartpole_ppo",
-        total_timesteps=16_384,
-        eval_every=2_048,
+        total_timesteps=12_288,
+        eval_every=1_024,
         eval_episodes=16,
         normalize_observations=True,
         teacher_kl_coef=1.0,
