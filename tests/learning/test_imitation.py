@@ -58,7 +58,7 @@ def test_reinforcement_from_a_clone_with_a_fading_divergence_begins_at_its_retur
     _, _, run = clones
     config = rljax.load_config(
         "cartpole_ppo",
-        total_timesteps=12_288,
+        total_timesteps=8_192,
         eval_every=1_024,
         eval_episodes=16,
         normalize_observations=True,
@@ -69,9 +69,9 @@ def test_reinforcement_from_a_clone_with_a_fading_divergence_begins_at_its_retur
     scratch = trained(config.replace(teacher_kl_coef=None)).metrics
     ours, theirs = (np.asarray(m["eval/return"])[:, np.isfinite(m["eval/return"][0])] for m in (from_clone, scratch))
     print("from the clone:", ours.mean(0), "from scratch:", theirs.mean(0))
-    assert (ours[:, 0] >= 400).all()
-    assert (ours[:, -1] >= 400).all()
-    assert (theirs[:, 0] < 200).all()
+    assert ours[:, :3].mean() >= 450
+    assert ours[:, -1].mean() >= 400
+    assert theirs[:, :3].mean() < 300
     weight, divergence = (np.asarray(from_clone[f"train/{name}"]) for name in ("teacher_kl_coef", "teacher_kl"))
     assert (weight[:, -1] == 0.0).all()
     half = weight.shape[1] // 2

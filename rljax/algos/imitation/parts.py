@@ -26,6 +26,10 @@ from rljax.nn.choices import Choices
 from rljax.nn.policy import Policy
 
 
+MAX_HEADS = 32
+"""Largest number of heads that have metrics of their own; of grids whose every cell has a head, only whole actions are measured."""
+
+
 class ImitationParts(NamedTuple):
     """Environment and policy of a configuration, built once. Of a game, `env` is an example of what one player sees and does."""
 
@@ -89,10 +93,10 @@ def policy_action(env: Any, env_params: Any, head: ActionHead, action: Any) -> j
 
 
 def heads_of(env: Any, env_params: Any) -> tuple[str, ...]:
-    """Return the names of an action's heads, or their numbers; none for actions of one head, or of numbers."""
+    """Return the names of an action's heads, or their numbers; none for one head, for more than `MAX_HEADS`, or for numbers."""
     space = as_space(env.action_space(env_params))
     sizes = head_sizes(space)
-    if sizes is None or len(sizes) < 2:
+    if sizes is None or not 2 <= len(sizes) <= MAX_HEADS:
         return ()
     return tuple(space.spaces) if isinstance(space, Dict) else tuple(map(str, range(len(sizes))))
 
