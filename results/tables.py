@@ -251,13 +251,24 @@ def territory(record: Record) -> list[Row]:
 
 
 def connect_four(record: Record) -> list[Row]:
-    share = lambda name: f"{100 * record['summary'][name]['mean']:.0f} %"  # noqa: E731
+    share = lambda name: f"{100 * record['summary'][name]['mean']:.1f} %"  # noqa: E731
     found = "; ".join(f"{name} {share(name)}" for name in record["summary"] if ": won" in name)
     lost = lambda when: share(f"{when}: moves that lose value, all")  # noqa: E731
     known = "trained: moves that lose value, all" in record["summary"]
     beside = f"{lost('trained')} of its moves in 300 solved positions lose value, untrained {lost('untrained')}" if known else ""
     minutes = record["seconds"]["run"] / 60
     return of_game(record, found, f"{beside}; {minutes:.0f} minutes")
+
+
+def against_bots(record: Record) -> list[Row]:
+    """A row for each bot: games won, drawn and lost from both seats by the one seed, and the share of all that were won."""
+    rows = []
+    for measure in (name for name in record["summary"] if ": share of " in name):
+        bot, games = measure.split(": share of ")
+        seats = ["-".join(str(count) for count in record["raw"][f"{bot}: won, drawn and lost as player {i}"][0]) for i in (0, 1)]
+        share = f"{100 * record['summary'][measure]['mean']:.0f} % of {games.split()[0]}"
+        rows.append([f"`{record['name']}`", steps(record), f"`{bot}`", *seats, share])
+    return rows
 
 
 def breakout(record: Record) -> list[Row]:
@@ -309,6 +320,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
             "tictactoe_alphazero": tictactoe, "number_duel_league": number_duel, "connect_four_alphazero": connect_four,
             "territory_selfplay": territory, "heavy_box_selfplay": heavy_box, "connect_four_selfplay": connect_four,
         },
+    ),
+    "microrts": (
+        ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
+        dict.fromkeys(("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay"), against_bots),
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "features": (

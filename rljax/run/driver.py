@@ -210,6 +210,7 @@ class Driver:
         seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
         chunk = compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
+        WAITING.reset()
         length, saved_at, looked_at = 1, time.monotonic(), time.monotonic()
         while self.done < self.last and not self.stop:
             # The time of cheap iterations does not predict the first one that learns, which may take a thousand times as long.

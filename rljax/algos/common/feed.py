@@ -34,7 +34,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds, self._reads, self._failure = 0.0, 0, None  # type: tuple[float, int, RljaxError | None]
+        self._seconds, self._reads = 0.0, 0
+        self._failure: RljaxError | None = None
 
     def add(self, seconds: float) -> None:
         with self._lock:
@@ -46,6 +47,11 @@ class Waiting:
         with self._lock:
             self._failure = error
 
+    def reset(self) -> None:
+        """Forget what other programs waited for, and why they stopped."""
+        with self._lock:
+            self._seconds, self._reads, self._failure = 0.0, 0, None
+
     def share(self, seconds: float) -> dict[str, float]:
         """Return `perf/data_wait`, the share of the last `seconds` that was waiting for data; nothing if none was read.
 
@@ -53,7 +59,7 @@ class Waiting:
         """
         with self._lock:
             waited, reads, self._seconds, self._reads = self._seconds, self._reads, 0.0, 0
-        return {"perf/data_wait": waited / seconds} if reads else {}
+        return {"perf/data_wait": min(1.0, waited / seconds)} if reads else {}
 
     def take_failure(self) -> RljaxError | None:
         """Return why data could not be read, if it could not since the last call."""

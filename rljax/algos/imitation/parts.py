@@ -25,9 +25,8 @@ from rljax.nn.actions import ActionHead
 from rljax.nn.choices import Choices
 from rljax.nn.policy import Policy
 
-
 MAX_HEADS = 32
-"""Largest number of heads that have metrics of their own; of grids whose every cell has a head, only whole actions are measured."""
+"""Largest number of heads that have metrics of their own; where every cell of a grid has a head, only whole actions do."""
 
 
 class ImitationParts(NamedTuple):

@@ -220,7 +220,7 @@ class Batches:
         """
         episode, step = self.places(number)
         rows = self._rows
-        # The observation before a step and that after it are rows that follow each other: they are read together.
+        # What is seen before a step and after it are rows that follow each other: they are read together.
         around, steps = np.stack([episode, episode]), np.stack([step, step + 1])
         obs, mask = rows.obs(around, steps), rows.mask(around, steps)
         part = lambda tree, which: jax.tree.map(lambda x: x[which], tree)  # noqa: E731

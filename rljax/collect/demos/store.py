@@ -5,6 +5,7 @@ Files are read, not mapped: a mapped file that is cut short kills the process th
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -75,51 +76,52 @@ class Store:
         return array
 
     def take(self, leaf: str, rows: np.ndarray) -> np.ndarray:
-        """Return rows of an array, `[*rows.shape, ...]`; those that follow each other along the first axis are read at once."""
+        """Return rows of an array, `[*rows.shape, ...]`."""
         found = self.whole(leaf)[rows] if self.in_memory else self._gather(leaf, rows)
         return np.unpackbits(found, axis=-1, count=self._bits[leaf]).view(bool) if leaf in self._bits else found
 
     def _gather(self, leaf: str, rows: np.ndarray) -> np.ndarray:
-        """Read rows from the files."""
+        """Read rows from the files, each of them once, and those that follow each other together."""
+        wanted, places = np.unique(rows, return_inverse=True)
         shape, dtype = self._leaves[leaf]
-        order = np.asarray(rows).T
-        flat = order.ravel()
-        starts, found = self._starts[leaf], np.empty((flat.size, *shape), dtype)
-        shards = np.searchsorted(starts, flat, side="right") - 1
-        cuts = np.flatnonzero((np.diff(flat) != 1) | (np.diff(shards) != 0)) + 1
-        for first, end in zip([0, *cuts], [*cuts, flat.size], strict=True):
+        found, starts = np.empty((len(wanted), *shape), dtype), self._starts[leaf]
+        shards = np.searchsorted(starts, wanted, side="right") - 1
+        cuts = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(shards) != 0)) + 1
+        for first, end in itertools.pairwise([0, *cuts.tolist(), len(wanted)]):
             shard = int(shards[first])
-            self._read(leaf, shard, int(flat[first] - starts[shard]), found[first:end])
-        lead = order.ndim
-        back = (*reversed(range(lead)), *range(lead, lead + len(shape)))
-        return np.ascontiguousarray(found.reshape(*order.shape, *shape).transpose(back))
+            self._read(
+                leaf, shard, int(wanted[first] - starts[shard]), found[first:end], first == 0 or shard != shards[first - 1]
+            )
+        return found[places.reshape(rows.shape)]
 
-    def _read(self, leaf: str, shard: int, row: int, into: np.ndarray) -> None:
-        """Fill a contiguous array with rows of a shard, from `row` on."""
-        path, got = leaf_path(self.folder, shard, leaf), 0
-        left = into.data.cast("B") if into.nbytes else memoryview(b"")
+    def _read(self, leaf: str, shard: int, row: int, into: np.ndarray, check: bool = True) -> None:
+        """Fill a contiguous array with rows of a shard, from `row` on; `check` first that an open file is still there."""
+        got, left = 0, into.data.cast("B") if into.nbytes else memoryview(b"")
         try:
             with self._lock:
-                file, offset = self._file(leaf, shard, path)
+                file, offset = self._file(leaf, shard, check)
                 file.seek(offset + row * self.row_bytes(leaf))
                 while len(left) and (got := file.readinto(left)):
                     left = left[got:]
         except (OSError, ValueError) as error:
-            raise RljaxError(f"{path}: cannot be read any more: {getattr(error, 'strerror', None) or error}") from None
+            raise self._lost(leaf, shard, getattr(error, "strerror", None) or error) from None
         if len(left):
-            raise RljaxError(f"{path}: cannot be read any more: it has become shorter")
+            raise self._lost(leaf, shard, "it has become shorter")
 
-    def _file(self, leaf: str, shard: int, path: Path) -> tuple[Any, int]:
+    def _lost(self, leaf: str, shard: int, why: object) -> RljaxError:
+        return RljaxError(f"{leaf_path(self.folder, shard, leaf)}: cannot be read any more: {why}")
+
+    def _file(self, leaf: str, shard: int, check: bool) -> tuple[Any, int]:
         """Return an open file, and where its rows begin; the file that was opened first is closed if there are too many."""
         place = (leaf, shard)
         if place in self._open:
             file, offset = self._open[place]
-            if os.fstat(file.fileno()).st_nlink:
+            if not check or os.fstat(file.fileno()).st_nlink:
                 return file, offset
             del self._open[place]
         while len(self._open) >= MAX_OPEN:
             self._open.pop(next(iter(self._open)))[0].close()
-        file = path.open("rb", buffering=0)
+        file = leaf_path(self.folder, shard, leaf).open("rb", buffering=0)
         self._open[place] = (file, npy_header(file)[2])
         return self._open[place]
 

@@ -36,13 +36,22 @@ def import_minari(
     Raises:
         ConfigError: Minari is not installed, has no such dataset, or the dataset has spaces that rljax has not.
     """
-    data = _load(source)
+    try:
+        _write(_load(source), source, path, env, shard_bytes, progress)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
+        raise ConfigError(f"minari:{source}: cannot be read: {first_line(error)}") from None
+    return open_dataset(path, verify=False)
+
+
+def _write(
+    data: Any, source: object, path: str | os.PathLike[str], env: str | None, shard_bytes: int, progress: Callable[[str], None]
+) -> None:
+    """Write the episodes of a dataset of Minari to a new folder."""
     spec = data.spec
     name = env or (spec.env_spec.id if spec.env_spec is not None else str(spec.dataset_id))
-    try:
-        observation, action = (_narrow(as_space(space)) for space in (spec.observation_space, spec.action_space))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{source}: {error}") from None
+    observation, action = (_narrow(as_space(space)) for space in (spec.observation_space, spec.action_space))
     recorded = {"player": f"minari:{spec.dataset_id}", "num_episodes": int(spec.total_episodes)}
     with new_dataset(path, DatasetInfo(name, {}, observation, action, False, recorded), shard_bytes) as writer:
         for number, episode in enumerate(data.iterate_episodes()):
@@ -50,7 +59,6 @@ def import_minari(
             if (number + 1) % 1000 == 0:
                 progress(f"{number + 1:,} of {spec.total_episodes:,} episodes")
         writer.commit(int(spec.total_episodes))
-    return open_dataset(path, verify=False)
 
 
 def _load(source: str | os.PathLike[str]) -> Any:
@@ -65,8 +73,6 @@ def _load(source: str | os.PathLike[str]) -> Any:
         return minari.load_dataset(str(source))
     except FileNotFoundError:
         raise ConfigError(f"minari:{source}: no such dataset on this machine: minari download {shown(str(source))}") from None
-    except (ValueError, KeyError, OSError, ImportError) as error:
-        raise ConfigError(f"minari:{source}: cannot be read: {first_line(error)}") from None
 
 
 def _narrow(space: Space) -> Space:

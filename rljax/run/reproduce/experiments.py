@@ -128,6 +128,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         1,
         lambda report: games.connect_four(report, "connect_four_alphazero"),
     ),
+    "branching": Experiment(
+        "Connect Four: steps until an exploiter wins 70 % against a main agent, begun as a branch of it or anew",
+        6,
+        5,
+        games.branching,
+    ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),

@@ -11,18 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.ppo import PPOConfig
 from rljax.collect.games.matches import play_match, policy_player
-from rljax.core.config import Config, load_config
-from rljax.core.versus import Player, random_player
+from rljax.core.agent import make_agent
+from rljax.core.config import Config, config_table, load_config
+from rljax.core.versus import Player, Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.connect_four import ConnectFour, ConnectFourState
 from rljax.envs.territory import MOVES, SIZE, Territory
-from rljax.league import exact_report, exploitability, exploited, game_tree, nash_conv, tree_policies, uniform_policies
+from rljax.league import branch, exact_report, exploitability, exploited, game_tree, nash_conv, tree_policies, uniform_policies
 from rljax.league.config import SelfPlayConfig
 from rljax.league.training import game_parts
 from rljax.planning.mcts import make_mcts, search_player, searching
 from rljax.run.reproduce.perfect import perfect_player
-from rljax.run.reproduce.report import Report, Trained
+from rljax.run.reproduce.report import Report, Trained, first_step
 from rljax.run.reproduce.solver import PHASES, Positions, solved_positions, value_losing_rates
 
 SIMULATIONS = 32
@@ -41,6 +43,13 @@ DUEL_BUDGET: dict[str, Any] = {
     "network": {"hidden": [64, 64]},
 }
 """Settings of the PPO that learns to win against an agent of Number Duel."""
+
+MAIN: dict[str, Any] = {"total_timesteps": 1_500_000, "network": {"hidden": [128, 128]}}
+"""Changes of the preset for the main agent that exploiters learn to beat."""
+
+EXPLOITER: dict[str, Any] = {"total_timesteps": 1_000_000, "num_envs": 128, "num_steps": 64, "anneal_lr": False}
+ENOUGH = 0.7
+"""Share of games won, over five iterations, at which a league takes a snapshot of an exploiter."""
 
 
 def exact(report: Report, name: str, run: Trained) -> None:
@@ -117,6 +126,31 @@ def number_duel(report: Report) -> None:
             return exploited(run.agent, state, key, **DUEL_BUDGET).value
 
         report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, fresh_keys(run)))
+
+
+def branching(report: Report) -> None:
+    """Count the steps after which an exploiter of Connect Four wins enough, begun as a branch of the main agent or anew."""
+    run = report.train("connect_four_selfplay", "main agent", eval_every=None, **MAIN)
+    game, _ = make_env(run.agent.config.env)
+    config = PPOConfig(**shared_fields(run.agent.config, "gamma", "ent_coef") | EXPLOITER)
+    report.configs["exploiter"] = config_table(config)
+
+    def shares(branched: bool, state: Any, key: jax.Array) -> jax.Array:
+        """Return the share of games won in each iteration, a draw as half, f32 `[iterations]`; NaN where none ended."""
+        main = policy_player(run.agent, state, deterministic=False)
+        exploiter = make_agent(config.replace(env=Versus(game, main)))
+        own = jax.tree.map(lambda x: x[0], state.params)
+        start = branch(exploiter, own, key) if branched else exploiter.init(key)
+        _, metrics = jax.lax.scan(lambda state, _: exploiter.step(state), start, None, config.num_iterations)
+        return 0.5 + 0.5 * metrics["episode/return"]
+
+    steps = [int(i + 1) * config.steps_per_iteration for i in range(config.num_iterations)]
+    for name, branched in (("branch", True), ("anew", False)):
+        program = jax.vmap(partial(shares, branched))
+        won = np.asarray(report.time_program(program, run.states, fresh_keys(run)))
+        smooth = np.stack([np.nanmean(won[:, max(0, i - 4) : i + 1], axis=1) for i in range(won.shape[1])], axis=1)
+        report.measure(f"{name}: steps to a share of {ENOUGH}", first_step(smooth, steps, ENOUGH))
+        report.measure(f"{name}: share at the end", smooth[:, -1])
 
 
 def greedy_painter(sees_far: bool) -> Player:

