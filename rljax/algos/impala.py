@@ -34,7 +34,7 @@ from rljax.algos.common.policy import (
     rollout_outputs,
 )
 from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
-from rljax.algos.common.teacher import TaughtState, faded, teacher_fields, teacher_of_rollout, teacher_term
+from rljax.algos.common.teacher import TaughtState, TeacherParts, faded, teacher_fields, teacher_of_rollout, teacher_term
 from rljax.algos.common.value_heads import HeadConfig, Heads, combined, head_settings, seat_of_heads
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
@@ -113,15 +113,8 @@ class ImpalaRollout(NamedTuple):
     carry: Any = None
 
 
-class VtraceParts(Protocol):
-    """Fields of an algorithm's parts that `impala_loss` needs."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def policy(self) -> Any: ...
-    @property
-    def head(self) -> ActionHead: ...
+class VtraceParts(TeacherParts, Protocol):
+    """Fields of an algorithm's parts that `impala_loss` needs; the configuration has those of `VtraceConfig`."""
 
 
 LossFn = Callable[[Any, Any, Streams], tuple[jax.Array, Metrics]]

@@ -20,12 +20,12 @@ class Choices(NamedTuple):
 
     Attributes:
         log_prob: log-probabilities f32 `[..., K, W]`, the least finite number or about it for illegal actions and padding.
-        index: the action of each head, i32 `[..., K]`.
+        action: the action of each head, i32 `[..., K]`.
         read: whether the environment reads the head, bool `[..., K]`.
     """
 
     log_prob: jax.Array
-    index: jax.Array
+    action: jax.Array
     read: jax.Array
 
     @property
@@ -36,7 +36,7 @@ class Choices(NamedTuple):
     @property
     def valid(self) -> jax.Array:
         """Whether the action of each head is legal, bool `[..., K]`."""
-        return jnp.take_along_axis(self.legal, self.index[..., None], axis=-1)[..., 0]
+        return jnp.take_along_axis(self.legal, self.action[..., None], axis=-1)[..., 0]
 
     @property
     def decides(self) -> jax.Array:

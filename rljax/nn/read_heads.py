@@ -60,7 +60,7 @@ class ReadHeads(struct.PyTreeNode):
 def read_by_action(only_if: OnlyIf, action: jax.Array) -> jax.Array:
     """Return which heads the environment reads of actions i32 `[..., K]`, bool `[..., K]`."""
     always, decider, actions = _conditions(only_if)
-    return always | jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1)
+    return jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1) | always
 
 
 def _conditions(only_if: OnlyIf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

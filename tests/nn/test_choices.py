@@ -113,4 +113,4 @@ def test_groups_choose_with_the_network_of_their_own() -> None:
     found = grouped.choices(grouped.distribution(PerGroup(outputs, group), None), action)
     alone = head.choices(head.distribution(jnp.stack([outputs[0, :, 0], outputs[1, :, 1]]), None), action)
     np.testing.assert_allclose(found.log_prob, alone.log_prob, rtol=1e-6)
-    np.testing.assert_array_equal(found.index, alone.index)
+    np.testing.assert_array_equal(found.action, alone.action)

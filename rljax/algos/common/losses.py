@@ -104,7 +104,7 @@ def distillation_kl(
 
 def choices_loss(choices: Choices, smoothing: float | jax.Array = 0.0) -> jax.Array:
     """Return `label_smoothed_cross_entropy` of the actions of all heads that are read, summed, f32 `[...]`."""
-    losses = label_smoothed_cross_entropy(choices.log_prob, choices.index, smoothing, choices.legal)
+    losses = label_smoothed_cross_entropy(choices.log_prob, choices.action, smoothing, choices.legal)
     return jnp.sum(jnp.where(choices.read, losses, 0.0), axis=-1)
 
 

@@ -8,7 +8,7 @@ more.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from rljax.collect.streams import episode_starts, own_mean
 from rljax.core.agent import Metrics
 from rljax.core.state import copy_of_state, per_environment
 from rljax.nn.actions import ActionHead
+
+C = TypeVar("C", bound=PolicyConfig)
 
 
 class Teacher(NamedTuple):
@@ -80,7 +82,7 @@ class TaughtBatch(Protocol):
     def teacher(self) -> Any: ...
 
 
-def faded(config: PolicyConfig, iteration: jax.Array) -> PolicyConfig:
+def faded(config: C, iteration: jax.Array) -> C:
     """Return the configuration with the teacher's weight at an iteration: it moves linearly from `teacher_kl_coef` to
     `teacher_kl_final` over the first `teacher_kl_share` of the run.
     """

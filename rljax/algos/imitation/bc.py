@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from rljax.algos.common.config import ActionConfig
 from rljax.algos.common.feed import make_feed
 from rljax.algos.common.losses import choices_loss, huber_value_loss
-from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_act, policy_unroll, unroll
 from rljax.algos.common.state import normalize_obs
 from rljax.algos.imitation.parts import (
@@ -34,17 +34,19 @@ from rljax.algos.imitation.parts import (
     example_obs,
     heads_of,
     illegal_share,
+    imitate,
     imitation_parts,
     initial_params,
     is_game,
     policy_action,
+    seen_obs,
 )
 from rljax.collect.demos import Dataset, Window, check_dataset, open_dataset
-from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards, update_statistics
+from rljax.collect.minibatches import init_optimizer
+from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards
 from rljax.collect.returns import gae
 from rljax.collect.rollout import episode_means, episode_totals
-from rljax.collect.streams import batch_major, flat_steps, own_mean
+from rljax.collect.streams import own_mean
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.errors import ConfigError
@@ -156,12 +158,10 @@ def bc_update(parts: ImitationParts, state: ImitationState, window: Window) -> t
     Returns:
         The next state, and metrics `train/...`, means over the gradient steps.
     """
-    config = parts.config
-    key, shuffle_key = jax.random.split(state.key)
     rewards, reward = _rewards(parts, state, window)
     obs = normalize_obs(state, window.obs)
     target, known = value_targets(parts, state, obs, reward, window)
-    has_memory, rate = state.carry is not None, annealed(config, state.iteration)
+    has_memory = state.carry is not None
     lesson = Lesson(
         obs=obs,
         action=policy_action(parts.env, parts.env_params, parts.head, window.action),
@@ -171,34 +171,10 @@ def bc_update(parts: ImitationParts, state: ImitationState, window: Window) -> t
         begins=window.begins if has_memory else None,
         carry=state.carry,
     )
-
-    def loss(params: Any, minibatch: Lesson) -> tuple[jax.Array, Metrics]:
-        return bc_loss(parts, params, batch_major(minibatch) if has_memory else minibatch)
-
-    params, opt_state, metrics = minibatch_steps(
-        loss,
-        adam(config),
-        state.params,
-        state.opt_state,
-        batch_major(lesson) if has_memory else flat_steps(lesson),
-        shuffle_key,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        learning_rate=rate,
-    )
+    after, metrics = imitate(parts, state, lesson, lambda params, minibatch: bc_loss(parts, params, minibatch))
     # The memory with which the next window begins is that of the parameters that read it.
-    carry = unroll(parts, params, obs, state.carry, window.begins)[3] if has_memory else None
-    statistics = state.obs_statistics
-    after = state.replace(
-        params=params,
-        opt_state=opt_state,
-        carry=carry,
-        obs_statistics=None if statistics is None else update_statistics(statistics, window.obs),
-        reward_statistics=rewards,
-        key=key,
-        iteration=state.iteration + 1,
-    )
-    return after, metrics | {"train/learning_rate": rate}
+    carry = unroll(parts, after.params, obs, state.carry, window.begins)[3] if has_memory else None
+    return after.replace(carry=carry, obs_statistics=seen_obs(state, window.obs), reward_statistics=rewards), metrics
 
 
 def _rewards(parts: ImitationParts, state: ImitationState, window: Window) -> tuple[Any, jax.Array]:

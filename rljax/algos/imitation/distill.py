@@ -26,7 +26,7 @@ import numpy as np
 
 from rljax.algos.common.config import ActionConfig
 from rljax.algos.common.losses import choices_loss, huber_value_loss
-from rljax.algos.common.optimizer import adam, annealed
+from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_act, policy_rollout, policy_unroll, unroll
 from rljax.algos.common.state import normalize_obs
 from rljax.algos.common.teacher import Teacher, policy_kl, policy_view
@@ -37,13 +37,15 @@ from rljax.algos.imitation.parts import (
     agreement_metrics,
     example_obs,
     heads_of,
+    imitate,
     imitation_parts,
     initial_params,
+    seen_obs,
 )
-from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.normalizers import init_statistics, normalize, update_statistics
+from rljax.collect.minibatches import init_optimizer
+from rljax.collect.normalizers import init_statistics, normalize
 from rljax.collect.rollout import Steps, episode_means, episode_totals, initial_environments, reset_carry
-from rljax.collect.streams import batch_major, episode_starts, flat_steps
+from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.errors import ConfigError
@@ -288,33 +290,9 @@ def distill_update(parts: DistillParts, state: DistillState, lessons: Lessons) -
     Returns:
         The next state, and metrics `train/...`, means over the gradient steps.
     """
-    student, config = parts.student, parts.student.config
-    key, shuffle_key = jax.random.split(state.key)
-    has_memory, rate = lessons.taught.carry is not None, annealed(config, state.iteration)
-
-    def loss(params: Any, minibatch: Taught) -> tuple[jax.Array, Metrics]:
-        return distill_loss(student, params, batch_major(minibatch) if has_memory else minibatch)
-
-    params, opt_state, metrics = minibatch_steps(
-        loss,
-        adam(config),
-        state.params,
-        state.opt_state,
-        batch_major(lessons.taught) if has_memory else flat_steps(lessons.taught),
-        shuffle_key,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        learning_rate=rate,
-    )
-    statistics = state.obs_statistics
-    after = state.replace(
-        params=params,
-        opt_state=opt_state,
-        obs_statistics=None if statistics is None else update_statistics(statistics, lessons.raw_obs),
-        key=key,
-        iteration=state.iteration + 1,
-    )
-    return after, metrics | {"train/learning_rate": rate}
+    student = parts.student
+    after, metrics = imitate(student, state, lessons.taught, lambda params, taught: distill_loss(student, params, taught))
+    return after.replace(obs_statistics=seen_obs(state, lessons.raw_obs)), metrics
 
 
 def distill_loss(student: ImitationParts, params: Any, taught: Taught) -> tuple[jax.Array, Metrics]:
@@ -330,7 +308,7 @@ def distill_loss(student: ImitationParts, params: Any, taught: Taught) -> tuple[
         metrics = {"train/action_error": jnp.mean(jnp.abs(distribution.mode() - taught.label))}
     else:
         choices = head.choices(distribution, taught.action)
-        choices = choices._replace(index=taught.label.reshape(choices.index.shape))
+        choices = choices._replace(action=taught.label.reshape(choices.action.shape))
         hard = jnp.mean(choices_loss(choices))
         metrics = agreement_metrics(agreement(choices), heads_of(student.env, student.env_params), "train/", 1.0)
     value_loss = jnp.mean(huber_value_loss(value, taught.value, config.huber_delta))

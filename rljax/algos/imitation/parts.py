@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import ActionConfig
 from rljax.algos.common.game_policy import build_game_policy
+from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import build_policy
 from rljax.algos.common.state import NormalizedState
 from rljax.collect.environments import make_training_env
-from rljax.collect.streams import own_mean
+from rljax.collect.minibatches import minibatch_steps
+from rljax.collect.normalizers import update_statistics
+from rljax.collect.streams import batch_major, flat_steps, own_mean
 from rljax.core.agent import Metrics
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
@@ -24,6 +27,9 @@ from rljax.envs import resolve_env
 from rljax.nn.actions import ActionHead
 from rljax.nn.choices import Choices
 from rljax.nn.policy import Policy
+
+S = TypeVar("S")
+B = TypeVar("B")
 
 MAX_HEADS = 32
 """Largest number of heads that have metrics of their own; where every cell of a grid has a head, only whole actions do."""
@@ -83,6 +89,44 @@ def initial_params(parts: ImitationParts, key: jax.Array) -> Any:
     return parts.policy.init(key, jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), example_obs(parts)))
 
 
+def imitate(
+    parts: ImitationParts, state: S, batch: B, loss_fn: Callable[[Any, B], tuple[jax.Array, Metrics]]
+) -> tuple[S, Metrics]:
+    """Take `num_epochs` passes of `num_minibatches` gradient steps over steps `[T, S, ...]`, which count as an iteration.
+
+    Args:
+        parts: parts of the algorithm.
+        state: the state so far.
+        batch: steps with a field `carry`, the memory before the first one; None without memory.
+        loss_fn: `(params, minibatch) -> (loss, metrics)`; minibatches are steps `[B, ...]`, with memory whole streams
+            `[T, B, ...]`.
+
+    Returns:
+        The state with other parameters, and metrics, means over the gradient steps.
+    """
+    config, steps, before = parts.config, cast(Any, batch), cast(Any, state)
+    key, shuffle_key = jax.random.split(before.key)
+    has_memory, rate = steps.carry is not None, annealed(config, before.iteration)
+    params, opt_state, metrics = minibatch_steps(
+        lambda params, minibatch: loss_fn(params, batch_major(minibatch) if has_memory else minibatch),
+        adam(config),
+        before.params,
+        before.opt_state,
+        batch_major(steps) if has_memory else flat_steps(steps),
+        shuffle_key,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        learning_rate=rate,
+    )
+    after: S = before.replace(params=params, opt_state=opt_state, key=key, iteration=before.iteration + 1)
+    return after, metrics | {"train/learning_rate": rate}
+
+
+def seen_obs(state: Any, obs: Any) -> Any:
+    """Return the statistics of observations after these raw ones `[T, S, ...]`; None where they are not normalised."""
+    return None if state.obs_statistics is None else update_statistics(state.obs_statistics, obs)
+
+
 def policy_action(env: Any, env_params: Any, head: ActionHead, action: Any) -> jax.Array:
     """Undo `ActionHead.to_env`: of named heads, stack the dictionary's actions `[...]` to i32 `[..., K]`."""
     space = as_space(env.action_space(env_params))
@@ -116,9 +160,9 @@ class Agreement(NamedTuple):
 def agreement(choices: Choices, own: jax.Array | None = None) -> Agreement:
     """Count agreement along the actions of `choices`, arrays `[..., K]`; `own`, bool `[...]`, says which steps count."""
     decides = choices.decides if own is None else choices.decides & own[..., None]
-    same = (choices.likeliest == choices.index) | ~decides
+    same = (choices.likeliest == choices.action) | ~decides
     of_heads, of_all = (same & decides, decides), (jnp.all(same, axis=-1) & jnp.any(decides, axis=-1), jnp.any(decides, axis=-1))
-    axes = tuple(range(choices.index.ndim - 1))
+    axes = tuple(range(choices.action.ndim - 1))
     sums = [
         jnp.append(jnp.sum(whole, dtype=jnp.float32), jnp.sum(each, axes, dtype=jnp.float32))
         for whole, each in zip(of_all, of_heads, strict=True)
