@@ -7,6 +7,14 @@ result = jax.jit(rljax.make_train(config))(jax.random.key(0))
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rljax.algos.common.losses import (
+    distillation_kl,
+    huber_value_loss,
+    label_smoothed_cross_entropy,
+    masked_reinforce,
+    positive_advantage_regression,
+    soft_cross_entropy,
+)
 from rljax.algos.common.off_policy import polyak_update
 from rljax.algos.common.q_learning import epsilon_greedy
 from rljax.algos.common.soft_policy import Choice, SoftPolicy, soft_value
@@ -38,6 +46,15 @@ from rljax.algos.dreamer.laprop import adaptive_grad_clip, laprop
 from rljax.algos.dreamer.losses import actor_critic_loss, dreamer_loss, imagine, replay_value_loss, world_model_loss
 from rljax.algos.dreamer.openloop import open_loop
 from rljax.algos.dreamer.replay import replayed, write_latents
+from rljax.algos.imitation.bc import BCConfig, bc_init, bc_loss, bc_parts, bc_update
+from rljax.algos.imitation.distill import (
+    DistillConfig,
+    distill_collect,
+    distill_init,
+    distill_loss,
+    distill_parts,
+    distill_update,
+)
 from rljax.algos.impala import (
     ImpalaConfig,
     ImpalaParts,
@@ -121,6 +138,7 @@ from rljax.run.export import export_policy, load_policy
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
+from rljax.run.initial import begin_from
 from rljax.run.loggers import Logger, RunStart
 from rljax.run.search.space import Range
 from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
@@ -171,6 +189,7 @@ __all__ = [
     "resume_tune",
     "TuneResult",
     "evaluate",
+    "begin_from",
     "save",
     "load",
     "load_run",
@@ -196,6 +215,8 @@ __all__ = [
     "PQNConfig",
     "ImpalaConfig",
     "DreamerConfig",
+    "BCConfig",
+    "DistillConfig",
     "SelfPlayConfig",
     "LeagueConfig",
     "AlphaZeroConfig",
@@ -260,6 +281,12 @@ __all__ = [
     "pqn_loss",
     "q_lambda_returns",
     "polyak_update",
+    "huber_value_loss",
+    "masked_reinforce",
+    "positive_advantage_regression",
+    "label_smoothed_cross_entropy",
+    "soft_cross_entropy",
+    "distillation_kl",
     "DreamerParts",
     "DreamerState",
     "dreamer_parts",
@@ -299,6 +326,15 @@ __all__ = [
     "sac_critic_loss",
     "sac_actor_loss",
     "sac_temperature_loss",
+    "bc_parts",
+    "bc_init",
+    "bc_update",
+    "bc_loss",
+    "distill_parts",
+    "distill_init",
+    "distill_collect",
+    "distill_update",
+    "distill_loss",
     "GameParts",
     "GameState",
     "game_parts",

@@ -22,6 +22,7 @@ from PIL import Image
 import rljax
 from rljax.algos.common.training import train_iteration
 from rljax.league.rules import ROLES
+from tests.algos.imitation.recorded import record
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -159,7 +160,7 @@ def test_the_layout_names_every_folder_of_the_library() -> None:
 LOGGED = {
     "hidden_bit_ppo_heads": {"target_kl": 0.01},
     "sparse_gridworld_ppo_rnd": {},
-    "cartpole_impala": {"upgo_coef": 0.5},
+    "cartpole_impala": {"upgo_coef": 0.5, "teacher_kl_coef": 0.5},
     "cartpole_pqn": {},
     "cartpole_dqn": {},
     "pendulum_sac": {},
@@ -173,14 +174,19 @@ LOGGED = {
 
 
 @pytest.mark.slow
-def test_the_page_of_metrics_has_those_that_runs_log_and_no_others() -> None:
+def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Path) -> None:
     page = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
     named = {re.sub("N$|NAME$", "*", name) for name in re.findall(r"`((?:train|league|eval|episode)/\w+)`", page)}
     logged: set[str] = set()
-    for preset, changes in LOGGED.items():
-        agent = rljax.make_agent(rljax.load_config(preset, **changes))
+    configs = [rljax.load_config(preset, **changes) for preset, changes in LOGGED.items()]
+    for env in ("Composite-v0", "Pendulum-v1"):
+        space = rljax.make_env(env)[0].action_space(rljax.make_env(env)[1])
+        record(tmp_path / env, env, lambda key, _obs, _state, space=space: space.sample(key), 4, 4)
+        configs.append(rljax.BCConfig(env=env, dataset=str(tmp_path / env), held_out=0.3, eval_every=1024))
+    for config in configs:
+        agent = rljax.make_agent(config)
         state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
         _, found = jax.eval_shape(lambda s, agent=agent: train_iteration(agent, s, jnp.int32(0)), state)
-        logged |= {re.sub(r"(?<=_error_)\d+$|(?<=value_loss_)\w+$", "*", name) for name in found}
+        logged |= {re.sub(r"(?<=_error_)\d+$|(?<=value_loss_)\w+$|(?<=accuracy_)\w+$", "*", name) for name in found}
     roles = {f"league/win_rate_{role}" for role in ROLES}  # those that a preset does not have, too
     assert named == {name for name in logged if not name.startswith(("env/", "perf/"))} | roles

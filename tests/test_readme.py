@@ -33,6 +33,7 @@ MADE = {
     "docs/guides/demonstrations.md": ["data/cartpole/dataset.json", "data/tictactoe/shards/00000/mask.npy"],
     "docs/guides/exporting.md": ["policy/greedy.jax"],
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png"],
+    "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import EpsilonConfig
+from rljax.algos.common.losses import huber_value_loss
 from rljax.algos.common.off_policy import (
     FLAT,
     OffPolicyConfig,
@@ -43,7 +44,6 @@ from rljax.algos.common.q_learning import (
     q_act,
     q_of_action,
     q_values,
-    value_losses,
 )
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
@@ -279,7 +279,7 @@ def dqn_loss(
     """
     q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
     error = q - target
-    losses = value_losses(q, target, parts.config.huber_delta)
+    losses = huber_value_loss(q, target, parts.config.huber_delta)
     # One reduction: on the CPU each costs a kernel or two.
     means = jnp.mean(jnp.stack([losses if weight is None else losses * weight, q, jnp.abs(error)]), axis=1)
     return means[0], error, {"train/value_loss": means[0], "train/value": means[1], "train/td_error": means[2]}

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import PolicyConfig
+from rljax.algos.common.losses import masked_reinforce
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
     build_policy,
@@ -32,7 +33,8 @@ from rljax.algos.common.policy import (
     policy_unroll,
     rollout_outputs,
 )
-from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs, scaled_rewards
+from rljax.algos.common.teacher import TaughtState, TeacherParts, faded, teacher_fields, teacher_of_rollout, teacher_term
 from rljax.algos.common.value_heads import HeadConfig, Heads, combined, head_settings, seat_of_heads
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, unraveler
@@ -88,7 +90,7 @@ class ImpalaParts(NamedTuple):
     head: ActionHead
 
 
-class ImpalaState(NormalizedState, kw_only=True):
+class ImpalaState(TaughtState, kw_only=True):
     """State of an IMPALA run.
 
     Attributes:
@@ -111,15 +113,8 @@ class ImpalaRollout(NamedTuple):
     carry: Any = None
 
 
-class VtraceParts(Protocol):
-    """Fields of an algorithm's parts that `impala_loss` needs."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def policy(self) -> Any: ...
-    @property
-    def head(self) -> ActionHead: ...
+class VtraceParts(TeacherParts, Protocol):
+    """Fields of an algorithm's parts that `impala_loss` needs; the configuration has those of `VtraceConfig`."""
 
 
 LossFn = Callable[[Any, Any, Streams], tuple[jax.Array, Metrics]]
@@ -146,11 +141,13 @@ def impala_init(parts: ImpalaParts, key: jax.Array) -> ImpalaState:
     config = parts.config
     params_key, fields = initial_fields(config, parts.env, parts.env_params, key)
     params = parts.policy.init(params_key, fields["obs"])
+    carry = parts.policy.initial_carry((config.num_envs,))
     return ImpalaState(
         params=params,
         past_params=jnp.tile(ravel(params), (config.policy_lag, 1)) if config.policy_lag else None,
         opt_state=init_optimizer(adam(config), params),
-        carry=parts.policy.initial_carry((config.num_envs,)),
+        carry=carry,
+        **teacher_fields(config, params, fields["obs_statistics"], carry),
         **fields,
     )
 
@@ -221,7 +218,9 @@ def impala_update(
     """
     config, steps = parts.config, rollout.steps
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
-    streams = impala_streams(state, rollout, reward)
+    teacher, teacher_carry = teacher_of_rollout(parts, state, steps)
+    streams = impala_streams(state, rollout, reward)._replace(teacher=teacher)
+    parts = parts._replace(config=faded(config, state.iteration))
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
     params, opt_state, metrics = impala_learn(parts, state.params, state.opt_state, streams, shuffle_key, learning_rate, loss_fn)
@@ -232,6 +231,7 @@ def impala_update(
         past_params=next_past_params(state),
         opt_state=opt_state,
         reward_statistics=reward_statistics,
+        teacher_carry=teacher_carry,
         key=key,
     )
     return state, metrics | {"train/learning_rate": learning_rate}
@@ -321,7 +321,7 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
         heads.gae_lambda,
         seat,
     )
-    policy_loss = -own_mean(combined(heads, advantages) * log_prob, own)
+    policy_loss = masked_reinforce(log_prob, combined(heads, advantages), own)
     own_of_heads = own if own is None or value.ndim == own.ndim else own[..., None]
     value_loss = jnp.sum(0.5 * own_mean(jnp.square(value - target), own_of_heads, tuple(range(log_rho.ndim))))
     entropy = own_mean(parts.head.entropy(distribution, streams.action), own)
@@ -339,9 +339,10 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
     if config.upgo_coef is not None:
         rho = jnp.minimum(config.rho_bar, importance_ratio(used_log_rho))
         returns = upgo(streams.reward, baseline, next_value, *ends, heads.gamma, seat)
-        metrics["train/upgo_loss"] = -own_mean(rho * combined(heads, returns - baseline) * log_prob, own)
+        metrics["train/upgo_loss"] = masked_reinforce(log_prob, rho * combined(heads, returns - baseline), own)
         loss += config.upgo_coef * metrics["train/upgo_loss"]
-    return loss, metrics
+    towards_teacher, teacher_metrics = teacher_term(parts, distribution, streams)
+    return loss + towards_teacher, metrics | teacher_metrics
 
 
 def trace_settings(config: VtraceConfig) -> Heads:

@@ -27,7 +27,8 @@ from rljax.algos.common.policy import (
     policy_unroll,
     rollout_outputs,
 )
-from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs
+from rljax.algos.common.state import after_update, initial_fields, normalize_obs
+from rljax.algos.common.teacher import TaughtState, faded, teacher_fields, teacher_of_rollout, teacher_term
 from rljax.algos.common.value_heads import (
     HeadConfig,
     combined,
@@ -102,7 +103,7 @@ class PPOParts(NamedTuple):
     keep: tuple[str, ...]
 
 
-class PPOState(NormalizedState, kw_only=True):
+class PPOState(TaughtState, kw_only=True):
     """State of a PPO run.
 
     Attributes:
@@ -131,8 +132,8 @@ class Minibatch(NamedTuple):
     """B transitions, with advantages and value targets; `obs` is normalised already. Arrays are `[B, ...]`.
 
     Of a policy with memory they are B trajectories, `[T, B, ...]`; `begins` says where an episode does, and `carry [B, ...]` is
-    what is remembered before the first step (`seat` and `carry` are those of `Streams`). With several value heads `value` and
-    `target` are `[..., K]`. `own`, bool, says which steps count; None: all.
+    what is remembered before the first step (`seat`, `carry` and `teacher` are those of `Streams`). With several value heads
+    `value` and `target` are `[..., K]`. `own`, bool, says which steps count; None: all.
     """
 
     obs: Any
@@ -147,6 +148,7 @@ class Minibatch(NamedTuple):
     seat: jax.Array | None = None
     own: jax.Array | None = None
     magnet: Any = None
+    teacher: Any = None
 
 
 LossFn = Callable[[PPOParts, Any, Minibatch], tuple[jax.Array, Metrics]]
@@ -187,11 +189,13 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
     if parts.intrinsic is not None:
         first_obs = jax.tree.map(lambda x: x[0], split_privileged(fields["obs"])[0])
         intrinsic = parts.intrinsic.init(jax.random.fold_in(params_key, 1), first_obs, config.num_envs)
+    carry = parts.policy.initial_carry((config.num_envs,))
     return PPOState(
         params=params,
         opt_state=init_optimizer(adam(config), params),
         intrinsic=intrinsic,
-        carry=parts.policy.initial_carry((config.num_envs,)),
+        carry=carry,
+        **teacher_fields(config, params, fields["obs_statistics"], carry),
         **fields,
     )
 
@@ -230,6 +234,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     steps, has_memory = rollout.steps, rollout.carry is not None
     key, shuffle_key = jax.random.split(state.key)
     rewards, moved, bonus_metrics = reward_streams(parts, state, steps, jax.random.fold_in(shuffle_key, 1))
+    teacher, teacher_carry = teacher_of_rollout(parts, state, steps)
     streams = Streams(
         obs=normalize_obs(state, steps.obs),
         action=steps.action,
@@ -240,14 +245,17 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         log_prob=rollout.log_prob,
         begins=episode_starts(steps) if has_memory else None,
         carry=rollout.carry,
+        teacher=teacher,
     )
     rate = annealed(parts.config, state.iteration)
+    parts = parts._replace(config=faded(parts.config, state.iteration))
     values = (rollout.value, rollout.next_value)
     params, opt_state, metrics = ppo_learn(
         parts, state.params, state.opt_state, streams, *values, shuffle_key, rate, loss_fn, magnet=state.average_params
     )
     metrics |= bonus_metrics | {"train/learning_rate": rate}
-    return after_update(state, steps, params=params, opt_state=opt_state, key=key, **moved), metrics
+    changes = {"params": params, "opt_state": opt_state, "teacher_carry": teacher_carry, "key": key, **moved}
+    return after_update(state, steps, **changes), metrics
 
 
 def ppo_learn(
@@ -302,6 +310,7 @@ def ppo_learn(
         seat=streams.seat if has_memory else None,
         own=streams.own,
         magnet=_magnet_outputs(parts, magnet, streams),
+        teacher=streams.teacher,
     )
     batch = batch_major(batch) if has_memory else flat_steps(batch)
     if size is not None:
@@ -379,6 +388,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
+    `teacher_kl_coef` adds the divergence from the policy that the run began with (see `rljax.algos.common.teacher`).
     `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
     approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
     games", Sokota et al., 2023: magnetic mirror descent with a moving magnet).
@@ -416,8 +426,9 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     if config.magnet_coef is not None:
         divergence = own_mean(distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask)), own)
         loss += config.magnet_coef * divergence
+    towards_teacher, teacher_metrics = teacher_term(parts, distribution, batch)
     by_name = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
-    return loss, by_name | {
+    return loss + towards_teacher, by_name | teacher_metrics | {
         "train/policy_loss": policy_loss,
         "train/value_loss": value_loss,
         "train/entropy": entropy,

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
+from rljax.algos.common.losses import huber_value_loss
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
     QNetwork,
@@ -31,7 +32,6 @@ from rljax.algos.common.q_learning import (
     q_act,
     q_of_action,
     q_values,
-    value_losses,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
@@ -196,7 +196,7 @@ def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Arr
     """
     q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
     error = q - batch.target
-    loss = jnp.mean(value_losses(q, batch.target, parts.config.huber_delta))
+    loss = jnp.mean(huber_value_loss(q, batch.target, parts.config.huber_delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}
 
 

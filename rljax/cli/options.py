@@ -24,6 +24,8 @@ class Train:
     """Folder of a run to continue from its latest checkpoint. Only --total-timesteps may be changed."""
     fork: str | None = None
     """Checkpoint, or folder of a run, to start a new run from. Any field may be changed."""
+    init_from: str | None = None
+    """Checkpoint, or folder of a run of any algorithm, with whose policy the new run begins, at step 0."""
     log: tuple[str, ...] = ()
     """Loggers to use besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
     max_minutes: float | None = None

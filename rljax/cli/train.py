@@ -99,15 +99,16 @@ def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
     if is_first():
         check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
-    source = "" if options.fork is None else f" from {options.fork}"
+    source = next((f" from {path}" for path in (options.fork, options.init_from) if path is not None), "")
     title = f"training {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
-    return agent, folder, title, {"run_dir": folder, "fork": options.fork, "seeds": options.seeds}
+    how = {"run_dir": folder, "fork": options.fork, "init_from": options.init_from, "seeds": options.seeds}
+    return agent, folder, title, how
 
 
 def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
     """Prepare a resumed run, with nothing changed but its budget."""
-    if options.fork is not None or options.run_dir is not None:
-        raise ConfigError("--resume continues in the run's own folder: give neither --fork nor --run-dir with it")
+    if options.fork is not None or options.run_dir is not None or options.init_from is not None:
+        raise ConfigError("--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it")
     folder, _ = split_path(options.resume or "")
     config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
     refuse_changes([name for name in overrides if name != BUDGET], folder)

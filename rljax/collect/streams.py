@@ -33,6 +33,7 @@ class Streams(NamedTuple):
             Each seat has its own memory: `carry` is then `[S, P, ...]`. Traces of advantages follow own steps only.
         follows: index of the next step of the same seat, i32 `[T, S]`, in place of `next_obs`. The last step is then there for
             its value only. None: see `next_obs`.
+        teacher: what a teacher's policy would have done, `[T, S, ...]` (see `rljax.algos.common.teacher`); None without one.
     """
 
     obs: Any
@@ -48,6 +49,7 @@ class Streams(NamedTuple):
     own: jax.Array | None = None
     seat: jax.Array | None = None
     follows: jax.Array | None = None
+    teacher: Any = None
 
 
 def of_seat(tree: Any, seat: jax.Array | None) -> Any:

@@ -244,6 +244,26 @@ def _checking_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tupl
     return checked
 
 
+ReadRun = Callable[..., Any]
+"""Function that reads a saved run: `(path, seed_index=...) -> Run(config, state, step)`."""
+
+_READERS: list[ReadRun] = []
+
+
+def register_reader(read: ReadRun) -> None:
+    """Let `read_run` read runs; files are a matter of `rljax.run`, which algorithms do not know."""
+    _READERS[:] = [read]
+
+
+def read_run(path: str) -> Any:
+    """Return `Run(config, state, step)` of a saved run, or one of its checkpoints; of several seeds the best one.
+
+    Raises:
+        ConfigError: there is no such run, or it cannot be read.
+    """
+    return _READERS[0](path, seed_index="best")
+
+
 def own_of(config: Config, make: MakeAgent) -> str:
     """Name the parts that a user changed in the agents that `make` returns; "" for `make_agent`.
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.policy import policy_and_value, policy_unroll
+from rljax.algos.common.teacher import Teacher, teacher_streams
 from rljax.algos.common.value_heads import COMPONENTS
 from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
 from rljax.algos.ppo import ppo_learn
@@ -21,9 +22,16 @@ from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 
 
 def improve(
-    parts: GameParts, learner: Learner, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array, rate: jax.Array
-) -> tuple[Learner, Metrics]:
-    """Return one learner after its gradient steps on T steps of E games, and metrics `train/...`.
+    parts: GameParts,
+    learner: Learner,
+    steps: GameSteps,
+    last: LastStep,
+    carry: Any,
+    taught: Any,
+    key: jax.Array,
+    rate: jax.Array,
+) -> tuple[Learner, Any, Metrics]:
+    """Return one learner after its gradient steps on T steps of E games, its teacher's memory, and metrics `train/...`.
 
     Args:
         parts: from `game_parts`.
@@ -31,6 +39,7 @@ def improve(
         steps: `[T, E, ...]`, the learner's own games.
         last: what comes after them.
         carry: memory of all seats after the steps, `[E, P, ...]`; None without memory.
+        taught: the teacher's memory of all seats before the steps, `[E, P, ...]`; None without one.
         key: random key.
         rate: learning rate, f32 [].
     """
@@ -40,11 +49,13 @@ def improve(
         seen_last = last._replace(obs=normalize(learner.obs_statistics, last.obs))
     rewards, ends, learner, metrics = _rewards(parts, learner, steps, jax.random.fold_in(key, 1))
     found = _streams(parts, behaviour_params(learner), seen, seen_last, carry, rewards, ends)
+    if learner.teacher is not None:
+        found, taught = _with_teacher(parts, learner.teacher, found, steps, taught)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
         after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, steps.obs))
-    return after, of_update | metrics
+    return after, taught, of_update | metrics
 
 
 def _streams(
@@ -52,16 +63,32 @@ def _streams(
 ) -> SeatStreams:
     """Return the streams of games, with the values and log-probabilities of the policy that played; `steps` are normalised."""
     ppo, shape = parts.ppo, steps.mine.shape
-    by_stream = lambda tree: jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), tree)  # noqa: E731
     before = None if steps.carry is None else seat_carry(steps.carry, parts.acting)
     seat = steps.moves.reshape(shape[0], shape[1] * shape[2], -1)
-    outputs, value, _ = policy_unroll(ppo, params, by_stream(steps.obs), before, by_stream(game_starts(steps)), seat)
-    log_prob = ppo.head.distribution(outputs, by_stream(steps.mask)).log_prob(by_stream(steps.action))
+    outputs, value, _ = policy_unroll(ppo, params, _by_stream(steps.obs), before, _by_stream(game_starts(steps)), seat)
+    log_prob = ppo.head.distribution(outputs, _by_stream(steps.mask)).log_prob(_by_stream(steps.action))
     _, last_value, _ = policy_and_value(ppo, params, last.obs, of_acting(parts.game, carry, last.moves))
     value = value.reshape(*shape, *value.shape[2:])
     return seat_streams(
         steps._replace(reward=rewards), value, log_prob.reshape(shape), last_value, last.moves, parts.game.turn_gap, ends
     )
+
+
+def _by_stream(tree: Any) -> Any:
+    """Return arrays `[T, E, Q, ...]` as `[T, S, ...]`."""
+    return jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), tree)
+
+
+def _with_teacher(
+    parts: GameParts, teacher: Teacher, found: SeatStreams, steps: GameSteps, carry: Any
+) -> tuple[SeatStreams, Any]:
+    """Return the streams with what the teacher would have done, and its memory of all seats after them, `[E, P, ...]`."""
+    streams = found.streams._replace(obs=_by_stream(steps.obs))
+    before = None if carry is None else seat_carry(carry, parts.acting)
+    ended = jnp.broadcast_to(steps.done[-1][:, None], steps.mine.shape[1:]).reshape(-1)
+    view, after = teacher_streams(parts.ppo, teacher, before, streams, streams.begins, ended, streams.seat)
+    after = jax.tree.map(lambda x, like: x.reshape(like.shape), after, carry)
+    return found._replace(streams=found.streams._replace(teacher=view)), after
 
 
 def _by_ppo(

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.algos.common.game_policy import build_game_policy
 from rljax.algos.common.optimizer import adam
-from rljax.algos.common.state import NormalizedState
+from rljax.algos.common.teacher import TaughtState, teacher_fields
 from rljax.algos.common.value_heads import info_keys, num_values
 from rljax.algos.ppo import PPOParts
 from rljax.collect.games.rollout import Playing
@@ -79,7 +79,7 @@ class GameParts(NamedTuple):
         return self.has_memory or self.config.learner == "impala"
 
 
-class GameState(NormalizedState, kw_only=True):
+class GameState(TaughtState, kw_only=True):
     """State of L learners and E games.
 
     `params`, `opt_state` and the statistics have leaves `[L, ...]`; learner 0 is the main agent. `env_state` is `Playing`, and
@@ -110,6 +110,7 @@ class Learner(NamedTuple):
     reward_statistics: Any
     intrinsic: Any
     past_params: Any
+    teacher: Any
 
 
 class Player(NamedTuple):
@@ -238,6 +239,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
     league = None
     if config.has_pool:
         league = League.create(parts.rules, player(params, obs_statistics), config.pool_size, config.num_slots)
+    carry = parts.ppo.policy.initial_carry((config.num_envs, players))
     return GameState(
         params=params,
         opt_state=jax.vmap(lambda p: init_optimizer(adam(config), p))(params),
@@ -245,7 +247,8 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
         intrinsic=initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
         past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
-        carry=parts.ppo.policy.initial_carry((config.num_envs, players)),
+        carry=carry,
+        **teacher_fields(config, params, obs_statistics, carry),
         env_state=playing,
         obs=obs,
         league=league,

@@ -17,6 +17,7 @@ import numpy as np
 from rljax.algos.common.game_policy import game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
+from rljax.algos.common.teacher import faded
 from rljax.algos.common.training import evaluation_due
 from rljax.algos.common.value_heads import combined, head_settings, num_values
 from rljax.algos.impala import behaviour_params
@@ -191,22 +192,27 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
         coefficient = config.ent_coef + done * (config.final_ent_coef - config.ent_coef)
         parts = with_ppo_fields(parts, ent_coef=coefficient)
 
-    def update(
-        learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, key: jax.Array
-    ) -> tuple[Learner, Metrics]:
-        own = parts if weights is None else with_ppo_fields(parts, head_weights=tuple(weights))
-        return improve(own, learner, steps, last, carry, key, rate)
+    if config.teacher_kl_coef is not None:
+        parts = with_ppo_fields(parts, teacher_kl_coef=faded(config, state.iteration).teacher_kl_coef)
 
-    after, stacked = of_learners(update, learners)(
+    def update(
+        learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, taught: Any, key: jax.Array
+    ) -> tuple[Learner, Any, Metrics]:
+        own = parts if weights is None else with_ppo_fields(parts, head_weights=tuple(weights))
+        return improve(own, learner, steps, last, carry, taught, key, rate)
+
+    after, taught, stacked = of_learners(update, learners)(
         learners_of(state),
         config.learner_head_weights,
         by_learner(steps._replace(carry=None), 1)._replace(carry=by_learner(steps.carry, 0)),
         by_learner(LastStep(last_obs, last_mask, last_moves), 0),
         by_learner(state.carry, 0),
+        by_learner(state.teacher_carry, 0),
         jnp.stack(shuffle_keys),
     )
     metrics = {name: x[0] for name, x in stacked.items()} | {"train/learning_rate": rate}
-    return state.replace(key=key, iteration=state.iteration + 1, **after._asdict()), metrics
+    taught = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), taught)
+    return state.replace(key=key, iteration=state.iteration + 1, teacher_carry=taught, **after._asdict()), metrics
 
 
 def scripted_metrics(parts: GameParts, steps: GameSteps) -> Metrics:

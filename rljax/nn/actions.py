@@ -21,6 +21,7 @@ from flax import struct
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, head_sizes
+from rljax.nn.choices import Choices, choices_of
 from rljax.nn.layers import sigmoid
 from rljax.nn.read_heads import ReadHeads
 from rljax.nn.rssm import draw_index, unimix_logits
@@ -44,6 +45,7 @@ class ActionHead(NamedTuple):
         num_log_std: how many free log standard deviations the policy keeps as parameters (0: none).
         module: module with parameters that turns the network's outputs into the input of `distribution`; None: they are it.
         policy_gain: gain of the last layer of a network that puts out `num_outputs`.
+        choices: `(distribution, action) -> Choices`, the heads of discrete actions; None: the actions are numbers.
     """
 
     num_outputs: int
@@ -56,6 +58,7 @@ class ActionHead(NamedTuple):
     num_log_std: int = 0
     module: nn.Module | None = None
     policy_gain: float = 0.01
+    choices: Callable[[Any, jax.Array], Choices] | None = None
 
     def choose(self, distribution: Any, key: jax.Array, batch: tuple[int, ...], deterministic: bool) -> jax.Array:
         """The most likely action for each place of the batch, or one drawn with `key`."""
@@ -130,6 +133,7 @@ def _categorical_head(n: int) -> ActionHead:
         distribution=lambda outputs, mask: distrax.Categorical(logits=mask_logits(outputs, mask)),
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, n)),
         sample=_gumbel_max,
+        choices=lambda d, action: choices_of(d.logits[..., None, :], action[..., None], None),
     )
 
 
@@ -159,6 +163,7 @@ def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
         distribution=distribution,
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
         sample=_gumbel_max,
+        choices=lambda d, action: choices_of(d.distribution.logits, action, only_if),
     )
 
 

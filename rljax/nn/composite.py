@@ -22,9 +22,11 @@ from flax import struct
 
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import MultiDiscrete
+from rljax.core.spaces import MultiDiscrete, as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
+from rljax.nn.choices import Choices, choices_of
 from rljax.nn.initializers import orthogonal_kernels
+from rljax.nn.read_heads import OnlyIf
 
 
 class CompositeOutputs(NamedTuple):
@@ -108,6 +110,10 @@ class CompositeDistribution(struct.PyTreeNode):
         log_probs, _ = self._given(action)
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=(-2, -1))
 
+    def choices(self, action: jax.Array, only_if: OnlyIf | None = None) -> Choices:
+        """Choices of the heads along actions i32 `[..., K]`; of the space with `only_if`, not all heads are read."""
+        return choices_of(self._given(action)[0], action, only_if)
+
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""
         return self._head_by_head(noise)
@@ -168,7 +174,8 @@ def composite_head(space: Any, context: int = 64) -> ActionHead:
     Raises:
         ConfigError: the space has no heads that could depend on each other.
     """
-    nvec, to_env = several_heads(MultiDiscrete(tuple(space)) if isinstance(space, Sequence) else space)
+    space = as_space(MultiDiscrete(tuple(space)) if isinstance(space, Sequence) else space)
+    nvec, to_env = several_heads(space)
     heads, widest = len(nvec), max(nvec)
 
     def distribution(outputs: Any, mask: jax.Array | None) -> CompositeDistribution:
@@ -181,6 +188,7 @@ def composite_head(space: Any, context: int = 64) -> ActionHead:
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
         to_env=to_env,
         entropy=composite_entropy,
+        choices=lambda d, action: d.choices(action, getattr(space, "only_if", None)),
         module=CompositeHead(nvec),
         policy_gain=math.sqrt(2.0),
     )

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rljax.core.game_wrappers import GROUP, OBS
 from rljax.nn.actions import ActionHead
+from rljax.nn.choices import Choices
 from rljax.nn.policy import Embedded, Policy
 
 
@@ -112,6 +113,12 @@ class GroupedDistribution(NamedTuple):
         found: jax.Array = self._chosen(lambda d: self.head.entropy(d, action))
         return found
 
+    def choices(self, action: jax.Array) -> Choices:
+        assert self.head.choices is not None
+        of_head = self.head.choices
+        found: Choices = self._chosen(lambda d: of_head(d, action))
+        return found
+
     def kl_divergence(self, other: GroupedDistribution) -> jax.Array:
         def of_group(outputs: Any, others: Any) -> jax.Array:
             one, two = (self.head.distribution(x, self.mask) for x in (outputs, others))
@@ -128,4 +135,5 @@ def grouped_head(head: ActionHead) -> ActionHead:
         distribution=lambda outputs, mask: GroupedDistribution(head, outputs, mask),
         sample=lambda distribution, noise: distribution.sample(noise),
         entropy=lambda distribution, action: distribution.entropy(action),
+        choices=None if head.choices is None else lambda distribution, action: distribution.choices(action),
     )

@@ -19,10 +19,13 @@ import numpy as np
 from flax import struct
 
 from rljax.core.keys import draw
+from rljax.core.spaces import as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.attention import PointerNetwork
+from rljax.nn.choices import Choices, choices_of, padded
 from rljax.nn.composite import CompositeDistribution, CompositeHead, CompositeOutputs, composite_distribution
 from rljax.nn.layers import together
+from rljax.nn.read_heads import OnlyIf
 
 
 class Pointed(NamedTuple):
@@ -97,6 +100,12 @@ class PointedDistribution(struct.PyTreeNode):
         entropy = -jnp.sum(jnp.exp(first) * first, axis=-1)
         return entropy + self._others(action[..., 0]).entropy_along(action[..., 1:])
 
+    def choices(self, action: jax.Array, only_if: OnlyIf | None = None) -> Choices:
+        """As those of `CompositeDistribution`."""
+        rest, width = self._others(action[..., 0]).choices(action[..., 1:]).log_prob, max(self.nvec)
+        first = self._first()[..., None, :]
+        return choices_of(jnp.concatenate([padded(first, width), padded(rest, width)], axis=-2), action, only_if)
+
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""
         return self._head_by_head(noise)
@@ -157,6 +166,7 @@ def pointed_head(space: Any, context: int = 64) -> ActionHead:
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, len(nvec), max(nvec))),
         to_env=to_env,
         entropy=entropy,
+        choices=lambda d, action: d.choices(action, getattr(as_space(space), "only_if", None)),
         module=PointedHead(nvec),
         policy_gain=2.0**0.5,
     )

@@ -13,6 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+OnlyIf = tuple[tuple[int, tuple[int, ...]] | None, ...]
+"""Under which actions of which head each head is read, as in `rljax.core.spaces.MultiDiscrete`."""
+
 
 class ReadHeads(struct.PyTreeNode):
     """A distribution over the actions of those of K heads that are read.
@@ -26,12 +29,11 @@ class ReadHeads(struct.PyTreeNode):
     """
 
     distribution: Any
-    only_if: tuple[tuple[int, tuple[int, ...]] | None, ...] = struct.field(pytree_node=False)
+    only_if: OnlyIf = struct.field(pytree_node=False)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-probability f32 `[...]` of actions i32 `[..., K]`."""
-        always, decider, actions = _conditions(self.only_if)
-        read = always | jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1)
+        read = read_by_action(self.only_if, action)
         return jnp.sum(jnp.where(read, self.distribution.log_prob(action), 0.0), axis=-1)
 
     def entropy(self) -> jax.Array:
@@ -55,7 +57,13 @@ class ReadHeads(struct.PyTreeNode):
         return jnp.where(always, 1.0, jnp.sum(jnp.where(actions, probs[..., place, :], 0.0), axis=-1))
 
 
-def _conditions(only_if: tuple[tuple[int, tuple[int, ...]] | None, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_by_action(only_if: OnlyIf, action: jax.Array) -> jax.Array:
+    """Return which heads the environment reads of actions i32 `[..., K]`, bool `[..., K]`."""
+    always, decider, actions = _conditions(only_if)
+    return jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1) | always
+
+
+def _conditions(only_if: OnlyIf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return which heads are always read, bool `[K]`; for the others the head that decides, `[K]`, and with which of its actions
     they are read, bool `[K, V]`.
     """

@@ -23,6 +23,7 @@ from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
 from rljax.run.files.places import lock_folder
+from rljax.run.initial import begin_from, begins_elsewhere
 from rljax.run.loggers import Logger, Loggers
 from rljax.run.processes import check_processes, gather_state, is_first
 from rljax.run.progress import Progress, Silent, default_progress
@@ -38,6 +39,7 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | bool = False,
     fork: str | os.PathLike[str] | None = None,
+    init_from: str | os.PathLike[str] | None = None,
     total_timesteps: int | None = None,
     progress: Progress | bool = False,
     callback: Callback | None = None,
@@ -64,6 +66,8 @@ def fit(
             the frozen configuration; any other change is an error.
         fork: a checkpoint, or a run's folder, from whose state to start a new run of `config_or_agent`; the count of steps
             continues.
+        init_from: a checkpoint, or a run's folder, with whose policy the new run begins, at step 0 (see `rljax.begin_from`); its
+            algorithm may be another one. `teacher_kl_coef` holds on to that policy.
         total_timesteps: new budget for a resumed run. An annealed learning rate follows the schedule of the new budget from
             there on, so that of a completed run rises again, to (1 - done / total) of the initial one. The evaluation at the old
             end remains, although an uninterrupted run of the new budget may have none there.
@@ -102,6 +106,8 @@ def fit(
         check_processes(agent.config)
     folder = _folder(run_dir, resume)
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
+    if init_from is not None and (fork is not None or resume not in (True, False)):
+        raise ConfigError("init_from: is for a new run, give neither resume=RUN nor fork with it")
     if resume not in (True, False) and (key is not None or fork is not None):
         raise ConfigError("a resumed run continues from its own state: give neither key nor fork with resume=RUN")
     if fork is not None and key is not None:
@@ -113,6 +119,9 @@ def fit(
             raise ConfigError("total_timesteps is for a resumed run: otherwise it is a field of the configuration")
         if folder is not None and first:
             check_free(folder)
+        if init_from is not None:
+            agent = begin_from(agent, init_from)
+        _check_teacher(agent, fork is not None)
     warn_of_unseen_gpu()
     shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
@@ -127,7 +136,7 @@ def fit(
         elif fork is not None and agent is not None:
             start = start_forked(fork, agent, seeds)
         elif agent is not None:
-            start = start_new(agent, None if key is None else _single_key(key), seeds)
+            start = start_new(agent, None if key is None else _single_key(key), seeds, init_from)
         saves, folder = folder is not None, folder if first else None
         driver = Driver(
             start,
@@ -204,6 +213,16 @@ def _check_single(config: Config) -> None:
         if isinstance(leaf, jax.core.Tracer):
             name = jax.tree_util.keystr(path, simple=True)
             raise ConfigError(f"{name}: fit trains one configuration; traced values are for vmap of make_train")
+
+
+def _check_teacher(agent: Agent, forks: bool) -> None:
+    """Refuse a new run that would hold on to random parameters."""
+    coefficient = getattr(agent.config, "teacher_kl_coef", None)
+    if coefficient is not None and not forks and not begins_elsewhere(agent):
+        raise ConfigError(
+            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: init_from=RUN "
+            "(rljax train --init-from RUN), or fork=RUN"
+        )
 
 
 def _warn_of_unknown_env(config: Config) -> None:

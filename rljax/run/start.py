@@ -62,8 +62,10 @@ class Start(NamedTuple):
         return last_iteration(self.agent.config, self.info)
 
 
-def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
-    """Start a new run. If `key` is None, use the key of `config.seed`, or the keys of `seed .. seed + seeds - 1`."""
+def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from: str | os.PathLike[str] | None = None) -> Start:
+    """Start a new run. If `key` is None, use the key of `config.seed`, or the keys of `seed .. seed + seeds - 1`; `init_from` is
+    noted.
+    """
     config = agent.config
     allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
     if not allowed:
@@ -78,7 +80,13 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None) -> Start:
     else:
         keys = jax.random.split(key, seeds)
     state = _initialize(agent, keys, seeds)
-    info = RunInfo(seeds=seeds, key_impl=str(jax.random.key_impl(keys)), own=own_in(agent), data=data_of(agent))
+    info = RunInfo(
+        seeds=seeds,
+        key_impl=str(jax.random.key_impl(keys)),
+        own=own_in(agent),
+        data=data_of(agent),
+        init_from="" if init_from is None else os.path.abspath(init_from),
+    )
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
 
@@ -132,7 +140,8 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         )
     agent = given if given is not None and config == given.config else make_agent(config)
     if info.data and info.data != data_of(agent):
-        raise ConfigError(f"run {folder}: its dataset has changed since the run began: give it the old one, or fork the run")
+        what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
+        raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
     start = Start(
         agent=agent,
         state=checkpoint_state(agent, info, saved, folder),

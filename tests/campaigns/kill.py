@@ -45,6 +45,7 @@ from rljax.run.files.places import atomic_folder
 from rljax.run.progress import Silent
 from tests.campaigns.campaign import Campaign, keep_compiled, main, scratch
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
+from tests.run.tiny_teacher import ready
 
 FULL_SIZE = 1000
 """Kills of the whole campaign, over all kinds."""
@@ -124,7 +125,7 @@ class Run(Kind):
 
     def train(self, folder: Path, say: Callable[[], None]) -> None:
         how: dict[str, Any] = {"checkpoint_every": 64, "keep": 2, "seeds": self.seeds, "progress": Announced(say)}
-        rljax.fit(self.config, run_dir=folder, resume=True, **how)
+        rljax.fit(ready(self.config), run_dir=folder, resume=True, **how)
 
     def check(self) -> None:
         if not self.folder.exists():

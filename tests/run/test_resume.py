@@ -27,6 +27,7 @@ from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
 from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
+from tests.run.tiny_teacher import ready
 
 
 class Killed(BaseException):
@@ -56,8 +57,8 @@ QUICK = (("ppo", None),)
 
 
 LEFT_OUT = (
-    *((name, None) for name in ("dreamer", "impala", "impala with memory", "league", "pqn", "sac", "self_play")),
-    *((name, 3) for name in ("alphazero", "ppo with memory")),
+    *((name, None) for name in ("bc", "dreamer", "impala", "impala with memory", "league", "pqn", "sac", "self_play")),
+    *((name, 3) for name in ("alphazero", "distill", "ppo with memory")),
 )
 """Programs that take long to compile and show nothing that the others do not: of each algorithm one number of seeds is left."""
 
@@ -76,7 +77,7 @@ def test_every_algorithm_is_here() -> None:
     ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
-    config = {**TINY, **VARIANTS}[name]
+    config = ready({**TINY, **VARIANTS}[name])
     rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
     half = config.num_iterations // 2 * config.steps_per_iteration
     stop = lambda step, _: step >= half  # noqa: E731

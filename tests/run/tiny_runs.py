@@ -12,6 +12,22 @@ import rljax
 from rljax.cli.main import main
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.sealed import seal
+from tests.run.tiny_data import tiny_dataset
+from tests.run.tiny_teacher import TEACHER
+
+IMITATION = {
+    "num_envs": 4,
+    "num_steps": 16,
+    "num_epochs": 2,
+    "num_minibatches": 2,
+    "learning_rate": 1e-3,
+    "total_timesteps": 64 * 24,
+    "network": {"type": "gru", "hidden": [6], "size": 8},
+    "normalize_observations": True,
+    "eval_every": 320,
+    "eval_episodes": 3,
+    "seed": 7,
+}
 
 TINY = {
     "ppo": rljax.PPOConfig(
@@ -156,6 +172,10 @@ TINY = {
         magnet_coef=0.1,
         seed=7,
     ),
+    "bc": rljax.BCConfig(
+        env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), held_out=0.3, normalize_rewards=True, **IMITATION
+    ),
+    "distill": rljax.DistillConfig(env="CartPole-v1", teachers=(TEACHER, TEACHER), hard_label_coef=0.1, **IMITATION),
     "alphazero": rljax.AlphaZeroConfig(
         env="TicTacToe-v0",
         num_envs=4,

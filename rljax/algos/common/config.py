@@ -124,8 +124,8 @@ class OnPolicyConfig(AdamConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolicyConfig(OnPolicyConfig):
-    """Fields of the policy gradient algorithms."""
+class ActionConfig(OnPolicyConfig):
+    """Fields of the algorithms with a policy for any action space."""
 
     privileged_critic: ClassVar[bool] = True
 
@@ -139,11 +139,24 @@ class PolicyConfig(OnPolicyConfig):
         doc="source of a Gaussian policy's log_std: a free parameter, or an output of the network",
         choices=("parameter", "network"),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyConfig(ActionConfig):
+    """Fields of the policy gradient algorithms."""
+
     vf_coef: float = leaf(default=0.5, doc="weight of the value loss", ge=0)
     ent_coef: float = leaf(default=0.01, doc="weight of the entropy bonus", ge=0)
     upgo_coef: float | None = leaf(
         default=None, doc="weight of the upgoing policy gradient (Vinyals et al., 2019); none: without", ge=0
     )
+    teacher_kl_coef: float | None = leaf(
+        default=None,
+        doc="weight of the KL divergence from the policy that the run began with (a clone, say) to the policy; none: without",
+        ge=0,
+    )
+    teacher_kl_final: float = leaf(default=0.0, doc="final weight of that divergence, to which it changes linearly", ge=0)
+    teacher_kl_share: float = leaf(default=1.0, doc="share of the run after which that weight is the final one", gt=0, le=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

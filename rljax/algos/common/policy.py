@@ -174,8 +174,15 @@ def policy_unroll(
         begins: where an episode begins, bool `[T, N]`: the carry is forgotten before the step. None will do without memory.
         seat: which of P seats takes the step, one-hot bool `[T, N, P]`: its memory advances. None: without seats.
     """
+    return unroll(parts, params, obs, carry, begins, seat)[:3]
+
+
+def unroll(
+    parts: HasPolicy, params: Any, obs: Any, carry: Any, begins: jax.Array | None, seat: jax.Array | None = None
+) -> tuple[Any, jax.Array, Any, Any]:
+    """`policy_unroll`, and the memory after the last step as that before the first: `[N, ...]`, or `[N, P, ...]` of P seats."""
     if carry is None:
-        return policy_and_value(parts, params, obs)
+        return (*policy_and_value(parts, params, obs), None)
     embedded = parts.policy.apply(params, obs, method="embed")
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
@@ -184,9 +191,9 @@ def policy_unroll(
         after = parts.policy.apply(params, of_seat(carry, seat_t), x, method="advance")
         return with_seat(carry, seat_t, after), after
 
-    _, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
+    last, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
     outputs, value = parts.policy.apply(params, carries, embedded, method="policy_and_value")
-    return outputs, value, carries
+    return outputs, value, carries, last
 
 
 def rollout_outputs(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tuple[Any, jax.Array]:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
@@ -74,11 +73,6 @@ def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
     CPU.
     """
     return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
-
-
-def value_losses(q: jax.Array, target: jax.Array, huber_delta: float | jax.Array | None) -> jax.Array:
-    """The loss of each value: half the squared error, or its Huber loss where there is a `huber_delta`."""
-    return 0.5 * jnp.square(q - target) if huber_delta is None else optax.huber_loss(q, target, delta=huber_delta)
 
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:

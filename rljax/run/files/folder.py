@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rljax.core.agent import Agent, make_agent
+from rljax.core.agent import Agent, make_agent, register_reader
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.state import Role, roles_of
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -66,6 +67,7 @@ class RunInfo(NamedTuple):
         forked_from: `{"checkpoint": path, "step": n}`, or None.
         own: names of the user's own parts in the agent (see `own_in`).
         data: digest of the dataset that the run learns from; "" without one.
+        init_from: path of the run or checkpoint with whose policy the run began; "" without one.
     """
 
     seeds: int | None = None
@@ -75,6 +77,7 @@ class RunInfo(NamedTuple):
     forked_from: dict[str, Any] | None = None
     own: str = ""
     data: str = ""
+    init_from: str = ""
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -186,7 +189,7 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table |= {name: table[name] or "" for name in ("own", "data")}  # runs of earlier versions do not have them
+    table |= {name: table[name] or "" for name in ("own", "data", "init_from")}  # runs of earlier versions do not have them
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 
@@ -208,7 +211,7 @@ def load_run(
         ConfigError: there is no run or checkpoint, it is damaged, or it does not fit the configuration.
     """
     folder, checkpoint = split_path(path, checkpoint)
-    config = read_config(folder, **overrides)
+    config = _without_lost_teachers(read_config(folder, **overrides))
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
     # The number of devices only matters for further training: a run can be viewed on any machine.
@@ -221,6 +224,12 @@ def load_run(
     return Run(config, state, saved.meta["step"])
 
 
+def _without_lost_teachers(config: Any) -> Any:
+    """Return the configuration of a student without its teachers if any of their runs is gone: it can act, but not train."""
+    runs = [split_path(path)[0] for path in getattr(config, "teachers", ())]
+    return config if all((run / CONFIG_FILE).is_file() for run in runs) else config.replace(teachers=())
+
+
 def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:
     """Return the state in a checkpoint of a run of `agent`.
 
@@ -228,7 +237,12 @@ def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: obj
         CheckpointError: the checkpoint has another number of seeds, or does not fit the configuration.
     """
     check_seeds(info, saved, agent.config, source)
-    return restore_state(saved.arrays, example_state(agent, info.seeds, info.key_impl), saved.meta["keys"] or {}, source)
+    example, arrays = example_state(agent, info.seeds, info.key_impl), saved.arrays
+    if getattr(agent.config, "teachers", None) == ():
+        # A student whose teachers are gone has no episodes under way.
+        episodes = {name for name, role in roles_of(example).items() if role.role is Role.PER_ENVIRONMENT}
+        arrays = {name: x for name, x in arrays.items() if name.partition("/")[0] not in episodes}
+    return restore_state(arrays, example, saved.meta["keys"] or {}, source)
 
 
 def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:
@@ -339,3 +353,6 @@ def _other_version(folder: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return None if version == __version__ else str(version)
+
+
+register_reader(load_run)

@@ -105,6 +105,7 @@ INFO_FIELDS = {
     "step_offset": Field("a whole number", lambda x: whole(-MAX_WHOLE).test(x)),
     "own": Field("a string", lambda x: isinstance(x, str)).optional,
     "data": matching(r"[0-9a-f]{64}|", "a SHA-256").optional,
+    "init_from": Field("a path", lambda x: isinstance(x, str)).optional,
     "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
 }
 """Fields of a run's run.json; see `RunInfo`."""

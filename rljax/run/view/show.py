@@ -73,6 +73,8 @@ def show(
     opponent = _opponent(config)
     if opponent is not None:
         console.print(_text(f"evaluated against {opponent}"))
+    if info.init_from:
+        console.print(_text(f"began with the policy of {info.init_from}"), soft_wrap=True)
     if info.forked_from is not None:
         console.print(_text(f"forked from {info.forked_from['checkpoint']} at step {info.forked_from['step']:,}"), soft_wrap=True)
     for line in _changes(history):

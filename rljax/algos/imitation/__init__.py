@@ -1,0 +1,1 @@
+"""Imitation: behavioural cloning of demonstrations, and distillation of policies."""

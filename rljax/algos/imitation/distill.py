@@ -1,0 +1,342 @@
+"""Policy distillation: a student learns to act as one or several trained teachers do (Rusu et al., "Policy distillation", 2016),
+with softened targets (Hinton et al., "Distilling the knowledge in a neural network", 2015). It may have another network: a
+smaller one, or one with or without memory.
+
+Each teacher has a share of the environments, with the parameters that it was trained with, so several specialists make one
+student. In them the student acts (it learns in the states that it visits itself; Czarnecki et al., "Distilling policy
+distillation", 2019), or the teachers do.
+
+One iteration is `distill_collect` then `distill_update`; both are public, so a user can own the loop:
+
+    parts = distill_parts(config)
+    state = distill_init(parts, key)
+    state, lessons = distill_collect(parts, state)
+    state, metrics = distill_update(parts, state, lessons)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algos.common.config import ActionConfig
+from rljax.algos.common.losses import choices_loss, huber_value_loss
+from rljax.algos.common.optimizer import adam
+from rljax.algos.common.policy import policy_act, policy_rollout, policy_unroll, unroll
+from rljax.algos.common.state import normalize_obs
+from rljax.algos.common.teacher import Teacher, policy_kl, policy_view
+from rljax.algos.imitation.parts import (
+    ImitationParts,
+    ImitationState,
+    agreement,
+    agreement_metrics,
+    example_obs,
+    heads_of,
+    imitate,
+    imitation_parts,
+    initial_params,
+    seen_obs,
+)
+from rljax.collect.minibatches import init_optimizer
+from rljax.collect.normalizers import init_statistics, normalize
+from rljax.collect.rollout import Steps, episode_means, episode_totals, initial_environments, reset_carry
+from rljax.collect.streams import episode_starts
+from rljax.core.agent import Agent, Metrics, read_run, register_agent
+from rljax.core.config import algorithm, env_name, leaf, static
+from rljax.core.errors import ConfigError
+from rljax.core.keys import as_key
+from rljax.core.spaces import as_space, head_sizes
+from rljax.core.state import per_environment
+
+
+@algorithm("distill")
+class DistillConfig(ActionConfig):
+    """Policy distillation. `env` is for evaluation; teachers bring the environments that they were trained in."""
+
+    teachers: tuple[str, ...] = static(
+        default=(), doc="folders of runs, or checkpoints, whose policies the student learns; each gets an equal share of num_envs"
+    )
+    acting: str = static(
+        default="student",
+        doc="who acts in the environments: the 'student', or each 'teacher' in its own",
+        choices=("student", "teacher"),
+    )
+    total_timesteps: int = static(
+        default=500_000, doc="budget of environment steps, rounded down to whole iterations", gt=0, steps=True
+    )
+    num_envs: int = static(default=16, doc="number of environments stepped in parallel, for all teachers together", gt=0)
+    num_steps: int = static(default=64, doc="number of steps per environment in a rollout", gt=0)
+    learning_rate: float = leaf(default=1e-3, doc="Adam step size", ge=0)
+    temperature: float = leaf(
+        default=1.0,
+        doc="temperature T that softens the policies of student and teacher; the loss is multiplied by T squared",
+        gt=0,
+    )
+    hard_label_coef: float = leaf(default=0.0, doc="weight of the cross-entropy to the teacher's most likely actions", ge=0)
+    vf_coef: float = leaf(default=0.5, doc="weight of the value loss, towards the teacher's values; 0: not trained", ge=0)
+    huber_delta: float | None = leaf(
+        default=1.0, doc="error from which on the value loss is linear (Huber loss); none: squared error", gt=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.teachers and self.num_envs % len(self.teachers):
+            raise ConfigError(f"num_envs = {self.num_envs}: expected a multiple of the {len(self.teachers)} teachers")
+
+
+class TeacherOfShare(NamedTuple):
+    """A teacher with its environment: parts of its own network, and its policy as it was saved."""
+
+    parts: ImitationParts
+    policy: Teacher
+
+
+class DistillParts(NamedTuple):
+    """Parts of the student, and the teachers."""
+
+    student: ImitationParts
+    teachers: tuple[TeacherOfShare, ...]
+
+
+class DistillState(ImitationState, kw_only=True):
+    """State of a student. `env_state`, `obs` and `carry` are tuples with an entry for each teacher, of its N / K environments.
+
+    Attributes:
+        teacher_carry: memory of each teacher, likewise.
+    """
+
+    teacher_carry: Any = per_environment()
+
+
+class Taught(NamedTuple):
+    """Steps with what the teachers would have done, arrays `[T, N, ...]`, or of a minibatch `[B, ...]` or `[T, B, ...]`.
+
+    Attributes:
+        obs: normalised observations.
+        action: actions taken.
+        mask: legal actions; None without masks.
+        view: `rljax.algos.common.teacher.policy_view` of the teacher.
+        label: the teacher's most likely action.
+        value: the teacher's value, f32.
+        begins: where an episode begins, bool.
+        carry: the student's memory before the first step, `[N, ...]`; None without memory.
+    """
+
+    obs: Any
+    action: jax.Array
+    mask: jax.Array | None
+    view: Any
+    label: jax.Array
+    value: jax.Array
+    begins: jax.Array
+    carry: Any
+
+
+class Lessons(NamedTuple):
+    """A rollout: steps of all shares, and where episodes ended with what return and length, `[T, N]` each."""
+
+    taught: Taught
+    raw_obs: Any
+    done: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+def distill_parts(config: DistillConfig) -> DistillParts:
+    """Build the student, and read the teachers.
+
+    Raises:
+        ConfigError: environment or network do not fit, or a teacher cannot be read or does not fit the student.
+    """
+    student = imitation_parts(config)
+    if student.head.choices is None and not isinstance(config.temperature, jax.core.Tracer) and float(config.temperature) != 1.0:
+        raise ConfigError(f"temperature = {config.temperature}: softens discrete actions, expected 1 in {env_name(config)}")
+    return DistillParts(student, read_teachers(student))
+
+
+def read_teachers(student: ImitationParts) -> tuple[TeacherOfShare, ...]:
+    """Read the teachers of a student's configuration.
+
+    Raises:
+        ConfigError: there are none, one cannot be read, or does not fit the student.
+    """
+    if not student.config.teachers:
+        raise ConfigError("teachers = []: expected the folders of one or several runs")
+    return tuple(_read_teacher(student, path) for path in student.config.teachers)
+
+
+def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
+    with jax.ensure_compile_time_eval():
+        run = read_run(path)
+    config = run.config
+    if not isinstance(config, ActionConfig) or config.of_games:
+        raise ConfigError(f"teachers: {path} was trained by {config.algorithm}, expected ppo, impala, bc or distill")
+    parts = imitation_parts(config.replace(num_envs=config.num_minibatches, num_devices=1))
+    if _form(parts) != _form(student):
+        raise ConfigError(
+            f"teachers: {path} was trained in {env_name(config)}, whose observations or actions are not those of env = "
+            f"{env_name(student.config)!r}"
+        )
+    average = getattr(run.state, "average_params", None)
+    policy = Teacher(run.state.params if average is None else average, run.state.obs_statistics)
+    # On the host: a cached array of a trace would not outlive it.
+    return TeacherOfShare(parts, jax.tree.map(np.asarray, policy))
+
+
+def _form(parts: ImitationParts) -> Any:
+    """Return what observations and actions look like."""
+    obs = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
+    sizes = head_sizes(as_space(parts.env.action_space(parts.env_params)))
+    return jax.tree.structure(obs), [(x.shape, x.dtype) for x in jax.tree.leaves(obs)], sizes, parts.head.action
+
+
+def teachers_digest(teachers: tuple[TeacherOfShare, ...]) -> str:
+    """Return the SHA-256 of all teachers' parameters."""
+    digest = hashlib.sha256()
+    for teacher in teachers:
+        for x in jax.tree.leaves(teacher.policy):
+            digest.update(np.ascontiguousarray(x).tobytes())
+    return digest.hexdigest()
+
+
+def distill_init(parts: DistillParts, key: jax.Array) -> DistillState:
+    """Return the state before the first iteration."""
+    config, student, count = parts.student.config, parts.student, len(parts.teachers)
+    share = config.num_envs // max(count, 1)
+    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    env_keys = jax.random.split(env_key, count)
+    begun = [
+        initial_environments(t.parts.env, t.parts.env_params, k, share) for t, k in zip(parts.teachers, env_keys, strict=True)
+    ]
+    first, params = example_obs(student), initial_params(student, params_key)
+    return DistillState(
+        params=params,
+        opt_state=init_optimizer(adam(config), params),
+        obs_statistics=init_statistics(first) if config.normalize_observations else None,
+        reward_statistics=None,
+        env_state=tuple(env_state for env_state, _ in begun),
+        obs=tuple(obs for _, obs in begun),
+        carry=tuple(student.policy.initial_carry((share,)) for _ in parts.teachers),
+        teacher_carry=tuple(t.parts.policy.initial_carry((share,)) for t in parts.teachers),
+        key=key,
+        eval_key=eval_key,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillState, Lessons]:
+    """Step the environments of all teachers `num_steps` times, and ask each teacher what it would have done."""
+    key, *keys = jax.random.split(state.key, len(parts.teachers) + 1)
+    shares = [_collect_share(parts, state, number, k) for number, k in enumerate(keys)]
+    env_state, obs, carry, teacher_carry, lessons = zip(*shares, strict=True)
+    # Memories `[N, ...]` have their environments on the first axis, everything else on the second.
+    carries = jax.tree.map(lambda *x: jnp.concatenate(x), *[share.taught.carry for share in lessons])
+    without = [share._replace(taught=share.taught._replace(carry=None)) for share in lessons]
+    joined: Lessons = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *without)
+    joined = joined._replace(taught=joined.taught._replace(carry=carries))
+    state = state.replace(key=key, env_state=env_state, obs=obs, carry=carry, teacher_carry=teacher_carry)
+    return state, joined
+
+
+def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:
+    """Step the environments of one teacher: `(env_state, obs, student's carry, teacher's carry, lessons)`."""
+    student, (teaching, policy) = parts.student, parts.teachers[number]
+    config = student.config.replace(num_envs=student.config.num_envs // len(parts.teachers), teachers=())
+    before, teacher_before = state.carry[number], state.teacher_carry[number]
+    acts = student._replace(config=config, env=teaching.env, env_params=teaching.env_params)
+    here = state.replace(env_state=state.env_state[number], obs=state.obs[number], carry=before, key=key)
+    params = state.params
+    if config.acting == "teacher":
+        acts = acts._replace(policy=teaching.policy, head=teaching.head)
+        here, params = here.replace(carry=teacher_before, obs_statistics=policy.obs_statistics), policy.params
+    after, steps = policy_rollout(acts, here, params)
+    begins, done = episode_starts(steps), steps.terminated | steps.truncated
+    obs = normalize_obs(state, steps.obs)
+    carry = after.carry
+    if config.acting == "teacher":
+        carry = reset_carry(unroll(student, state.params, obs, before, begins)[3], done[-1])
+    taught, teacher_carry = _ask(parts.teachers[number], teacher_before, steps, begins)
+    taught = taught._replace(obs=obs, carry=before)
+    lessons = Lessons(taught, steps.obs, done, steps.episode_return, steps.episode_length)
+    return after.env_state, after.obs, carry, reset_carry(teacher_carry, done[-1]), lessons
+
+
+def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -> tuple[Taught, Any]:
+    """Return what a teacher would have done, and its memory after the steps."""
+    parts, policy = teacher
+    seen = steps.obs if policy.obs_statistics is None else normalize(policy.obs_statistics, steps.obs)
+    outputs, value, _, carry = unroll(parts, policy.params, seen, carry, begins)
+    view = policy_view(parts.head, outputs, steps.mask, steps.action)
+    if parts.head.choices is None:
+        label = parts.head.distribution(outputs, steps.mask).mode()
+    else:
+        label = jnp.argmax(view, axis=-1).astype(jnp.int32).reshape(steps.action.shape)
+    return Taught(None, steps.action, steps.mask, view, label, value, begins, None), carry
+
+
+def distill_update(parts: DistillParts, state: DistillState, lessons: Lessons) -> tuple[DistillState, Metrics]:
+    """Learn from a rollout: `num_epochs` passes of `num_minibatches` gradient steps.
+
+    Args:
+        parts: from `distill_parts`.
+        state: as `distill_collect` returned it.
+        lessons: arrays `[T, N, ...]`.
+
+    Returns:
+        The next state, and metrics `train/...`, means over the gradient steps.
+    """
+    student = parts.student
+    after, metrics = imitate(student, state, lessons.taught, lambda params, taught: distill_loss(student, params, taught))
+    return after.replace(obs_statistics=seen_obs(state, lessons.raw_obs)), metrics
+
+
+def distill_loss(student: ImitationParts, params: Any, taught: Taught) -> tuple[jax.Array, Metrics]:
+    """Return the loss f32 [] of one minibatch, and metrics: `T^2 KL(teacher || student)` of policies softened by T, plus
+    `hard_label_coef` times the cross-entropy to the teacher's most likely actions, plus `vf_coef` times the Huber loss of values.
+    """
+    config, head = student.config, student.head
+    outputs, value, _ = policy_unroll(student, params, taught.obs, taught.carry, taught.begins)
+    distribution = head.distribution(outputs, taught.mask)
+    divergence = jnp.mean(policy_kl(head, taught.view, distribution, taught.mask, taught.action, config.temperature))
+    if head.choices is None:
+        hard = -jnp.mean(distribution.log_prob(taught.label))
+        metrics = {"train/action_error": jnp.mean(jnp.abs(distribution.mode() - taught.label))}
+    else:
+        choices = head.choices(distribution, taught.action)
+        choices = choices._replace(action=taught.label.reshape(choices.action.shape))
+        hard = jnp.mean(choices_loss(choices))
+        metrics = agreement_metrics(agreement(choices), heads_of(student.env, student.env_params), "train/", 1.0)
+    value_loss = jnp.mean(huber_value_loss(value, taught.value, config.huber_delta))
+    loss = divergence + config.hard_label_coef * hard + config.vf_coef * value_loss
+    return loss, metrics | {
+        "train/loss": loss,
+        "train/teacher_kl": divergence,
+        "train/value_loss": value_loss,
+        "train/value": jnp.mean(value),
+        "train/entropy": jnp.mean(head.entropy(distribution, taught.action)),
+    }
+
+
+def make_distill(config: DistillConfig) -> Agent:
+    """The student of a configuration."""
+    student = imitation_parts(config)
+    parts = functools.cache(lambda: distill_parts(config))
+
+    def init(key: jax.Array) -> DistillState:
+        # Without teachers it can still act, in the state of a run whose teachers are gone.
+        return distill_init(parts() if config.teachers else DistillParts(student, ()), key)
+
+    def step(state: DistillState) -> tuple[DistillState, Metrics]:
+        state, lessons = distill_collect(parts(), state)
+        state, metrics = distill_update(parts(), state, lessons)
+        return state, episode_means(episode_totals(*lessons[2:])) | metrics
+
+    return Agent(init, step, policy_act(student), config, data=lambda: teachers_digest(parts().teachers))
+
+
+register_agent(DistillConfig, make_distill)

@@ -1,0 +1,115 @@
+"""Begin runs with the parameters of another run: of a clone, say, which reinforcement then improves."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import Config, env_name
+from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.league.exploit import branch
+from rljax.league.parts import Player
+from rljax.run.files.checkpoint import describe, named_arrays
+from rljax.run.files.folder import load_run
+
+OF_VALUES = ("critic", "value")
+"""How the names of layers begin that only values depend on; they may begin anew, since a teacher may have had no such values."""
+
+
+def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *, checkpoint: str | int = "latest") -> Agent:
+    """Return an agent whose runs begin with the policy of another run, whatever algorithm trained it.
+
+    The runs are new ones: steps count from 0, and optimiser, environments, statistics of rewards and random keys are those of any
+    new run. The parameters, and the statistics that normalise observations, are those of the other run; so are copies of the
+    parameters, such as the teacher of `teacher_kl_coef`, and in a league the pool's first players and what exploiters are reset
+    to. Layers of the value that the other run has in another shape begin anew, with a warning.
+
+    Args:
+        config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy.
+        path: the other run's folder, or one of its checkpoints. Of a run with several seeds the best one is taken, of a league
+            with other learners its main agent, of averaged parameters the average.
+        checkpoint: "latest", "best" or a number of steps.
+
+    Raises:
+        ConfigError: there is no such run, its policy has another network (the message names the first parameter that differs), or
+            only one of both normalises observations.
+    """
+    agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
+    run = load_run(path, checkpoint=checkpoint, seed_index="best")
+    fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
+    learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, run.config))
+    average = getattr(run.state, "average_params", None)
+    policy = (run.state.params if average is None else average, getattr(run.state, "obs_statistics", None))
+    params, statistics = jax.tree.map(lambda x: x[0], policy) if learners_there not in (None, learners) else policy
+    taken = _taken(params, fresh.params, learners, path)
+    statistics = _statistics(statistics, getattr(fresh, "obs_statistics", None), agent.config, learners, path)
+
+    def init(key: jax.Array) -> Any:
+        # Layers that begin anew are those of this key.
+        leaves = zip(taken, jax.tree.leaves(agent.init(key).params), strict=True)
+        merged = jax.tree.unflatten(jax.tree.structure(fresh.params), [own if given is None else given for given, own in leaves])
+        return branch(agent, merged if statistics is None else Player(merged, statistics), key)
+
+    return agent._replace(init=init)
+
+
+def begins_elsewhere(agent: Agent) -> bool:
+    """Return whether the runs of an agent do not begin with random parameters."""
+    return agent.made is not None and agent.init is not agent.made.init
+
+
+def _taken(there: Any, here: Any, learners: int | None, path: Any) -> list[np.ndarray | None]:
+    """Return the leaves of parameters for the shapes `here`; None for layers of the value that do not fit."""
+    saved, found, anew = named_arrays(there), [], []
+    for name, x in zip(named_arrays(here), jax.tree.leaves(here), strict=True):
+        leaf = _of_learners(saved.get(name), x, learners)
+        if leaf is None:
+            if not any(part.startswith(OF_VALUES) for part in name.split("/")):
+                was = describe(saved[name]) if name in saved else "missing"
+                raise ConfigError(
+                    f"the network of this configuration cannot take the weights of {path}: {name} is {was} there and "
+                    f"{describe(x)} here"
+                )
+            anew.append(name)
+        found.append(leaf)
+    unknown = [
+        name for name in saved if name not in named_arrays(here) and not any(p.startswith(OF_VALUES) for p in name.split("/"))
+    ]
+    if unknown:
+        raise ConfigError(
+            f"the network of this configuration cannot take the weights of {path}: {unknown[0]} is {describe(saved[unknown[0]])} "
+            "there and missing here"
+        )
+    if anew:
+        warnings.warn(f"{path}: has other values, so these begin anew: {', '.join(anew)}", RljaxWarning, stacklevel=3)
+    return found
+
+
+def _of_learners(there: np.ndarray | None, here: Any, learners: int | None) -> np.ndarray | None:
+    """Return an array in the shape of `here`, for all learners if `learners` is not None; None if it does not fit."""
+    if there is None or there.dtype != here.dtype:
+        return None
+    if learners is not None and there.shape == here.shape[1:]:
+        return np.repeat(there[None], learners, 0)
+    return there if there.shape == here.shape else None
+
+
+def _statistics(there: Any, here: Any, config: Config, learners: int | None, path: Any) -> Any:
+    """Return the statistics of observations that the policy needs, in the shapes `here`; None without."""
+    if (there is None) != (here is None):
+        sees = "observations as they are" if there is None else "normalised observations"
+        raise ConfigError(f"normalize_observations = {str(here is not None).lower()}: the policy of {path} sees {sees}")
+    if there is None:
+        return None
+    leaves = [
+        _of_learners(np.asarray(x), y, learners) for x, y in zip(jax.tree.leaves(there), jax.tree.leaves(here), strict=True)
+    ]
+    if any(leaf is None for leaf in leaves):
+        raise ConfigError(f"{path}: its policy sees other observations than those of env = {env_name(config)!r}")
+    return jax.tree.unflatten(jax.tree.structure(here), [jnp.asarray(leaf) for leaf in leaves])

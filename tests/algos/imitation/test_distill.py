@@ -1,0 +1,156 @@
+"""Distillation: its loss by hand, who acts where, and what teachers it takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algos.common.policy import policy_and_value, unroll
+from rljax.algos.imitation.distill import Taught, distill_collect, distill_init, distill_loss, distill_parts
+from rljax.collect.normalizers import normalize
+from rljax.collect.rollout import reset_carry
+from tests.run.tiny_runs import assert_refused
+
+CONFIG = rljax.DistillConfig(env="TMaze-v0", num_envs=4, num_steps=7, num_minibatches=1, network={"hidden": [8]}, time_limit=5)
+GRU = {"type": "gru", "hidden": [6], "size": 5}
+
+
+def log_softmax(x: Any) -> np.ndarray:
+    x = np.asarray(x, np.float64)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def saved(path: Path, config: Any, seed: int = 1) -> str:
+    """Save a run of random weights that are not small; return its path."""
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(seed))
+    state = state.replace(params=jax.tree.map(lambda x: x + jax.random.normal(jax.random.key(x.size), x.shape), state.params))
+    if getattr(state, "obs_statistics", None) is not None:
+        state = state.replace(obs_statistics=jax.tree.map(lambda x: x + 0.5, state.obs_statistics))
+    rljax.save(path, agent, state)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """One that remembers in short mazes and normalises what it sees, and one without memory in long mazes."""
+    folder = tmp_path_factory.mktemp("teachers")
+    short = {"env": "TMaze-v0", "env_params": {"length": 2}, "network": GRU, "normalize_observations": True, "time_limit": 5}
+    first = saved(folder / "first", rljax.PPOConfig(**short))
+    return first, saved(folder / "second", rljax.ImpalaConfig(env="TMaze-v0", env_params={"length": 9}, network={"hidden": [5]}))
+
+
+def test_the_loss_is_soft_and_hard_cross_entropy_and_the_values_difference(teachers: tuple[str, str]) -> None:
+    config = CONFIG.replace(teachers=teachers, temperature=3.0, hard_label_coef=0.2, vf_coef=0.5, huber_delta=1.0)
+    student = distill_parts(config).student
+    params = jax.tree.map(lambda x: 3.0 * x + 0.1, student.policy.init(jax.random.key(0), jnp.zeros((1, 4))))
+    obs, view = jax.random.normal(jax.random.key(1), (5, 4)), jax.random.normal(jax.random.key(2), (5, 1, 3))
+    label = jnp.argmax(view[:, 0], -1)
+    outputs, value, _ = policy_and_value(student, params, obs)
+    action = jnp.zeros(5, jnp.int32)
+    taught = Taught(obs, action, None, view, label, value + 0.5, jnp.zeros(5, bool), None)
+    loss, metrics = distill_loss(student, params, taught)
+    soft, towards = log_softmax(np.asarray(outputs) / 3.0), log_softmax(np.asarray(view[:, 0]) / 3.0)
+    divergence = 9.0 * (np.exp(towards) * (towards - soft)).sum(-1).mean()
+    hard = -np.take_along_axis(log_softmax(outputs), np.asarray(label)[:, None], -1).mean()
+    assert float(metrics["train/teacher_kl"]) == pytest.approx(divergence, rel=1e-4)
+    assert float(loss) == pytest.approx(divergence + 0.2 * hard + 0.5 * 0.125, rel=1e-4)
+    assert float(metrics["train/accuracy"]) == pytest.approx((np.asarray(outputs).argmax(-1) == np.asarray(label)).mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("acting", "network"), [("student", {"hidden": [8]}), ("teacher", GRU)])
+def test_each_teacher_teaches_in_its_own_environments_with_its_own_memory(
+    acting: str, network: Any, teachers: tuple[str, str]
+) -> None:
+    parts = distill_parts(CONFIG.replace(teachers=teachers, acting=acting, network=network, normalize_observations=True))
+    state = jax.jit(lambda key: distill_init(parts, key))(jax.random.key(0))
+    collect = jax.jit(lambda state: distill_collect(parts, state))
+    views, seen, own = [], [], state.carry
+    for _ in range(3):
+        before = state
+        state, lessons = collect(state)
+        views.append(lessons)
+    for number, teacher in enumerate(parts.teachers):
+        inner = state.env_state[number]
+        while hasattr(inner, "env_state"):
+            inner = inner.env_state
+        assert int(inner.position.max()) <= (2, 9)[number]
+        share = slice(2 * number, 2 * number + 2)
+        obs, done, action = (
+            np.concatenate([np.asarray(x)[:, share] for x in each])
+            for each in ([v.raw_obs for v in views], [v.done for v in views], [v.taught.action for v in views])
+        )
+        begins = np.concatenate([np.zeros((1, 2), bool), done[:-1]])
+        statistics = teacher.policy.obs_statistics
+        normal = obs if statistics is None else normalize(statistics, obs)
+        carry = teacher.parts.policy.initial_carry((2,))
+        outputs, value, _, last = unroll(teacher.parts, teacher.policy.params, normal, carry, begins)
+        found = np.concatenate([np.asarray(v.taught.view)[:, share, 0] for v in views])
+        np.testing.assert_allclose(found, log_softmax(outputs), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            np.concatenate([np.asarray(v.taught.value)[:, share] for v in views]), value, rtol=1e-3, atol=1e-4
+        )
+        label = np.concatenate([np.asarray(v.taught.label)[:, share] for v in views])
+        np.testing.assert_array_equal(label, np.asarray(outputs).argmax(-1))
+        last = reset_carry(last, jnp.asarray(done[-1]))
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), last, state.teacher_carry[number])
+        seen.append((action, np.asarray(outputs)))
+        # The student's memory is that of its parameters along the same steps, whoever acts.
+        *_, mine = unroll(parts.student, state.params, normalize(state.obs_statistics, obs), own[number], begins)
+        mine = reset_carry(mine, jnp.asarray(done[-1]))
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), mine, state.carry[number])
+    sharp = [np.take_along_axis(log_softmax(o), a[..., None], -1).mean() for a, o in seen]
+    # Large random weights make sharp teachers, whose own actions are likely; those of the nearly uniform student are not.
+    assert all(x > -1.0 for x in sharp) == (acting == "teacher"), sharp
+    assert before is not state
+
+
+def test_a_student_whose_teachers_are_gone_acts_and_says_what_it_needs_to_learn(
+    tmp_path: Path, teachers: tuple[str, str]
+) -> None:
+    copies = [str(shutil.copytree(path, tmp_path / Path(path).name)) for path in teachers]
+    config = CONFIG.replace(teachers=tuple(copies), total_timesteps=28 * 2, normalize_observations=True)
+    trained = rljax.fit(config, run_dir=tmp_path / "student").state
+    assert len(json.loads((tmp_path / "student" / "run.json").read_text())["data"]) == 64
+    shutil.rmtree(copies[0])
+    run = rljax.load_run(tmp_path / "student")
+    jax.tree.map(np.testing.assert_array_equal, run.state.params, trained.params)
+    returns = rljax.evaluate(rljax.make_agent(run.config), run.state, jax.random.key(0), 4)
+    assert np.isfinite(returns).all()
+    with pytest.raises(rljax.ConfigError, match="no run there"):
+        rljax.fit(resume=tmp_path / "student", total_timesteps=28 * 3)
+    shutil.copytree(teachers[1], copies[0])
+    with pytest.raises(rljax.ConfigError, match="its teachers have changed since the run began"):
+        rljax.fit(resume=tmp_path / "student", total_timesteps=28 * 3)
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    def message(config: Any) -> str:
+        with pytest.raises(rljax.ConfigError) as error:
+            rljax.fit(config, run_dir=tmp_path / "run")
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert message(CONFIG) == "teachers = []: expected the folders of one or several runs"
+    assert "no run there" in message(CONFIG.replace(teachers=(str(tmp_path),)))
+    dqn = saved(tmp_path / "dqn", rljax.DQNConfig(buffer_size=400, learning_starts=100, network={"hidden": [4]}))
+    assert "was trained by dqn, expected ppo, impala, bc or distill" in message(CONFIG.replace(teachers=(dqn,)))
+    assert "whose observations or actions are not those of env = 'CartPole-v1'" in message(
+        CONFIG.replace(env="CartPole-v1", teachers=teachers)
+    )
+    assert "temperature = 2.0: softens discrete actions" in message(
+        CONFIG.replace(env="Pendulum-v1", temperature=2.0, teachers=teachers)
+    )
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(rljax.ConfigError, match="num_envs = 4: expected a multiple of the 3 teachers"):
+        CONFIG.replace(teachers=(*teachers, teachers[0]))
+    assert_refused(["train", "distill", "--teachers", '["nowhere"]'], "nowhere: no run there", capsys)

@@ -1,0 +1,157 @@
+"""Runs that begin with the policy of another run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.run.view.show import show
+from tests.run.tiny_runs import TINY, TINY_TOML, assert_refused, assert_same_run, assert_same_state
+
+PPO = TINY["ppo"].replace(total_timesteps=64 * 8, teacher_kl_coef=0.5, teacher_kl_share=0.5)
+
+
+def saved(path: Path, config: Any, scale: float = 1.0) -> Any:
+    """Save a run of random parameters that no seed gives; return its state."""
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(5))
+    state = state.replace(params=jax.tree.map(lambda x: scale * x + 0.125, state.params))
+    if state.obs_statistics is not None:
+        state = state.replace(obs_statistics=jax.tree.map(lambda x: x + 3.0, state.obs_statistics))
+    rljax.save(path, agent, state)
+    return state
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parents") / "ppo"
+    saved(folder, TINY["ppo"])
+    return folder
+
+
+def test_a_run_begins_with_the_policy_and_all_else_is_that_of_a_new_run(parent: Path) -> None:
+    agent = rljax.begin_from(PPO, parent)
+    fresh, begun = (jax.jit(a.init)(jax.random.key(0)) for a in (rljax.make_agent(PPO), agent))
+    policy = rljax.load_run(parent).state
+    assert_same_state(begun.params, policy.params)
+    assert_same_state(begun.obs_statistics, policy.obs_statistics)
+    assert_same_state(begun.teacher.params, policy.params)
+    assert_same_state(begun.teacher.obs_statistics, policy.obs_statistics)
+    for field in ("opt_state", "env_state", "obs", "reward_statistics", "key", "eval_key", "iteration"):
+        assert_same_state(getattr(begun, field), getattr(fresh, field))
+    several = jax.jit(jax.vmap(agent.init))(jax.random.split(jax.random.key(1), 3))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, jnp.stack([y] * 3)), several.params, policy.params)
+
+
+@pytest.mark.slow
+def test_it_counts_from_zero_keeps_its_teacher_and_resumes_bit_for_bit(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    rljax.fit(PPO, init_from=parent, run_dir=whole, checkpoint_every=64, keep=None)
+    rljax.fit(PPO, init_from=parent, run_dir=half, callback=lambda step, _: step >= 192, checkpoint_every=64)
+    assert rljax.load_run(half).step < 512
+    rljax.fit(resume=half)
+    assert_same_run(whole, half)
+    state = rljax.load_run(whole).state
+    assert_same_state(state.teacher.params, rljax.load_run(parent).state.params)
+    assert rljax.load_run(whole, checkpoint=0).step == 0
+    records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    weights = {r["step"]: r["train/teacher_kl_coef"] for r in records if "train/teacher_kl_coef" in r}
+    assert weights[64] == pytest.approx(0.5)
+    assert weights[512] == 0.0
+    assert json.loads((whole / "run.json").read_text())["init_from"] == str(parent)
+    show(whole)
+    assert f"began with the policy of {parent}" in capsys.readouterr().out
+    # A fork of it goes on with the same teacher.
+    forked = rljax.fit(PPO.replace(total_timesteps=64 * 9), fork=whole).state
+    assert_same_state(forked.teacher.params, state.teacher.params)
+
+
+@pytest.mark.slow
+def test_all_players_of_a_league_begin_with_it_and_exploiters_are_reset_to_it(tmp_path: Path) -> None:
+    network = {"hidden": [8]}
+    one = saved(tmp_path / "one", rljax.SelfPlayConfig(env="KuhnPoker-v0", num_envs=8, num_steps=8, network=network))
+    config = TINY["league"].replace(reset_to="initial", teacher_kl_coef=0.5, teacher_kl_final=0.1)
+    state = jax.jit(rljax.begin_from(config, tmp_path / "one").init)(jax.random.key(0))
+    for learner in range(config.num_learners):
+        for of_all in (state.params, state.average_params, state.teacher.params, state.league.initial):
+            jax.tree.map(lambda x, y, i=learner: np.testing.assert_array_equal(x[i], y[0]), of_all, one.params)
+        jax.tree.map(lambda x, y, i=learner: np.testing.assert_array_equal(x[i], y[0]), state.league.pool.params, one.params)
+    # And a league's main agent begins a run of one player.
+    state = state.replace(params=jax.tree.map(lambda x: x.at[0].add(1.0), state.params), average_params=None)
+    rljax.save(tmp_path / "league", config.replace(average_decay=None, magnet_coef=None), state)
+    back = rljax.SelfPlayConfig(env="KuhnPoker-v0", num_envs=8, num_steps=8, network=network)
+    again = jax.jit(rljax.begin_from(back, tmp_path / "league").init)(jax.random.key(0))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), again.params, state.params)
+
+
+@pytest.mark.slow
+def test_a_league_keeps_its_teachers_while_its_players_learn_and_are_reset(tmp_path: Path) -> None:
+    network = {"type": "gru", "hidden": [8], "size": 6}
+    plain = rljax.SelfPlayConfig(env="KuhnPoker-v0", num_envs=8, num_steps=8, network=network, normalize_observations=True)
+    one = saved(tmp_path / "one", plain.replace(num_minibatches=1))
+    config = TINY["league"].replace(
+        network=network, exploitability_every=None, average_decay=None, magnet_coef=None, reset_to="initial", branch_after=None,
+        num_minibatches=1, teacher_kl_coef=0.5, learning_rate=0.05, normalize_observations=True,
+    )  # fmt: skip
+    result = rljax.fit(config, init_from=tmp_path / "one", run_dir=tmp_path / "league")
+    state = result.state
+    assert result.metrics["league/resets"].sum() > 0
+    assert np.isfinite(result.metrics["train/teacher_kl"]).all()
+    assert result.metrics["train/teacher_kl"][-1] > 1e-6
+    for learner in range(config.num_learners):
+        jax.tree.map(lambda x, y, i=learner: np.testing.assert_array_equal(x[i], y[0]), state.teacher.params, one.params)
+    assert any(np.any(x) for x in jax.tree.leaves(state.teacher_carry))
+    assert_same_state(rljax.load_run(tmp_path / "league").state, state)
+
+
+def test_other_values_begin_anew_with_a_warning_and_the_policy_is_kept(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one", rljax.PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}))
+    config = rljax.PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}, value_heads=("cue", "bit"))
+    with pytest.warns(
+        rljax.RljaxWarning, match=r"has other values, so these begin anew: .*value_head/bias, .*value_head/kernel$"
+    ):
+        agent = rljax.begin_from(config, tmp_path / "one")
+    fresh, begun = (jax.jit(a.init)(jax.random.key(0)).params["params"]["network"] for a in (rljax.make_agent(config), agent))
+    there = one.params["params"]["network"]
+    assert_same_state(begun["value_head"], fresh["value_head"])
+    for name in ("actor_0", "policy_head", "critic_0"):
+        assert_same_state(begun[name], there[name])
+
+
+def test_bad_input_is_one_clear_line(parent: Path, tmp_path: Path) -> None:
+    def message(config: Any, **how: Any) -> str:
+        with pytest.raises(rljax.ConfigError) as error:
+            rljax.fit(config, run_dir=tmp_path / "run", **how)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "the teacher is the policy that a run begins with, so give one: init_from=RUN" in message(PPO)
+    assert "no run there" in message(PPO, init_from=tmp_path / "nothing")
+    assert "normalised observations" in message(PPO.replace(normalize_observations=False), init_from=parent)
+    other = message(PPO.replace(network={"hidden": [4]}), init_from=parent)
+    assert "actor_0/bias is float32[16] there and float32[4] here" in other
+    assert "init_from: is for a new run" in message(PPO, init_from=parent, fork=parent)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_command_begins_with_it(parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rljax.cli.main import main
+
+    file = tmp_path / "tiny.toml"
+    file.write_text(TINY_TOML.replace("[8]", "[16]") + "normalize_observations = true\n")
+    how = ["--run-dir", str(tmp_path / "run"), "--init-from", str(parent), "--teacher-kl-coef", "0.1"]
+    main(["train", str(file), *how])
+    assert f"from {parent}" in capsys.readouterr().out
+    assert rljax.load_run(tmp_path / "run").step == 640
+    assert_refused(["train", "--resume", str(tmp_path / "run"), "--init-from", str(parent)], "--init-from", capsys)
+    assert_refused(["train", str(file), "--teacher-kl-coef", "0.1"], "--init-from RUN", capsys)

@@ -1,0 +1,27 @@
+"""A run whose policy others learn from: made when it is first needed, since nothing that asks JAX may happen at import."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import rljax
+
+FOLDER = Path(tempfile.mkdtemp(prefix="rljax-tiny-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+TEACHER = str(FOLDER / "teacher")
+"""Path of the run."""
+
+
+def ready(config: Any) -> Any:
+    """The configuration, whose teachers are there now."""
+    if getattr(config, "teachers", ()) and not Path(TEACHER).exists():
+        agent = rljax.make_agent(rljax.PPOConfig(network={"type": "gru", "hidden": [6], "size": 8}, normalize_observations=True))
+        rljax.save(TEACHER, agent, jax.jit(agent.init)(jax.random.key(0)))
+    return config
