@@ -33,6 +33,8 @@ LEAVES = {
     "target_kl",
     "intrinsic_coef",
     "intrinsic_gamma",
+    "teacher_kl_final",
+    "teacher_kl_share",
 }
 
 
