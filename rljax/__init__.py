@@ -8,7 +8,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rljax.algos.common.losses import (
+    advantage_weighted_regression,
     distillation_kl,
+    expectile_loss,
     huber_value_loss,
     label_smoothed_cross_entropy,
     masked_reinforce,
@@ -66,6 +68,9 @@ from rljax.algos.impala import (
     impala_parts,
     impala_update,
 )
+from rljax.algos.offline.awac import AWACConfig, awac_init, awac_loss, awac_noise, awac_parts, awac_update
+from rljax.algos.offline.iql import IQLConfig, iql_init, iql_loss, iql_parts, iql_update
+from rljax.algos.offline.parts import dataset_batch
 from rljax.algos.ppo import (
     Minibatch,
     PPOConfig,
@@ -217,6 +222,8 @@ __all__ = [
     "DreamerConfig",
     "BCConfig",
     "DistillConfig",
+    "IQLConfig",
+    "AWACConfig",
     "SelfPlayConfig",
     "LeagueConfig",
     "AlphaZeroConfig",
@@ -284,6 +291,8 @@ __all__ = [
     "huber_value_loss",
     "masked_reinforce",
     "positive_advantage_regression",
+    "advantage_weighted_regression",
+    "expectile_loss",
     "label_smoothed_cross_entropy",
     "soft_cross_entropy",
     "distillation_kl",
@@ -335,6 +344,16 @@ __all__ = [
     "distill_collect",
     "distill_update",
     "distill_loss",
+    "dataset_batch",
+    "iql_parts",
+    "iql_init",
+    "iql_update",
+    "iql_loss",
+    "awac_parts",
+    "awac_init",
+    "awac_noise",
+    "awac_update",
+    "awac_loss",
     "GameParts",
     "GameState",
     "game_parts",

@@ -183,6 +183,8 @@ def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Pat
         space = rljax.make_env(env)[0].action_space(rljax.make_env(env)[1])
         record(tmp_path / env, env, lambda key, _obs, _state, space=space: space.sample(key), 4, 4)
         configs.append(rljax.BCConfig(env=env, dataset=str(tmp_path / env), held_out=0.3, eval_every=1024))
+    offline = {"env": "Pendulum-v1", "dataset": str(tmp_path / "Pendulum-v1"), "online": True}
+    configs += [rljax.IQLConfig(**offline), rljax.AWACConfig(**offline)]
     for config in configs:
         agent = rljax.make_agent(config)
         state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))

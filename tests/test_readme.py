@@ -34,6 +34,7 @@ MADE = {
     "docs/guides/exporting.md": ["policy/greedy.jax"],
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
+    "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
@@ -105,7 +106,7 @@ def test_command_lines_of_a_page_run_one_after_the_other(
         if arguments[0] == "train":
             if "--total-timesteps" in arguments:
                 at = arguments.index("--total-timesteps") + 1
-                arguments[at] = {"200_000": "1024", "300_000": "2048"}[arguments[at]]
+                arguments[at] = {"300_000": "2048"}.get(arguments[at], "1024")
             elif "--resume" not in arguments:
                 steps = "4096" if "selfplay" in arguments[1] else "512"
                 arguments += ["--total-timesteps", steps, "--eval-every", "256"]

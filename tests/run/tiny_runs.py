@@ -15,6 +15,24 @@ from rljax.run.files.sealed import seal
 from tests.run.tiny_data import tiny_dataset
 from tests.run.tiny_teacher import TEACHER
 
+OFFLINE = {
+    "online": True,
+    "num_envs": 4,
+    "num_steps": 16,
+    "train_every": 2,
+    "updates_per_step": 2,
+    "buffer_size": 400,
+    "batch_size": 8,
+    "learning_starts": 100,
+    "learning_rate": 1e-3,
+    "total_timesteps": 64 * 24,
+    "network": {"hidden": [8]},
+    "normalize_observations": True,
+    "eval_every": 320,
+    "eval_episodes": 3,
+    "seed": 7,
+}
+
 IMITATION = {
     "num_envs": 4,
     "num_steps": 16,
@@ -176,6 +194,8 @@ TINY = {
         env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), held_out=0.3, normalize_rewards=True, **IMITATION
     ),
     "distill": rljax.DistillConfig(env="CartPole-v1", teachers=(TEACHER, TEACHER), hard_label_coef=0.1, **IMITATION),
+    "iql": rljax.IQLConfig(env="Pendulum-v1", dataset=tiny_dataset("Pendulum-v1"), **OFFLINE),
+    "awac": rljax.AWACConfig(env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), **OFFLINE),
     "alphazero": rljax.AlphaZeroConfig(
         env="TicTacToe-v0",
         num_envs=4,

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.demos import Dataset, Transitions, Window
+from rljax.collect.rollout import episode_means, episode_totals
+from rljax.core.agent import Metrics
 from rljax.core.errors import RljaxError, check_int
 
 READ_AHEAD = 4
@@ -143,3 +146,10 @@ def make_feed(source: Source, ahead: int = READ_AHEAD) -> Callable[[jax.Array], 
         return fetch(jnp.max(number)), [False] * len(leaves)
 
     return lambda number: jax.tree.unflatten(structure, fetch(number))
+
+
+def demonstrated(dataset: Dataset, steps: Window | Transitions) -> Metrics:
+    """Return the mean return and length of the demonstrations that ended in steps of a dataset, and their number."""
+    episodes = dataset.episodes
+    returns, lengths = (jnp.asarray(x, jnp.float32)[steps.episode] for x in (episodes.returns, episodes.length))
+    return episode_means(episode_totals(steps.terminated | steps.truncated, returns, lengths))

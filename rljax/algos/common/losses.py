@@ -53,6 +53,38 @@ def positive_advantage_regression(log_prob: jax.Array, advantage: jax.Array, own
     return masked_reinforce(log_prob, jnp.maximum(advantage, 0.0), own)
 
 
+def advantage_weighted_regression(
+    log_prob: jax.Array,
+    advantage: jax.Array,
+    beta: float | jax.Array,
+    max_weight: float | jax.Array = 100.0,
+    own: jax.Array | None = None,
+) -> jax.Array:
+    """Return the loss f32 [] that imitates an action the more, the better it was: the mean over own steps of
+    `-min(exp(beta A), max_weight) log pi(a|s)` (Peng et al., "Advantage-weighted regression", 2019, eq. 9; with the bound of
+    Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2021).
+
+    Args:
+        log_prob: log-probabilities of the actions taken, f32 `[...]`.
+        advantage: f32 `[...]`; constants.
+        beta: inverse temperature; 0 is cloning.
+        max_weight: largest weight.
+        own: which steps count, bool `[...]`.
+    """
+    # The exponent is bounded, too: that of a large advantage is infinite.
+    weight = jnp.exp(jnp.minimum(beta * advantage, jnp.log(max_weight)))
+    return masked_reinforce(log_prob, weight, own)
+
+
+def expectile_loss(error: jax.Array, expectile: float | jax.Array) -> jax.Array:
+    """Return the loss of each error, f32 `[...]`: `|expectile - 1(e < 0)| e^2` (Newey and Powell, "Asymmetric least squares
+    estimation and testing", 1987; Kostrikov et al., 2021, eq. 4).
+
+    Of `error = target - prediction` it is least at the expectile of the targets: at 0.5 their mean, near 1 their maximum.
+    """
+    return jnp.abs(expectile - (error < 0)) * jnp.square(error)
+
+
 def label_smoothed_cross_entropy(
     logits: jax.Array, label: jax.Array, smoothing: float | jax.Array = 0.0, legal: jax.Array | None = None
 ) -> jax.Array:

@@ -50,8 +50,8 @@ class Choice(NamedTuple):
     mask: jax.Array | None
 
 
-def check_soft_space(env: Any, env_params: Any) -> Box | Discrete:
-    """The action space of an environment.
+def check_soft_space(env: Any, env_params: Any, algorithm: str = "SAC") -> Box | Discrete:
+    """The action space of an environment; `algorithm` is named in the message.
 
     Raises:
         ConfigError: it is neither Discrete nor a bounded Box.
@@ -60,15 +60,16 @@ def check_soft_space(env: Any, env_params: Any) -> Box | Discrete:
         space = as_space(env.action_space(env_params))
     if not isinstance(space, (Box, Discrete)):
         raise ConfigError(
-            f"env = {env.name}: SAC needs a Box or Discrete action space, not a {type(space).__name__}; PPO takes every space"
+            f"env = {env.name}: {algorithm} needs a Box or Discrete action space, not a {type(space).__name__}; "
+            "PPO takes every space"
         )
     if isinstance(space, Box) and not is_bounded(space):
-        raise ConfigError(f"env = {env.name}: SAC needs actions with finite bounds, not {space}; PPO takes any Box")
+        raise ConfigError(f"env = {env.name}: {algorithm} needs actions with finite bounds, not {space}; PPO takes any Box")
     return space
 
 
-def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> SoftPolicy:
-    """The networks that a config's `network` field describes.
+def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any, head: ActionHead | None = None) -> SoftPolicy:
+    """The networks that a config's `network` field describes; `head` is another one than `soft_head(space)`.
 
     Raises:
         ConfigError: the table is wrong, or the networks do not fit the space or observations of the shapes of `obs`.
@@ -77,7 +78,7 @@ def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any) -> SoftPolicy:
     if isinstance(spec, nn.Module) and not discrete:
         name = type(spec).__name__
         raise ConfigError(f"network = {name}: a Module cannot be policy and critic of continuous actions both; give a table")
-    head = soft_head(space)
+    head = soft_head(space) if head is None else head
     # A small gain: the first policy is nearly uniform, or nearly the tanh of a standard normal.
     actor = make_feed_forward(spec, head.num_outputs, head_gain=head.policy_gain)
     critic = make_feed_forward(spec, space.flat_dim if discrete else 1)

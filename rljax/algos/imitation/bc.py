@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import ActionConfig
-from rljax.algos.common.feed import make_feed
+from rljax.algos.common.feed import demonstrated, make_feed
 from rljax.algos.common.losses import choices_loss, huber_value_loss
 from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_act, policy_unroll, unroll
@@ -41,11 +41,10 @@ from rljax.algos.imitation.parts import (
     policy_action,
     seen_obs,
 )
-from rljax.collect.demos import Dataset, Window, check_dataset, open_dataset
+from rljax.collect.demos import Dataset, Window, open_fitting
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards
 from rljax.collect.returns import gae
-from rljax.collect.rollout import episode_means, episode_totals
 from rljax.collect.streams import own_mean
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
@@ -241,11 +240,7 @@ def make_bc(config: BCConfig) -> Agent:
 
     @functools.cache
     def dataset() -> Dataset:
-        if config.dataset is None:
-            raise ConfigError("dataset = none: expected the folder of a dataset, such as `rljax demo` records")
-        found = open_dataset(config.dataset, held_out=config.held_out)
-        check_dataset(found, parts.env, parts.env_params, env_name(config))
-        return found
+        return open_fitting(config.dataset, parts.env, parts.env_params, env_name(config), config.held_out)
 
     @functools.cache
     def feed(held_out: bool) -> Callable[[jax.Array], Window]:
@@ -267,13 +262,6 @@ def make_bc(config: BCConfig) -> Agent:
         return held_out_metrics(parts, state, feed(True), count)
 
     return Agent(init, step, policy_act(parts), config, report=report, data=lambda: dataset().digest)
-
-
-def demonstrated(dataset: Dataset, window: Window) -> Metrics:
-    """Return the mean return and length of the demonstrations that ended in a window, and their number."""
-    episodes = dataset.episodes
-    returns, lengths = (jnp.asarray(x, jnp.float32)[window.episode] for x in (episodes.returns, episodes.length))
-    return episode_means(episode_totals(window.terminated | window.truncated, returns, lengths))
 
 
 def held_out_metrics(parts: ImitationParts, state: ImitationState, feed: Callable[[jax.Array], Window], count: int) -> Metrics:

@@ -7,10 +7,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.collect.demos.dataset import Dataset
+from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import named_leaves
 from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Space, as_space, head_sizes
+
+
+def open_fitting(path: str | None, env: Any, env_params: Any, name: str, held_out: float = 0.0) -> Dataset:
+    """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment.
+
+    Raises:
+        ConfigError: there is none, it is damaged, or it was recorded in another environment (see `check_dataset`).
+    """
+    if path is None:
+        raise ConfigError("dataset = none: expected the folder of a dataset, such as `rljax demo` records")
+    found = open_dataset(path, held_out=held_out)
+    check_dataset(found, env, env_params, name)
+    return found
 
 
 def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> None:

@@ -1,0 +1,1 @@
+"""Offline reinforcement learning: policies from recorded transitions, improved by steps in the environment afterwards."""

@@ -1,0 +1,69 @@
+"""Offline algorithms learn what nobody did: good policies from data of a bad one, on which cloning fails, for several seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from tests.algos.imitation.recorded import record
+
+SEEDS = 3
+WRONG_WAY = jnp.log(jnp.array([0.35, 0.2, 0.2, 0.25]))
+"""Mostly up and left, away from the goal."""
+
+GRID: dict[str, Any] = {
+    "env": "GridWorld-v0",
+    "gamma": 0.9,
+    "num_steps": 100,
+    "batch_size": 64,
+    "learning_rate": 3e-3,
+    "tau": 0.05,
+    "reward_scale": 10.0,
+    "network": {"hidden": [64]},
+    "total_timesteps": 3_000,
+}
+
+
+def returns_of(config: Any) -> np.ndarray:
+    """Greedy mean return of each seed after training."""
+    agent = rljax.make_agent(config)
+
+    def one(key: jax.Array) -> jax.Array:
+        return jnp.mean(rljax.evaluate(agent, rljax.make_train(config)(key).state, jax.random.key(77), 64))
+
+    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(11), SEEDS)))
+
+
+@pytest.fixture(scope="module")
+def wrong_way(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("offline") / "data"
+    record(path, "GridWorld-v0", lambda key, _obs, _state: jax.random.categorical(key, WRONG_WAY), 192, 100)
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        rljax.IQLConfig(expectile=0.9, beta=10.0, **GRID),
+        rljax.AWACConfig(beta=5.0, **GRID),
+    ],
+    ids=lambda config: config.algorithm,
+)
+def test_the_best_policy_is_found_in_the_data_of_a_bad_one(config: Any, wrong_way: str) -> None:
+    found = returns_of(config.replace(dataset=wrong_way))
+    print(config.algorithm, found)
+    assert (found >= 0.9).all()
+
+
+@pytest.mark.slow
+def test_cloning_that_data_fails(wrong_way: str) -> None:
+    config = rljax.BCConfig(env="GridWorld-v0", dataset=wrong_way, total_timesteps=1024 * 30, network={"hidden": [64]})
+    found = returns_of(config)
+    print("bc", found)
+    assert (found < 0.0).all()
