@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from rljax.run.view.layout import say
 def wants_phases(options: Train) -> bool:
     """Return whether a run of phases is to be trained or resumed."""
     if options.resume is not None:
-        return (Path(options.resume) / PHASES_FILE).is_file()
+        return os.path.isfile(Path(options.resume) / PHASES_FILE)
     return options.config is not None and holds_phases(options.config)
 
 

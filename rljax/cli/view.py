@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 
@@ -20,7 +22,7 @@ def show(options: Show) -> None:
     from rljax.run.view.show import show as show_folder
 
     folder = split_path(options.run)[0]
-    (show_phases if (folder / PHASES_FILE).is_file() else show_folder)(folder)
+    (show_phases if os.path.isfile(folder / PHASES_FILE) else show_folder)(folder)
 
 
 def plot(options: Plot) -> None:

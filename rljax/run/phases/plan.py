@@ -169,7 +169,7 @@ def _check_reference(field: str, value: Any, earlier: Iterable[str], names: list
         return
     if _earlier_phase(value, names) is not None:
         raise ConfigError(f"{field} = {shown(value)}: that phase does not come before this one: {_before(earlier)}")
-    if not (split_path(value)[0] / CONFIG_FILE).is_file():
+    if not os.path.isfile(split_path(value)[0] / CONFIG_FILE):
         raise ConfigError(f"{field} = {shown(value)}: neither an earlier phase nor the folder of a run: {_before(earlier)}")
 
 
