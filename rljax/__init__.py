@@ -145,6 +145,8 @@ from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
 from rljax.run.initial import begin_from
 from rljax.run.loggers import Logger, RunStart
+from rljax.run.phases.plan import Phase, load_phases
+from rljax.run.phases.train import PhasesResult, fit_phases
 from rljax.run.search.space import Range
 from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
 from rljax.run.search.tune import TuneResult, resume_tune, tune
@@ -186,6 +188,10 @@ __all__ = [
     "make_train",
     "make_agent",
     "fit",
+    "fit_phases",
+    "Phase",
+    "PhasesResult",
+    "load_phases",
     "sweep",
     "resume_sweep",
     "Range",

@@ -12,6 +12,7 @@ import pytest
 
 from rljax.cli.main import main
 from rljax.core.config import load_config
+from rljax.run.phases.plan import holds_phases, load_phases
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -36,6 +37,7 @@ MADE = {
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
+    "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
     "docs/guides/training.md": ["runs/mine", "runs/cartpole_ppo-2", "runs/ppo"],
@@ -89,7 +91,7 @@ def named_files(page: str) -> dict[str, str]:
 def test_files_that_a_page_shows_are_configurations(page: str, tmp_path: Path) -> None:
     for name, text in named_files(page).items():
         (tmp_path / name).write_text(text)
-        load_config(tmp_path / name)
+        (load_phases if holds_phases(str(tmp_path / name)) else load_config)(tmp_path / name)
 
 
 @pytest.mark.slow

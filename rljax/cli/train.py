@@ -14,6 +14,7 @@ import rljax
 from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
+from rljax.cli.phases import train_phases, wants_phases
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent
@@ -32,6 +33,9 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     for name in ("resume", "fork"):
         if getattr(options, name) is not None and options.config is not None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run; give no other")
+    if wants_phases(options):
+        train_phases(options, overrides)
+        return
     if options.coordinator is not None:
         join_processes(options.coordinator, options.num_processes, options.process_id)
     elif options.num_processes != 1 or options.process_id:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 
@@ -10,15 +12,17 @@ from rljax.cli.folders import load_saved
 from rljax.cli.options import Export, Play, Plot, Record, Show, Tournament
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
-from rljax.run.files.folder import split_path
+from rljax.run.files.folder import PHASES_FILE, split_path
 from rljax.run.view.layout import say
 
 
 def show(options: Show) -> None:
-    """`rljax show`: print a run in the terminal."""
+    """`rljax show`: print a run, or the phases of one, in the terminal."""
+    from rljax.run.view.phases import show_phases
     from rljax.run.view.show import show as show_folder
 
-    show_folder(split_path(options.run)[0])
+    folder = split_path(options.run)[0]
+    (show_phases if os.path.isfile(folder / PHASES_FILE) else show_folder)(folder)
 
 
 def plot(options: Plot) -> None:

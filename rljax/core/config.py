@@ -74,13 +74,14 @@ def static(
     le: float | None = None,
     choices: tuple[str, ...] | None = None,
     steps: bool = False,
+    runs: bool = False,
 ) -> Any:
     """Declare a field that fixes shapes or structure: part of the tree's structure, never traced.
 
     A whole number is at most `le` if that is given, else `MAX_STEPS` for a field that counts environment steps (`steps`), else
-    `MAX_COUNT`.
+    `MAX_COUNT`. A field that names folders of runs (`runs`) may name earlier phases in a run of several phases.
     """
-    metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "steps": steps}
+    metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "steps": steps, "runs": runs}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -315,17 +316,43 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
             (with file, line and column).
     """
     source = str(preset_or_path)
-    if source in ALGORITHMS and source not in preset_names():
+    if names_algorithm(source):
         return ALGORITHMS[source](**overrides)
-    table = _parse_toml(_read_text(source), source)
+    table = read_table(source)
+    if "phases" in table and "algorithm" not in table:
+        raise ConfigError(f"{source}: a run of several phases, which only rljax train and rljax.fit_phases know")
+    return config_of(table, source, **overrides)
+
+
+def names_algorithm(source: str) -> bool:
+    """Return whether a text names an algorithm, with its defaults, rather than a preset or a file."""
+    return source in ALGORITHMS and source not in preset_names()
+
+
+def read_table(preset_or_path: str | Path) -> dict[str, Any]:
+    """Read the TOML table of a preset or a file.
+
+    Raises:
+        ConfigError: an unknown preset, a file that cannot be read, or a syntax error.
+    """
+    source = str(preset_or_path)
+    return _parse_toml(_read_text(source), source)
+
+
+def config_of(table: Mapping[str, Any], source: str, /, **overrides: Any) -> Any:
+    """Return the configuration that a table describes: its `algorithm`, and fields of that, some of them changed.
+
+    Raises:
+        ConfigError: an unknown algorithm or field, or a bad value; the message begins with `source`.
+    """
     if "algorithm" not in table:
         raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
-    name = table.pop("algorithm")
+    name = table["algorithm"]
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise ConfigError(f"{source}: algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}")
-    config_class = ALGORITHMS[name]
+    fields = {key: value for key, value in table.items() if key != "algorithm"}
     try:
-        return config_class(**{**table, **overrides})
+        return ALGORITHMS[name](**{**fields, **overrides})
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -42,10 +43,31 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
     """
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     run = load_run(path, checkpoint=checkpoint, seed_index="best")
+    return _begin(agent, run.config, run.state, str(path))
+
+
+def check_begins(agent: Agent, other: Agent, name: str) -> None:
+    """Check that runs of an agent can begin with the policies of runs of another one, before there are any.
+
+    Raises:
+        ConfigError: they cannot; the message calls the other runs `name`.
+    """
+    shapes = jax.eval_shape(other.init, jax.eval_shape(lambda: jax.random.key(0)))
+    fields = ("params", "average_params", "obs_statistics")
+    # Arrays of one number each, whatever their shapes.
+    state = {field: jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), getattr(shapes, field, None))
+             for field in fields}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RljaxWarning)  # the run itself warns
+        _begin(agent, other.config, SimpleNamespace(**state), name)
+
+
+def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
+    """Return an agent whose runs begin with the policy in the state of a run with this configuration."""
     fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
-    learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, run.config))
-    average = getattr(run.state, "average_params", None)
-    policy = (run.state.params if average is None else average, getattr(run.state, "obs_statistics", None))
+    learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, config))
+    average = getattr(state, "average_params", None)
+    policy = (state.params if average is None else average, getattr(state, "obs_statistics", None))
     params, statistics = jax.tree.map(lambda x: x[0], policy) if learners_there not in (None, learners) else policy
     taken = _taken(params, fresh.params, learners, path)
     statistics = _statistics(statistics, getattr(fresh, "obs_statistics", None), agent.config, learners, path)

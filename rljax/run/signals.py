@@ -39,8 +39,11 @@ _active: list[_Active] = []
 
 @contextlib.contextmanager
 def note_signals() -> Iterator[Stopping]:
-    """Only note the first Ctrl-C or SIGTERM; the next one has its usual effect. In other threads nothing changes."""
-    stopping = Stopping([])
+    """Only note the first Ctrl-C or SIGTERM; the next one has its usual effect. In other threads nothing changes.
+
+    What an outer `note_signals` has received, an inner one has received, too.
+    """
+    stopping = Stopping(list(_active[-1].stopping.received) if _active else [])
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return

@@ -214,7 +214,7 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         (["train", "--resume", "nowhere"], "nowhere: no run there"),
         (["train", "--fork", "nowhere"], "nowhere: no run there"),
         (["train", "cartpole_ppo", "--resume", "runs/a"], "--resume takes the configuration from the run"),
-        (["train", "--resume", "runs/a", "--run-dir", "b"], "give neither --fork nor --run-dir"),
+        (["train", "--resume", "runs/a", "--run-dir", "b"], "give neither --fork, --init-from nor --run-dir"),
         (["train", "cartpole_ppo", "--log", "tensorbord"], "log = 'tensorbord': did you mean 'tensorboard'?"),
         (["train", "cartpole_ppo", "--seeds", "0"], "seeds = 0: expected a whole number from 1"),
         (["train", "cartpole_ppo", "--seeds", "many"], "many"),

@@ -59,7 +59,9 @@ class DistillConfig(ActionConfig):
     """Policy distillation. `env` is for evaluation; teachers bring the environments that they were trained in."""
 
     teachers: tuple[str, ...] = static(
-        default=(), doc="folders of runs, or checkpoints, whose policies the student learns; each gets an equal share of num_envs"
+        default=(),
+        doc="folders of runs, or checkpoints, whose policies the student learns; each gets an equal share of num_envs",
+        runs=True,
     )
     acting: str = static(
         default="student",
@@ -173,19 +175,28 @@ def read_teachers(student: ImitationParts) -> tuple[TeacherOfShare, ...]:
 def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
     with jax.ensure_compile_time_eval():
         run = read_run(path)
-    config = run.config
-    if not isinstance(config, ActionConfig) or config.of_games:
-        raise ConfigError(f"teachers: {path} was trained by {config.algorithm}, expected ppo, impala, bc or distill")
-    parts = imitation_parts(config.replace(num_envs=config.num_minibatches, num_devices=1))
-    if _form(parts) != _form(student):
-        raise ConfigError(
-            f"teachers: {path} was trained in {env_name(config)}, whose observations or actions are not those of env = "
-            f"{env_name(student.config)!r}"
-        )
+    parts = teacher_parts(student, run.config, path)
     average = getattr(run.state, "average_params", None)
     policy = Teacher(run.state.params if average is None else average, run.state.obs_statistics)
     # On the host: a cached array of a trace would not outlive it.
     return TeacherOfShare(parts, jax.tree.map(np.asarray, policy))
+
+
+def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationParts:
+    """Return the parts of a teacher that was, or will be, trained with `config`.
+
+    Raises:
+        ConfigError: it cannot teach this student; the message calls it `name`.
+    """
+    if not isinstance(config, ActionConfig) or config.of_games:
+        raise ConfigError(f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc or distill")
+    parts = imitation_parts(config.replace(num_envs=config.num_minibatches, num_devices=1))
+    if _form(parts) != _form(student):
+        raise ConfigError(
+            f"teachers: {name} is trained in {env_name(config)}, whose observations or actions are not those of env = "
+            f"{env_name(student.config)!r}"
+        )
+    return parts
 
 
 def _form(parts: ImitationParts) -> Any:

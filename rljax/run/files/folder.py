@@ -44,6 +44,8 @@ from rljax.version import __version__
 CONFIG_FILE = "config.toml"
 INFO_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
+PHASES_FILE = "phases.toml"
+"""Configuration of a run of several phases; each phase is a run in a folder beside it."""
 CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
@@ -107,7 +109,7 @@ def create_run_dir(
     try:
         with atomic_folder(path) as aside:
             (aside / CHECKPOINTS).mkdir()
-            (aside / CONFIG_FILE).write_text(_add_checksum(dump_config(config)), encoding="utf-8")
+            (aside / CONFIG_FILE).write_text(add_checksum(dump_config(config)), encoding="utf-8")
             _write_info(aside, info)
             meta = {**meta, "keys": key_impls(state)}
             write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
@@ -128,7 +130,7 @@ def replace_config(folder: Path, config: Config) -> None:
     """Replace the configuration in a run folder; a reader sees the old one or the new one."""
     aside = folder / f".{CONFIG_FILE}"
     try:
-        aside.write_text(_add_checksum(dump_config(config)), encoding="utf-8")
+        aside.write_text(add_checksum(dump_config(config)), encoding="utf-8")
         aside.rename(folder / CONFIG_FILE)
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
@@ -136,6 +138,8 @@ def replace_config(folder: Path, config: Config) -> None:
 
 def check_run(folder: Path) -> None:
     """Raise a ConfigError if there is no run at `folder`."""
+    if os.path.isfile(folder / PHASES_FILE):
+        raise ConfigError(f"{folder}: a run of several phases (rljax show lists them); give the folder of one, {folder}/PHASE")
     if not os.path.isfile(folder / CONFIG_FILE):
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
 
@@ -148,6 +152,16 @@ def read_config(folder: Path, /, **overrides: Any) -> Any:
     """
     check_run(folder)
     file = folder / CONFIG_FILE
+    check_frozen(file)
+    try:
+        return load_config(file, **overrides)
+    except ConfigError as error:
+        version = _other_version(folder)
+        raise ConfigError(f"{error}{'' if version is None else f' (the run was made by rljax {version})'}") from None
+
+
+def check_frozen(file: Path) -> None:
+    """Raise a ConfigError if a configuration is not what was written with `add_checksum`."""
     try:
         first, _, text = file.read_bytes().partition(b"\n")
     except OSError as error:
@@ -156,14 +170,9 @@ def read_config(folder: Path, /, **overrides: Any) -> Any:
         raise ConfigError(
             f"{file}: differs from what was written (its checksum does not match); to use it anyway, remove its first line"
         )
-    try:
-        return load_config(file, **overrides)
-    except ConfigError as error:
-        version = _other_version(folder)
-        raise ConfigError(f"{error}{'' if version is None else f' (the run was made by rljax {version})'}") from None
 
 
-def _add_checksum(text: str) -> str:
+def add_checksum(text: str) -> str:
     """Return a configuration with its checksum in the first line, where a truncated file has it, too."""
     return f"{_checksum_line(text.encode())}\n{text}"
 

@@ -107,6 +107,12 @@ def sparkline(values: np.ndarray, blocks: str = BLOCKS) -> str:
     return "".join(blocks[0] if math.isnan(h) else blocks[1 + round(h * top)] for h in heights)
 
 
+def status_of(folder: Path) -> str:
+    """Return how far a run is, in words."""
+    config, info = read_config(folder), read_info(folder)
+    return _status(folder, config, info, read_metrics(folder), _checkpoints(folder / CHECKPOINTS))
+
+
 def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoints: list[_Checkpoint]) -> str:
     taken = max([*(record["step"] for record in history.records[-1:]), *(c.step for c in checkpoints)], default=0)
     budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration

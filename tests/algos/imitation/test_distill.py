@@ -143,7 +143,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], 
     assert message(CONFIG) == "teachers = []: expected the folders of one or several runs"
     assert "no run there" in message(CONFIG.replace(teachers=(str(tmp_path),)))
     dqn = saved(tmp_path / "dqn", rljax.DQNConfig(buffer_size=400, learning_starts=100, network={"hidden": [4]}))
-    assert "was trained by dqn, expected ppo, impala, bc or distill" in message(CONFIG.replace(teachers=(dqn,)))
+    assert "is of dqn, expected ppo, impala, bc or distill" in message(CONFIG.replace(teachers=(dqn,)))
     assert "whose observations or actions are not those of env = 'CartPole-v1'" in message(
         CONFIG.replace(env="CartPole-v1", teachers=teachers)
     )

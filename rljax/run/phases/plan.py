@@ -1,0 +1,213 @@
+"""Phases of a run: what they train, which earlier phases they name, and whether all of them can be trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from rljax.algos.imitation.distill import DistillConfig, teacher_parts
+from rljax.algos.imitation.parts import imitation_parts
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import ALGORITHMS, Config, config_of, config_table, names_algorithm, read_table
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.run.files.checkpoint import CHECKPOINTS
+from rljax.run.files.folder import CONFIG_FILE, split_path
+from rljax.run.initial import check_begins
+
+PHASES = "phases"
+"""Table of a TOML file that has a table for each phase."""
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""A phase's name: it is a folder, a key of TOML and a flag."""
+
+
+class Phase(NamedTuple):
+    """One phase of a run.
+
+    Attributes:
+        config: configuration, of any algorithm. Where it names runs (`teachers`), the names of earlier phases stand for theirs.
+        init_from: name of an earlier phase, or path of a run, with whose policy this one begins; see `fit`.
+        seeds: number of agents to train in one program; phases that name this one learn from the best of them.
+    """
+
+    config: Any
+    init_from: str | None = None
+    seeds: int | None = None
+
+
+def holds_phases(source: str) -> bool:
+    """Return whether a preset or a TOML file describes a run of phases."""
+    return not names_algorithm(source) and PHASES in (table := read_table(source)) and "algorithm" not in table
+
+
+def load_phases(path: str | os.PathLike[str], /, **overrides: Any) -> dict[str, Phase]:
+    """Load the phases of a TOML file, with some fields changed.
+
+    Each table `[phases.NAME]` has the fields of a configuration, and may have `init_from` and `seeds` of `Phase`. Fields above
+    the tables are those of every phase that does not say otherwise.
+
+    Args:
+        path: the file, or a preset's name.
+        overrides: fields to change in all phases (`seed=3`), or in one of them (`student={"num_envs": 8}`).
+
+    Returns:
+        Phases by name, in the order of the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a phase has an unknown field or a bad value.
+    """
+    source = str(path)
+    shared = read_table(source)
+    tables = shared.pop(PHASES, None)
+    if not isinstance(tables, Mapping) or not tables:
+        raise ConfigError(f"{source}: no phases, expected tables such as [{PHASES}.student]")
+    one = {name: change for name, change in overrides.items() if name in tables}
+    all_phases = {name: change for name, change in overrides.items() if name not in tables}
+    check_names(all_phases, tables)
+    phases = {}
+    for name, own in tables.items():
+        where = f"{source}: {PHASES}.{name}"
+        changes = one.get(name, {})
+        if not isinstance(own, Mapping) or not isinstance(changes, Mapping):
+            raise ConfigError(f"{where} = {shown(changes if isinstance(own, Mapping) else own)}: expected a table")
+        table = {**shared, **own, **all_phases, **changes}
+        how = {key: table.pop(key, None) for key in ("init_from", "seeds")}
+        phases[name] = Phase(config_of(table, where), **how)
+    return phases
+
+
+def check_names(fields: Iterable[str], phases: Iterable[str]) -> None:
+    """Raise a ConfigError if one of these fields is of no algorithm."""
+    known = {field.name for config in ALGORITHMS.values() for field in dataclasses.fields(config)}
+    for name in fields:
+        if name not in known:
+            raise ConfigError(f"unknown field or phase '{name}': {did_you_mean(name, [*phases, *known])}")
+
+
+def as_phases(phases: Mapping[str, Phase | Config]) -> dict[str, Phase]:
+    """Return phases by name; a configuration alone is a phase."""
+    return {name: phase if isinstance(phase, Phase) else Phase(phase) for name, phase in phases.items()}
+
+
+def check_phases(phases: Mapping[str, Phase]) -> None:
+    """Check before any training whether every phase can be trained: names, and networks and spaces that must fit.
+
+    Raises:
+        ConfigError: one cannot; the message names it.
+    """
+    if not phases:
+        raise ConfigError("phases: expected at least one")
+    agents: dict[str, Agent] = {}
+    fields = {field.name for config in ALGORITHMS.values() for field in dataclasses.fields(config)}
+    for name, phase in phases.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in fields or name == CHECKPOINTS:
+            raise ConfigError(
+                f"{PHASES}.{name}: expected a name of letters, digits and _ that begins with a letter and is no field's"
+            )
+        try:
+            agents[name] = _check_phase(phase, agents, list(phases))
+        except ConfigError as error:
+            raise ConfigError(f"{PHASES}.{name}: {error}") from None
+
+
+def _check_phase(phase: Phase, earlier: Mapping[str, Agent], names: list[str]) -> Agent:
+    config, seeds = phase.config, phase.seeds
+    if not isinstance(config, Config):
+        raise ConfigError(f"expected a configuration or a Phase, got {shown(config)}")
+    if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1):
+        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number >= 1")
+    for field, value in _named_runs(phase):
+        _check_reference(field, value, earlier, names)
+    # What needs the runs of earlier phases is left out: they are not there yet.
+    agent = make_agent(config.replace(**{field.name: field.default for field in _run_fields(config)}))
+    coefficient = getattr(config, "teacher_kl_coef", None)
+    if phase.init_from is None and coefficient is not None:
+        raise ConfigError(
+            f"teacher_kl_coef = {coefficient}: the teacher is the policy that the phase begins with: give init_from"
+        )
+    other = _earlier_phase(phase.init_from, earlier)
+    if other is not None:
+        check_begins(agent, earlier[other], other)
+    if isinstance(config, DistillConfig):
+        if not config.teachers:
+            raise ConfigError("teachers = []: expected the names of earlier phases, or folders of runs")
+        for teacher in filter(None, (_earlier_phase(text, earlier) for text in config.teachers)):
+            teacher_parts(imitation_parts(config), earlier[teacher].config, teacher)
+    return agent
+
+
+def _run_fields(config: Config) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a configuration that name runs."""
+    return [field for field in dataclasses.fields(config) if field.metadata.get("runs")]
+
+
+def _named_runs(phase: Phase) -> list[tuple[str, Any]]:
+    """Return `(field, name)` for each run or phase that a phase names."""
+    found: list[tuple[str, Any]] = [] if phase.init_from is None else [("init_from", phase.init_from)]
+    for field in _run_fields(phase.config):
+        value = getattr(phase.config, field.name)
+        found += [(field.name, text) for text in (value if isinstance(value, tuple) else (value,)) if text is not None]
+    return found
+
+
+def _earlier_phase(text: str | None, earlier: Iterable[str]) -> str | None:
+    """Return the phase that a text names: alone, or before a checkpoint (`student/checkpoints/best`); None for another run."""
+    first = "" if text is None else Path(text).parts[0] if Path(text).parts else ""
+    return first if first in earlier else None
+
+
+def _check_reference(field: str, value: Any, earlier: Iterable[str], names: list[str]) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{field} = {shown(value)}: expected the name of an earlier phase, or the folder of a run")
+    if _earlier_phase(value, earlier) is not None:
+        return
+    if _earlier_phase(value, names) is not None:
+        raise ConfigError(f"{field} = {shown(value)}: that phase does not come before this one: {_before(earlier)}")
+    if not os.path.isfile(split_path(value)[0] / CONFIG_FILE):
+        raise ConfigError(f"{field} = {shown(value)}: neither an earlier phase nor the folder of a run: {_before(earlier)}")
+
+
+def _before(earlier: Iterable[str]) -> str:
+    return f"before it {', '.join(earlier) or 'there is none'}"
+
+
+def resolve(phase: Phase, phases: Iterable[str], folder: Path) -> Phase:
+    """Return a phase with paths in place of the names of other phases, whose runs are in `folder`."""
+
+    def path(text: str | None) -> str | None:
+        return text if _earlier_phase(text, phases) is None else str(folder / str(text))
+
+    changes = {}
+    for field in _run_fields(phase.config):
+        value = getattr(phase.config, field.name)
+        changes[field.name] = tuple(map(path, value)) if isinstance(value, tuple) else path(value)
+    return phase._replace(config=phase.config.replace(**changes), init_from=path(phase.init_from))
+
+
+def phases_table(phases: Mapping[str, Phase]) -> dict[str, dict[str, Any]]:
+    """Return every field of every phase as plain values, by phase."""
+    return {
+        name: {
+            **config_table(phase.config),
+            **{key: value for key, value in (("init_from", phase.init_from), ("seeds", phase.seeds)) if value is not None},
+        }
+        for name, phase in phases.items()
+    }
+
+
+def dump_phases(phases: Mapping[str, Phase]) -> str:
+    """Return phases as TOML with every field written out; `load_phases` reads them back."""
+    return tomli_w.dumps({PHASES: phases_table(phases)})
+
+
+def same_but_runs(config: Config, other: Config) -> bool:
+    """Return whether two configurations differ only in where the runs are that they name."""
+    fields = {field.name for field in _run_fields(config)}
+    tables = [{name: x for name, x in config_table(each).items() if name not in fields} for each in (config, other)]
+    return tables[0] == tables[1]
