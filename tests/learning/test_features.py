@@ -46,7 +46,7 @@ def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> 
 
 def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
     config = rljax.load_config("target_pick_ppo", eval_every=None)
-    found = reported(figure, lambda report: features.picks(report, "transformer", config))
+    found = reported(figure, lambda report: features.picks(report, "transformer", config), seeds=2)
     assert (found["transformer, 2 to 6 targets"] >= 7.2).all(), found
     assert (found["transformer, 8 to 12 targets"] >= 7.0).all(), found
 
