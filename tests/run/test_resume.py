@@ -57,8 +57,23 @@ QUICK = (("ppo", None),)
 
 
 LEFT_OUT = (
-    *((name, None) for name in ("awac", "bc", "dreamer", "impala", "impala with memory", "league", "pqn", "sac", "self_play")),
-    *((name, 3) for name in ("alphazero", "distill", "iql", "ppo with memory")),
+    *(
+        (name, None)
+        for name in (
+            "awac",
+            "bc",
+            "cql",
+            "dreamer",
+            "impala",
+            "impala with memory",
+            "league",
+            "pqn",
+            "sac",
+            "self_play",
+            "td3_bc",
+        )
+    ),
+    *((name, 3) for name in ("alphazero", "distill", "iql", "ppo with memory", "td3_bc")),
 )
 """Programs that take long to compile and show nothing that the others do not: of each algorithm one number of seeds is left."""
 
