@@ -36,7 +36,7 @@ from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.keys import draw
-from rljax.core.spaces import as_space
+from rljax.core.spaces import Discrete
 from rljax.nn.actions import soft_head
 
 
@@ -66,15 +66,16 @@ def cql_parts(config: CQLConfig) -> OfflineParts:
     env, env_params = make_training_env(config)
     num_actions = check_discrete("CQL", env, env_params)
     if config.online:
-        check_replay_memory(config, step_example(env, env_params, soft_head(as_space(env.action_space(env_params)))))
+        check_replay_memory(config, step_example(env, env_params, soft_head(Discrete(num_actions))))
     obs = transition_example(env, env_params, None).obs
     return OfflineParts(config, env, env_params, make_q_network(config.network, num_actions, obs))
 
 
 def cql_init(parts: OfflineParts, key: jax.Array) -> OfflineState:
     """Return the state before the first iteration; `params` are those of the network's module."""
-    head = soft_head(as_space(parts.env.action_space(parts.env_params)))
-    return offline_state(parts, key, lambda key, obs: dict(parts.policy.module.init(key, obs)), ("params",), head)
+    network = parts.policy
+    head = soft_head(Discrete(network.num_actions))
+    return offline_state(parts, key, lambda key, obs: dict(network.module.init(key, obs)), ("params",), head)
 
 
 def cql_update(parts: OfflineParts, state: Any, batch: NStep, _: None = None) -> tuple[Any, Metrics]:
