@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import dreamer, features, game_features, games, microrts, presets, speed
+from rljax.run.reproduce import dreamer, features, game_features, games, microrts, opponents, presets, speed
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -91,6 +91,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
+    "opponent_models": Experiment(
+        "HabitRPS-v0: opponents that a linear probe on a model's z names, and returns of a policy with z, z = 0 and another's z",
+        2,
+        5,
+        opponents.opponent_models,
+    ),
+    "scouting": Experiment(
+        "Scouting-v0: returns and looks where the answer depends on what a look shows or not, with a bonus for information",
+        2,
+        5,
+        opponents.scouting,
+    ),
     "game_features": Experiment(
         "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",
         15,
