@@ -142,7 +142,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "cspl": Experiment(
         "fights of varied teams: specialists, a student of them and its reinforcement, beside PPO from scratch on all teams",
-        15,
+        20,
         5,
         distilling.cspl,
     ),
