@@ -98,7 +98,7 @@ def test_a_trained_policy_looks_only_where_the_answer_depends_on_it_or_a_bonus_p
     looks, returns = {}, {}
     for arm, (env_params, bonus) in ARMS.items():
         agent = rljax.make_agent(scout(env_params, bonus))
-        result = jax.jit(jax.vmap(rljax.make_train(agent)))(jax.random.split(jax.random.key(0), 3))
+        result = jax.jit(jax.vmap(rljax.make_train(agent)))(jax.random.split(jax.random.key(0), 2))
         looks[arm] = late_looks(result.metrics)
         play = jax.vmap(lambda state, agent=agent: rljax.evaluate(agent, state, jax.random.key(1), 200).mean())
         returns[arm] = np.asarray(jax.jit(play)(result.state))
