@@ -74,7 +74,7 @@ def test_unknown_teams_are_one_line(teams: list[list[str]], said: str) -> None:
         Melee(teams)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_specialists_student_and_reinforcement_take_as_many_steps_as_training_from_scratch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,13 +142,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "cspl": Experiment(
         "fights of varied teams: specialists, a student of them and its reinforcement, beside PPO from scratch on all teams",
-        15,
+        20,
         5,
         distilling.cspl,
     ),
     "microrts_clone": Experiment(
         "a clone of a scripted player of MicroRTS: accuracy, games won as a share of its teacher's; PPO from it and from scratch",
-        90,
+        120,
         5,
         imitation.microrts_clone,
     ),

@@ -80,7 +80,7 @@ def microrts_clone(report: Report) -> None:
 
 def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:
     """Measure how often a clone's most likely order for a unit that has a choice is the demonstrated one, by kind of order."""
-    batch = dataset.batches(HELD_OUT_STEPS, held_out=True).read(0)
+    batch = jax.tree.map(jnp.asarray, dataset.batches(HELD_OUT_STEPS, held_out=True).read(0))
 
     def count(state: Any) -> tuple[jax.Array, jax.Array]:
         action, _ = clone.agent.act(state, batch.obs, None, jax.random.key(0), True, batch.mask)
@@ -91,7 +91,7 @@ def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:
         return jnp.sum(right, axis=(0, 1)), jnp.sum(counted, axis=(0, 1))
 
     right, counted = (np.asarray(x, np.float64) for x in report.time_program(jax.vmap(count), clone.states))
-    report.measure("held-out accuracy of orders", right.sum(1) / counted.sum(1))
+    report.measure("held-out accuracy of orders", right.sum(1) / np.maximum(counted.sum(1), 1.0))
     for number, name in enumerate(ACTION_NAMES):
         if counted[0, number]:
             report.measure(f"held-out accuracy of orders, {name}", right[:, number] / counted[:, number])
