@@ -135,6 +135,9 @@ def test_bad_input_is_one_clear_line(parent: Path, tmp_path: Path) -> None:
         return str(error.value)
 
     assert "the teacher is the policy that a run begins with, so give one: init_from=RUN" in message(PPO)
+    for search in (rljax.sweep, rljax.tune):
+        with pytest.raises(rljax.ConfigError, match=r"so give one: make_agent=lambda config: rljax.begin_from\(config, RUN\)"):
+            search(PPO, {"learning_rate": [0.1, 0.2]})
     assert "no run there" in message(PPO, init_from=tmp_path / "nothing")
     assert "normalised observations" in message(PPO.replace(normalize_observations=False), init_from=parent)
     other = message(PPO.replace(network={"hidden": [4]}), init_from=parent)
