@@ -38,6 +38,7 @@ teacher_kl_coef = 0.5
 """
 PPO = rljax.PPOConfig(env="MaskedBandit-v0", num_envs=4, num_steps=8, num_minibatches=1, network={"hidden": [4]}, seed=3)
 STUDENT = rljax.DistillConfig(env="MaskedBandit-v0", num_envs=4, network={"hidden": [4]}, teachers=("expert",))
+CLONE = rljax.BCConfig(env="MaskedBandit-v0", network={"hidden": [4]}, dataset="nowhere")
 
 
 class Killed(BaseException):
@@ -176,6 +177,13 @@ def test_fields_come_from_the_file_its_head_and_the_call(file: Path) -> None:
         ({"expert": PPO.replace(env="CartPole-v1"), "student": STUDENT}, "phases.student: teachers: expert is trained in CartP"),
         ({"expert": rljax.DQNConfig(env="MaskedBandit-v0"), "student": STUDENT}, "teachers: expert is of dqn, expected ppo"),
         ({"a": rljax.Phase("ppo")}, "phases.a: expected a configuration"),
+        ({"a": PPO, "b": rljax.Phase(PPO, init_from="a/best")}, "phases.b: init_from = 'a/best': expected 'a' alone, or a/check"),
+        ({"a": PPO, "b": rljax.Phase(PPO, init_from="a/checkpoints/best")}, "phase a makes no evaluation, so it has no best"),
+        (
+            {"a": PPO.replace(total_timesteps=70), "b": rljax.Phase(PPO, init_from="a/checkpoints/step_65")},
+            "phase a ends at step 64",
+        ),
+        ({"a": CLONE}, "phases.a: nowhere: no dataset there"),
     ],
 )
 def test_all_phases_are_checked_before_the_first_is_trained(phases: Any, said: str) -> None:
