@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import distilling, dreamer, features, game_features, games, imitation, microrts, presets, speed
+from rljax.run.reproduce import (
+    distilling,
+    dreamer,
+    features,
+    game_features,
+    games,
+    imitation,
+    microrts,
+    offline,
+    presets,
+    speed,
+)
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -162,6 +173,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
     "cartpole_infonce": _dreams("cartpole_infonce", 4),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "offline": Experiment(
+        "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
+        15,
+        5,
+        offline.offline,
+    ),
     "tuning": Experiment(
         "configuration that `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on new seeds",
         3,
