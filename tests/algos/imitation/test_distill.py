@@ -129,6 +129,8 @@ def test_a_student_whose_teachers_are_gone_acts_and_says_what_it_needs_to_learn(
     with pytest.raises(rljax.ConfigError, match="no run there"):
         rljax.fit(resume=tmp_path / "student", total_timesteps=28 * 3)
     shutil.copytree(teachers[1], copies[0])
+    # Nor does it need them to act if there are others, whose memory has another shape.
+    jax.tree.map(np.testing.assert_array_equal, rljax.load_run(tmp_path / "student").state.params, trained.params)
     with pytest.raises(rljax.ConfigError, match="its teachers have changed since the run began"):
         rljax.fit(resume=tmp_path / "student", total_timesteps=28 * 3)
 
