@@ -17,6 +17,7 @@ from rljax.run.reproduce import (
     games,
     imitation,
     microrts,
+    offline,
     presets,
     scouting,
     speed,
@@ -179,6 +180,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
     "cartpole_infonce": _dreams("cartpole_infonce", 4),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "offline": Experiment(
+        "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
+        15,
+        5,
+        offline.offline,
+    ),
     "tuning": Experiment(
         "configuration that `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on new seeds",
         3,
