@@ -49,7 +49,7 @@ def test_the_belief_is_the_share_of_episodes_with_each_plan() -> None:
     [
         ({}, 1),
         ({"depends": False}, 0),
-        ({"look_cost": 2.5}, 0),
+        ({"look_cost": 4.0}, 0),
         ({"change": 0.0}, 1),
         ({"change": 2 / 3}, 0),
         ({"look_cost": -0.4}, 2),

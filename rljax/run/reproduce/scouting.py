@@ -16,7 +16,7 @@ SCOUTS: dict[str, tuple[dict[str, Any], bool]] = {
     "the answer depends on the plan, bonus": ({}, True),
     "the answer is always the same": ({"depends": False}, False),
     "the answer is always the same, bonus": ({"depends": False}, True),
-    "a look costs more than it brings": ({"look_cost": 2.5}, False),
+    "a look costs more than it brings": ({"look_cost": 4.0}, False),
 }
 """Parameters of Scouting-v0, and whether there is a bonus for information."""
 
