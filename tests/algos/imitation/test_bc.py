@@ -161,7 +161,7 @@ def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -
 
 def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None:
     agent = rljax.make_agent(CONFIG.replace(dataset=str(cartpole), held_out=0.0))
-    step, state = jax.jit(agent.step), agent.init(jax.random.key(0))
+    step, state = jax.jit(agent.step), jax.jit(agent.init)(jax.random.key(0))
     windows, episodes = open_dataset(cartpole).windows(3, 8, seed=0), open_dataset(cartpole).episodes
     for number in range(5):
         state, metrics = step(state)
