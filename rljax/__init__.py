@@ -18,7 +18,7 @@ from rljax.algos.common.losses import (
     soft_cross_entropy,
 )
 from rljax.algos.common.off_policy import polyak_update
-from rljax.algos.common.q_learning import epsilon_greedy
+from rljax.algos.common.q_learning import dqn_target, epsilon_greedy
 from rljax.algos.common.soft_policy import Choice, SoftPolicy, soft_value
 from rljax.algos.common.training import TrainResult, make_train
 from rljax.algos.dqn import (
@@ -30,7 +30,6 @@ from rljax.algos.dqn import (
     dqn_loss,
     dqn_noise,
     dqn_parts,
-    dqn_target,
     dqn_update,
 )
 from rljax.algos.dreamer.config import DreamerConfig
@@ -69,8 +68,19 @@ from rljax.algos.impala import (
     impala_update,
 )
 from rljax.algos.offline.awac import AWACConfig, awac_init, awac_loss, awac_noise, awac_parts, awac_update
+from rljax.algos.offline.cql import CQLConfig, cql_init, cql_loss, cql_parts, cql_update
 from rljax.algos.offline.iql import IQLConfig, iql_init, iql_loss, iql_parts, iql_update
 from rljax.algos.offline.parts import dataset_batch
+from rljax.algos.offline.td3_bc import (
+    TD3BCConfig,
+    td3_bc_actor_loss,
+    td3_bc_critic_loss,
+    td3_bc_init,
+    td3_bc_noise,
+    td3_bc_parts,
+    td3_bc_target,
+    td3_bc_update,
+)
 from rljax.algos.ppo import (
     Minibatch,
     PPOConfig,
@@ -230,6 +240,8 @@ __all__ = [
     "DistillConfig",
     "IQLConfig",
     "AWACConfig",
+    "TD3BCConfig",
+    "CQLConfig",
     "SelfPlayConfig",
     "LeagueConfig",
     "AlphaZeroConfig",
@@ -360,6 +372,17 @@ __all__ = [
     "awac_noise",
     "awac_update",
     "awac_loss",
+    "td3_bc_parts",
+    "td3_bc_init",
+    "td3_bc_noise",
+    "td3_bc_update",
+    "td3_bc_target",
+    "td3_bc_critic_loss",
+    "td3_bc_actor_loss",
+    "cql_parts",
+    "cql_init",
+    "cql_update",
+    "cql_loss",
     "GameParts",
     "GameState",
     "game_parts",

@@ -184,7 +184,9 @@ def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Pat
         record(tmp_path / env, env, lambda key, _obs, _state, space=space: space.sample(key), 4, 4)
         configs.append(rljax.BCConfig(env=env, dataset=str(tmp_path / env), held_out=0.3, eval_every=1024))
     offline = {"env": "Pendulum-v1", "dataset": str(tmp_path / "Pendulum-v1"), "online": True}
-    configs += [rljax.IQLConfig(**offline), rljax.AWACConfig(**offline)]
+    configs += [rljax.IQLConfig(**offline), rljax.AWACConfig(**offline), rljax.TD3BCConfig(**offline)]
+    rljax.demonstrations("random", tmp_path / "CartPole-v1", num_episodes=2, env="CartPole-v1")
+    configs.append(rljax.CQLConfig(dataset=str(tmp_path / "CartPole-v1")))
     for config in configs:
         agent = rljax.make_agent(config)
         state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))

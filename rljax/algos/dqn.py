@@ -38,6 +38,7 @@ from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.q_learning import (
     QNetwork,
     check_discrete,
+    dqn_target,
     epsilon_at,
     epsilon_greedy,
     make_q_network,
@@ -70,7 +71,6 @@ from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.state import buffer, copy_of_params
-from rljax.nn.actions import mask_logits
 
 
 @algorithm("dqn")
@@ -255,18 +255,6 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
         return state, metrics
 
     return update_loop(count, update, state, FLAT)
-
-
-def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
-    """`r + discount Q_target(s', argmax_a Q_chooser(s', a))` over legal actions a, f32 `[B]` (van Hasselt et al., 2016, eq. 4).
-
-    Args:
-        batch: from replay; `B` transitions of n steps.
-        next_q: the target network's values of `batch.next_obs`, f32 `[B, A]`.
-        chooser_q: values that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
-    """
-    best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
-    return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))
 
 
 def dqn_loss(

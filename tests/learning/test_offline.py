@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,6 +53,7 @@ def wrong_way(tmp_path_factory: pytest.TempPathFactory) -> str:
     [
         rljax.IQLConfig(expectile=0.9, beta=10.0, **GRID),
         rljax.AWACConfig(beta=5.0, **GRID),
+        rljax.CQLConfig(alpha=0.1, **GRID),
     ],
     ids=lambda config: config.algorithm,
 )
@@ -67,3 +69,28 @@ def test_cloning_that_data_fails(wrong_way: str) -> None:
     found = returns_of(config)
     print("bc", found)
     assert (found < 0.0).all()
+
+
+@pytest.mark.slow
+def test_actions_between_recorded_ones_are_found_where_cloning_finds_their_mean(tmp_path: Path) -> None:
+    """Recorded actions are uniform, so their mean is 0, which costs 0.21; the right one is the observation."""
+    record(tmp_path / "data", "BoxTarget-v0", lambda key, _obs, _state: jax.random.uniform(key, (2,), minval=-1.0), 2_000, 1)
+    config = rljax.TD3BCConfig(
+        env="BoxTarget-v0",
+        dataset=str(tmp_path / "data"),
+        num_steps=100,
+        total_timesteps=1_200,
+        batch_size=64,
+        learning_rate=5e-3,
+        network={"hidden": [32]},
+    )
+
+    def one(alpha: jax.Array, key: jax.Array) -> jax.Array:
+        agent = rljax.make_agent(config.replace(alpha=alpha))
+        return jnp.mean(rljax.evaluate(agent, rljax.make_train(agent)(key).state, jax.random.key(77), 64))
+
+    of_seeds = jax.vmap(one, (None, 0))
+    found, cloned = jax.jit(jax.vmap(of_seeds, (0, None)))(jnp.array([20.0, 0.0]), jax.random.split(jax.random.key(11), SEEDS))
+    print("td3_bc", found, "without values", cloned)
+    assert (found >= -0.08).all()
+    assert (cloned <= -0.15).all()

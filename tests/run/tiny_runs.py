@@ -196,6 +196,8 @@ TINY = {
     "distill": rljax.DistillConfig(env="CartPole-v1", teachers=(TEACHER, TEACHER), hard_label_coef=0.1, **IMITATION),
     "iql": rljax.IQLConfig(env="Pendulum-v1", dataset=tiny_dataset("Pendulum-v1"), **OFFLINE),
     "awac": rljax.AWACConfig(env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), **OFFLINE),
+    "td3_bc": rljax.TD3BCConfig(env="Pendulum-v1", dataset=tiny_dataset("Pendulum-v1"), **OFFLINE),
+    "cql": rljax.CQLConfig(env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), **OFFLINE),
     "alphazero": rljax.AlphaZeroConfig(
         env="TicTacToe-v0",
         num_envs=4,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
+from rljax.collect.replay import NStep
 from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
@@ -78,6 +79,18 @@ def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Return the highest Q of a legal action, f32 `[...]`; if no action is legal (at the end of a game), that of any action."""
     return jnp.max(q, axis=-1) if mask is None else q_of_action(q, jnp.argmax(mask_logits(q, mask), axis=-1))
+
+
+def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
+    """`r + discount Q_target(s', argmax_a Q_chooser(s', a))` over legal actions a, f32 `[B]` (van Hasselt et al., 2016, eq. 4).
+
+    Args:
+        batch: from replay; `B` transitions of n steps.
+        next_q: the target network's values of `batch.next_obs`, f32 `[B, A]`.
+        chooser_q: values that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
+    """
+    best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
+    return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))
 
 
 def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:

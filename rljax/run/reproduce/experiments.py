@@ -9,7 +9,19 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import dreamer, features, game_features, games, microrts, presets, speed
+from rljax.run.reproduce import (
+    distilling,
+    dreamer,
+    features,
+    game_features,
+    games,
+    imitation,
+    microrts,
+    offline,
+    presets,
+    scouting,
+    speed,
+)
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -91,6 +103,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
+    "scouting": Experiment(
+        "Scouting-v0: returns and looks where the answer depends on what a look shows or not, with a bonus for information",
+        2,
+        5,
+        scouting.scouting,
+    ),
     "game_features": Experiment(
         "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",
         15,
@@ -134,6 +152,24 @@ EXPERIMENTS: dict[str, Experiment] = {
         5,
         games.branching,
     ),
+    "distillation": Experiment(
+        "distillation with less than a quarter of the parameters, from one teacher and from two: student's share of the return",
+        4,
+        5,
+        distilling.distillation,
+    ),
+    "cspl": Experiment(
+        "fights of varied teams: specialists, a student of them and its reinforcement, beside PPO from scratch on all teams",
+        20,
+        5,
+        distilling.cspl,
+    ),
+    "microrts_clone": Experiment(
+        "a clone of a scripted player of MicroRTS: accuracy, games won as a share of its teacher's; PPO from it and from scratch",
+        120,
+        5,
+        imitation.microrts_clone,
+    ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
@@ -144,6 +180,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
     "cartpole_infonce": _dreams("cartpole_infonce", 4),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "offline": Experiment(
+        "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
+        15,
+        5,
+        offline.offline,
+    ),
     "tuning": Experiment(
         "configuration that `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on new seeds",
         3,
