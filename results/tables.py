@@ -317,6 +317,27 @@ def distilled(record: Record) -> list[Row]:
     return rows
 
 
+def offline(record: Record) -> list[Row]:
+    """A row for each algorithm and task: after the dataset alone, and over the steps in the environment that follow."""
+    rows, summary = [], record["summary"]
+    for name in dict.fromkeys(measure.split(": ")[0] for measure in summary):
+        if name.endswith((" online", " from scratch")):
+            continue
+        task, _, algorithm = name.partition(", ")
+        digits = 0 if task == "Pendulum" else 2
+        cells = [f"{task}, {algorithm}", span(summary[name], digits)]
+        for arm in ("online", "from scratch"):
+            found = [summary.get(f"{name} {arm}: {when}") for when in ("mean of evaluations", "last evaluation")]
+            cells += ["; ".join(span(each, digits) for each in found if each) or "-"]
+        rows.append(cells)
+    for task in ("Pendulum", "grid"):
+        recorded = record["facts"][f"{task}: mean recorded return"]
+        rows.append([f"{task}, what was recorded", f"{recorded:.{0 if task == 'Pendulum' else 2}f}", "-", "-"])
+    sac = [summary[f"Pendulum, SAC from scratch: {when}"] for when in ("mean of evaluations", "last evaluation")]
+    rows.append(["Pendulum, SAC", "-", "-", "; ".join(span(each, 0) for each in sac)])
+    return rows
+
+
 Maker = Callable[[Record], list[Row]]
 GAME_COLUMNS = ["preset", "steps", "seeds", "result", "for comparison"]
 TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
@@ -364,6 +385,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "distillation": (
         ["teacher", "parameters of the student", "steps", "its return", "the teacher's", "seeds at 95 % of it"],
         {"distillation": distilled},
+    ),
+    "offline": (
+        ["task, algorithm", "offline", "then online: mean of its evaluations; the last", "from scratch, as many steps: likewise"],
+        {"offline": offline},
     ),
     "compared": (
         [
