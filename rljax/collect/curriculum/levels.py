@@ -203,6 +203,5 @@ def _outline(space: Any) -> str:
         parts = space.spaces.items() if isinstance(space.spaces, Mapping) else enumerate(space.spaces)
         return f"{type(space).__name__}({', '.join(f'{name}: {_outline(part)}' for name, part in parts)})"
     actions = getattr(space, "nvec", getattr(space, "n", None))
-    return (
-        f"{type(space).__name__}({'' if actions is None else f'{actions}, '}{list(space.shape)}, {jnp.dtype(space.dtype).name})"
-    )
+    counts = "" if actions is None else f"{np.asarray(actions).tolist()}, "
+    return f"{type(space).__name__}({counts}{[int(size) for size in space.shape]}, {jnp.dtype(space.dtype).name})"
