@@ -15,7 +15,8 @@ class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
     config: tyro.conf.Positional[str | None] = None
-    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume or --fork."""
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases; not with --resume
+    or --fork."""
     run_dir: str | None = None
     """Folder to create for the run; if not given, runs/NAME, with a number appended where that exists."""
     seeds: int | None = None

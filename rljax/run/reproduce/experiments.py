@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import dreamer, features, game_features, games, microrts, presets, speed
+from rljax.run.reproduce import distilling, dreamer, features, game_features, games, microrts, presets, speed
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -133,6 +133,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         6,
         5,
         games.branching,
+    ),
+    "distillation": Experiment(
+        "distillation with less than a quarter of the parameters, from one teacher and from two: student's share of the return",
+        4,
+        5,
+        distilling.distillation,
+    ),
+    "cspl": Experiment(
+        "fights of varied teams: specialists, a student of them and its reinforcement, beside PPO from scratch on all teams",
+        20,
+        5,
+        distilling.cspl,
     ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),

@@ -110,12 +110,16 @@ class Report:
         if not self.quiet:
             print(line, flush=True)
 
-    def train(
+    def configure(
         self, config_or_preset: Config | str, arm: str | None = None, *, preset: str | None = None, **changes: Any
-    ) -> Trained:
-        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does.
+    ) -> tuple[Any, str]:
+        """Return the configuration that an arm trains, with its share of the budget, and the arm's name; record both.
 
-        `arm` is a name for the configuration, and `preset` the name of the preset that it was made from.
+        Args:
+            config_or_preset: configuration, or a preset's name.
+            arm: name of the configuration; by default that of the preset or the algorithm.
+            preset: name of the preset that the configuration was made from.
+            changes: fields to change.
         """
         preset = config_or_preset if isinstance(config_or_preset, str) else preset
         config = load_config(config_or_preset) if isinstance(config_or_preset, str) else config_or_preset
@@ -125,6 +129,13 @@ class Report:
         arm = arm or preset or config.algorithm
         self.configs[arm] = config_table(config)
         self.presets[arm] = {"preset": preset, "changed": _changed_fields(config, preset, {"seed", *changes})}
+        return config, arm
+
+    def train(
+        self, config_or_preset: Config | str, arm: str | None = None, *, preset: str | None = None, **changes: Any
+    ) -> Trained:
+        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does; arguments are as of `configure`."""
+        config, arm = self.configure(config_or_preset, arm, preset=preset, **changes)
         agent = make_agent(config)
         clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds"))
         result = fit(agent, seeds=len(self.seeds), progress=clock)
