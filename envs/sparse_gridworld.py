@@ -28,7 +28,7 @@ class SparseGridWorldState:
 
 @struct.dataclass
 class SparseGridWorldParams:
-    """Parameters: episodes begin `head_start` steps along the shortest way (see `SparseGridWorld.way`), i32 [] below its length."""
+    """Parameters: episodes begin `head_start` steps along the shortest way (`SparseGridWorld.way`), i32 [] below its length."""
 
     head_start: int = 0
     goal_reward: float = 1.0
@@ -39,8 +39,8 @@ class SparseGridWorld(Environment):
     """`num_rooms` rooms of 3 rows and `width` columns lie below each other, with walls of one row between them.
 
     Every episode starts in the top left corner, or `head_start` steps along the shortest way from there. Each wall has one gap:
-    the first at its right end, the second at its left end, and so on alternately. The goal is in the bottom row, at the next end in
-    this sequence, so the way there crosses every room.
+    the first at its right end, the second at its left end, and so on alternately. The goal is in the bottom row, at the next end
+    in this sequence, so the way there crosses every room.
     Observation f32 `[height + width]`, `height = 4 num_rooms - 1`: the row and the column, one-hot each.
     Actions 0, 1, 2, 3: up, right, down, left; a move off the grid or into a wall stays in place.
     The reward is `goal_reward` for the step that reaches the goal, which ends the episode, and 0 for every other.

@@ -101,9 +101,9 @@ def success_rate_levels(
     """Return the rule that takes levels in their order, the next one once the success rate of the present one is high enough.
 
     A run begins with level 0. An episode takes the highest level reached; with probability `review`, one of the levels before it,
-    all alike. After a rollout, the run reaches the next level if the record of the highest one has at least `min_episodes` episodes
-    and a success rate of at least `threshold`. Records are decayed: n episodes of a level, w of them successes, change its numbers
-    of episodes and successes to `decay^n episodes + n` and `decay^n successes + w`.
+    all alike. After a rollout, the run reaches the next level if the record of the highest one has at least `min_episodes`
+    episodes and a success rate of at least `threshold`. Records are decayed: n episodes of a level, w of them successes, change
+    its numbers of episodes and successes to `decay^n episodes + n` and `decay^n successes + w`.
 
     Args:
         num_levels: L, the number of levels.
@@ -163,14 +163,14 @@ def prioritized_levels(
 ) -> Curriculum:
     """Return prioritised level replay (Jiang, Grefenstette and Rocktaschel, 2021).
 
-    The score of a level is the mean score of the steps of its last episodes (the mean over those that ended in one rollout). As long
-    as some levels have no score, an episode takes one of them, all alike, with probability `1 - replay`. Otherwise it replays a
-    level with a score by
+    The score of a level is the mean score of the steps of its last episodes (the mean over those that ended in one rollout). As
+    long as some levels have no score, an episode takes one of them, all alike, with probability `1 - replay`. Otherwise it
+    replays a level with a score by
 
         P = (1 - staleness) P_S + staleness P_C,  P_S ~ (1 / rank(score))^(1 / temperature),  P_C ~ c - C
 
-    (eq. 2 and section 3), where rank 1 is the highest score, and c - C is the number of episodes that began since the level was last
-    begun. The probabilities change after each rollout, not after each episode.
+    (eq. 2 and section 3), where rank 1 is the highest score, and c - C is the number of episodes that began since the level was
+    last begun. The probabilities change after each rollout, not after each episode.
 
     Args:
         num_levels: L, the number of levels.

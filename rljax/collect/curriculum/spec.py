@@ -77,7 +77,8 @@ def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tupl
     decay, least = options.get("decay", 0.99), options.get("min_episodes", 32)
     if decay < 1 and least >= 1 / (1 - decay):
         raise ConfigError(
-            f"curriculum.min_episodes = {shown(least)}: expected less than 1 / (1 - decay) = {1 / (1 - decay):g}, which a record never exceeds"
+            f"curriculum.min_episodes = {shown(least)}: expected less than 1 / (1 - decay) = {1 / (1 - decay):g}, "
+            "which a record never exceeds"
         )
     succeeded = _success(options.pop("success", None), env, env_params)
     rule = success_rate_levels(count, succeeded, **options)
