@@ -173,7 +173,8 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
-    curriculum, level = None, ()
+    curriculum: Curriculum | None = None
+    level: tuple[str, ...] = ()
     if config.curriculum is not None:
         curriculum, env, env_params = make_curriculum(config.curriculum, env, env_params)
         level = (LEVEL, LEVEL_SCORE)
