@@ -21,7 +21,10 @@ def demo(options: Demo) -> None:
         _describe(rljax.open_dataset(options.player))
         return
     if options.out is None:
-        raise ConfigError("--out: expected the folder to create for the dataset")
+        missing = (
+            f" ({options.player} has no {DATASET_FILE}, so it is no dataset itself)" if Path(options.player).is_dir() else ""
+        )
+        raise ConfigError(f"--out: expected the folder to create for the dataset{missing}")
     if options.player.startswith(MINARI):
         from rljax.run.demos.minari import import_minari
 

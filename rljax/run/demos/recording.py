@@ -21,6 +21,9 @@ from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, continued_dataset
 NUM_ENVS = 256
 """Largest number of games that are played at once by default."""
 
+PARTS = 8
+"""Number of parts of a recording after each of which its episodes are written: a kill loses at most one."""
+
 
 def demonstrations(
     source: Source,
@@ -44,8 +47,8 @@ def demonstrations(
     """Record whole episodes of a player to a folder, which `open_dataset` reads.
 
     Episodes are played in compiled rounds of `num_envs` at once, each from its beginning to its end, so short episodes are not
-    favoured and only a round's unfinished episodes are in memory. A kill loses at most the rounds since the last shard; `resume`
-    records the rest, with the same result as without a kill.
+    favoured and only a round's unfinished episodes are in memory. Ctrl-C loses only the round under way, and a kill at most an
+    eighth of the recording (or a shard); `resume` records the rest, with the same result as without a kill.
 
     Args:
         source: run folder or checkpoint (whose best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no
@@ -92,6 +95,7 @@ def demonstrations(
         try:
             _record(writer, cast, progress)
         except KeyboardInterrupt:
+            writer.keep()
             done = writer.table["episodes_begun"]
             there = f"{done:,} of {num_episodes:,} episodes are in {path}, and resume (--resume) records the rest"
             raise TrainingInterrupted(f"interrupted: {there if done else 'nothing was recorded'}", None, signal.SIGINT) from None
@@ -123,5 +127,6 @@ def _record(writer: DatasetWriter, cast: Cast, progress: Callable[[str], None]) 
             writer.add(episode)
             steps += len(episode.reward)
         done += count
-        writer.commit(done, last=done == total)
+        kept = writer.table["episodes_begun"]
+        writer.commit(done, last=done * PARTS // total > kept * PARTS // total)
         progress(f"{done:,} of {total:,} episodes, {steps:,} steps")

@@ -78,7 +78,10 @@ def find_cast(
     if actor.config is not None and (env is not None or env_params):
         raise ConfigError(f"env: {actor.name} is a run, which is recorded in its own environment; leave env and env_params out")
     if actor.config is None and env is None:
-        raise ConfigError(f"{actor.name}: needs no training, so give the environment: env = 'CartPole-v1', say (--env)")
+        raise ConfigError(
+            f"{actor.name}: no run there; for a player that needs no training give the environment: env = 'CartPole-v1', say "
+            "(--env)"
+        )
     others = [None if isinstance(other, str) and other == SELF else _actor(other) for other in against]
     given = [other for other in others if other is not None]
     game, params, name, table = _game(actor, env, env_params, bool(given))

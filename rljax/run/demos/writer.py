@@ -72,6 +72,7 @@ class DatasetWriter:
         self._episodes: list[dict[str, np.ndarray]] = []
         self._bytes = 0
         self._shards: list[dict[str, Any]] = []
+        self._waiting = (0, 0)
 
     @property
     def num_episodes(self) -> int:
@@ -107,13 +108,21 @@ class DatasetWriter:
             last: also write the episodes at hand if they do not fill a shard; otherwise wait for more if there are few.
         """
         if not last and not self._shards and self._bytes < self._shard_bytes // 16:
+            self._waiting = (episodes_begun, len(self._episodes))
             return
         if self._episodes:
             self._write_shard()
         self.table["shards"] += self._shards
         self.table["episodes_begun"] = episodes_begun
-        self._shards = []
+        self._shards, self._waiting = [], (0, 0)
         write_table(self.path, self.table)
+
+    def keep(self) -> None:
+        """List the episodes that wait since a `commit` for more, and drop those that were added since: the recording stops."""
+        begun, count = self._waiting
+        if count and not self._shards:
+            del self._episodes[count:]
+            self.commit(begun)
 
     def _write_shard(self) -> None:
         number = len(self.table["shards"]) + len(self._shards)

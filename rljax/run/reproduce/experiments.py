@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.reproduce import distilling, dreamer, features, game_features, games, microrts, presets, speed
+from rljax.run.reproduce import (
+    distilling,
+    dreamer,
+    features,
+    game_features,
+    games,
+    imitation,
+    microrts,
+    offline,
+    presets,
+    speed,
+)
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 
@@ -146,6 +157,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         5,
         distilling.cspl,
     ),
+    "microrts_clone": Experiment(
+        "a clone of a scripted player of MicroRTS: accuracy, games won as a share of its teacher's; PPO from it and from scratch",
+        120,
+        5,
+        imitation.microrts_clone,
+    ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
@@ -156,6 +173,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
     "cartpole_infonce": _dreams("cartpole_infonce", 4),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "offline": Experiment(
+        "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
+        15,
+        5,
+        offline.offline,
+    ),
     "tuning": Experiment(
         "configuration that `rljax tune` finds for cartpole_ppo with 10,000 steps, beside the preset, on new seeds",
         3,

@@ -20,9 +20,11 @@ from rljax.collect.demos.schema import tree_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import head_sizes
 from rljax.envs import TicTacToe, make_env
-from rljax.run.demos.writer import Episode, write_dataset
+from rljax.run.demos import recording
+from rljax.run.demos.writer import DatasetWriter, Episode, write_dataset
 from tests.collect.demos.made import INFO, episodes
 from tests.league.test_scripted import FirstCell
+from tests.run.tiny_runs import assert_refused
 
 TINY_PPO = rljax.PPOConfig(env="CartPole-v1", num_envs=2, num_steps=4, num_minibatches=1, network={"hidden": [8]})
 
@@ -141,24 +143,32 @@ def test_a_search_player_is_recorded(tmp_path: Path) -> None:
     assert dataset.info.recorded["player"] == "mcts"
 
 
-def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"num_episodes": 22, "env": "CartPole-v1", "num_envs": 4, "seed": 5, "shard_bytes": 2000}
+def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C within a round keeps all episodes of those before it, although they are too few for a shard."""
+    how: dict[str, Any] = {"num_episodes": 22, "env": "CartPole-v1", "num_envs": 4, "seed": 5}
     straight = rljax.demonstrations("random", tmp_path / "straight", **how)
+    assert len(list((tmp_path / "straight" / "shards").iterdir())) == 6  # a kill would lose one round, more than an eighth
+    add, added = DatasetWriter.add, []
 
-    def interrupt(line: str) -> None:
-        if line.startswith("12 of"):
+    def interrupted(self: DatasetWriter, episode: Episode) -> None:
+        add(self, episode)
+        added.append(episode)
+        if len(added) == 13:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(DatasetWriter, "add", interrupted)
+    monkeypatch.setattr(recording, "PARTS", 1)
     with pytest.raises(rljax.TrainingInterrupted, match="12 of 22 episodes are in"):
-        rljax.demonstrations("random", tmp_path / "parts", **how, progress=interrupt)
+        rljax.demonstrations("random", tmp_path / "parts", **how)
+    monkeypatch.undo()
     part = rljax.open_dataset(tmp_path / "parts")
-    assert 0 < part.num_episodes == part.episodes_begun <= 12
+    assert part.num_episodes == part.episodes_begun == 12
     assert any("12 of 22 episodes" in line for line in part.describe())
     with pytest.raises(ConfigError, match="seed = 5, and cannot go on with 6"):
         rljax.demonstrations("random", tmp_path / "parts", **{**how, "seed": 6}, resume=True)
     with pytest.raises(ConfigError, match="exists already"):
         rljax.demonstrations("random", tmp_path / "parts", **how)
-    continued = rljax.demonstrations("random", tmp_path / "parts", **how, resume=True)
+    continued = rljax.demonstrations("random", tmp_path / "parts", **how, shard_bytes=2000, resume=True)
     assert_same_episodes(continued, straight)
     assert_same_episodes(rljax.demonstrations("random", tmp_path / "parts", **how, resume=True), straight)
 
@@ -196,13 +206,14 @@ def test_a_killed_recording_is_whole_up_to_its_last_shard_and_continues(tmp_path
     [
         ({"source": "rando", "env": "CartPole-v1"}, "did you mean 'random'"),
         ({"source": "random"}, "give the environment"),
+        ({"source": "runs/typo"}, "runs/typo: no run there"),
         ({"source": "random", "env": "CartPole-v1", "against": "random"}, "no opponent"),
         ({"source": "random", "env": "CartPole-v1", "simulations": 3}, "expected 0"),
         ({"source": "random", "env": "CartPole-v1", "num_episodes": 0}, "num_episodes = 0"),
         ({"source": "random", "env": "TicTacToe-v0", "against": []}, "at least one opponent"),
         ({"source": "random", "env": "TicTacToe-v0", "seat": 1}, "recorded at all seats"),
         ({"source": "random", "env": "TicTacToe-v0", "against": "random", "seat": 2}, "seat = 2: expected a team"),
-        ({"source": "mcts", "env": "MicroRTS-v0"}, "MicroRTS-v0"),
+        ({"source": "mcts", "env": "KuhnPoker-v0"}, "KuhnPoker-v0: hides a part of its state"),
         ({"source": 3}, "source = 3: expected"),
     ],
 )
@@ -210,6 +221,10 @@ def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments:
     with pytest.raises(ConfigError, match=words):
         rljax.demonstrations(path=tmp_path / "data", **{"num_episodes": 3, **arguments})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_dataset_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(["demo", str(tmp_path)], "has no dataset.json, so it is no dataset itself", capsys)
 
 
 def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Experiments with imitation: a clone of a scripted player of MicroRTS, and reinforcement that begins with it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.algos.imitation.bc import BCConfig
+from rljax.collect.demos.dataset import Dataset, open_dataset
+from rljax.collect.environments import make_game
+from rljax.collect.games.matches import play_match, policy_player
+from rljax.core.config import load_config
+from rljax.core.versus import Player
+from rljax.envs.microrts.actions import ORDERS
+from rljax.envs.microrts.bots import find_bots
+from rljax.envs.microrts.engine import merge_orders
+from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.units import ACTION_NAMES
+from rljax.run.demos.recording import demonstrations
+from rljax.run.reproduce.distilling import improve
+from rljax.run.reproduce.games import fresh_keys
+from rljax.run.reproduce.report import Report, Trained
+
+CLONED = "workerrush"
+OPPONENTS = ("workerrush", "lightrush", "randombiased", "passive")
+"""Scripted players that the demonstrations, and the matches, are against."""
+
+EPISODES = 400
+GAMES = 64
+"""Number of games of a match against each opponent, half of them from each seat."""
+
+HELD_OUT_STEPS = 4096
+"""Number of held-out steps whose orders are compared."""
+
+MAP = ("map_name", "wait_cycles")
+"""Parameters of the game itself; without the others a game's return is 1, 0 or -1."""
+
+IMPROVEMENT: dict[str, Any] = {"total_timesteps": 400_000}
+TOWARDS_CLONE: dict[str, Any] = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0, "teacher_kl_share": 0.5}
+
+
+def microrts_clone(report: Report) -> None:
+    """Clone a player that rushes with workers; compare PPO that begins with the clone with PPO from scratch."""
+    preset = load_config("microrts_8x8_ppo", eval_every=None)
+    params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "games"
+        count = max(4 * len(OPPONENTS), round(EPISODES * report.budget))
+        demonstrations(
+            CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
+            seed=report.seeds[0], progress=report.say,
+        )  # fmt: skip
+        config = BCConfig(
+            env="MicroRTS-v0", env_params=params, dataset=str(path), network=preset.network, total_timesteps=600_000,
+            num_envs=32, num_steps=32, num_minibatches=4, learning_rate=1e-3,
+            # PPO normalises rewards, so its values have another scale than the returns of the demonstrations.
+            vf_coef=0.0,
+        )  # fmt: skip
+        dataset = open_dataset(path, held_out=config.held_out)
+        clone = report.train(config, "clone", preset="microrts_8x8_ppo")
+        report.facts["demonstrations"] = {"episodes": len(dataset.episodes.length), "steps": int(dataset.episodes.length.sum())}
+        measure_accuracy(report, clone, dataset)
+    improved = improve(report, preset, "PPO from the clone", clone, **IMPROVEMENT, **TOWARDS_CLONE)
+    scratch = report.train(preset, "PPO from scratch", preset="microrts_8x8_ppo", **IMPROVEMENT)
+    teacher, *shares = shares_won(report, {"clone": clone, "PPO from the clone": improved, "PPO from scratch": scratch}, improved)
+    for number, opponent in enumerate(OPPONENTS):
+        report.facts[f"{CLONED} against {opponent}: share of {GAMES} games won"] = float(teacher[number])
+        for name, won in zip(("clone", "PPO from the clone", "PPO from scratch"), shares, strict=True):
+            report.measure(f"{name} against {opponent}: share of {GAMES} games won", won[:, number])
+    for name, won in zip(("clone", "PPO from the clone", "PPO from scratch"), shares, strict=True):
+        report.measure(f"{name}: share of games won, of its teacher's", won.mean(1) / max(teacher.mean(), 1 / GAMES))
+    for name, run in (("PPO from the clone", improved), ("PPO from scratch", scratch)):
+        report.measure(f"{name}: share of games won in training", run.metrics["env/win"])
+
+
+def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:
+    """Measure how often a clone's most likely order for a unit that has a choice is the demonstrated one, by kind of order."""
+    batch = jax.tree.map(jnp.asarray, dataset.batches(HELD_OUT_STEPS, held_out=True).read(0))
+
+    def count(state: Any) -> tuple[jax.Array, jax.Array]:
+        action, _ = clone.agent.act(state, batch.obs, None, jax.random.key(0), True, batch.mask)
+        kind = jnp.asarray(ORDERS)[batch.action, 0]
+        choice = jnp.sum(batch.mask.reshape(*kind.shape, -1), axis=-1) > 1
+        counted = choice[..., None] & (kind[..., None] == jnp.arange(len(ACTION_NAMES)))
+        right = counted & (action == batch.action)[..., None]
+        return jnp.sum(right, axis=(0, 1)), jnp.sum(counted, axis=(0, 1))
+
+    right, counted = (np.asarray(x, np.float64) for x in report.time_program(jax.vmap(count), clone.states))
+    report.measure("held-out accuracy of orders", right.sum(1) / np.maximum(counted.sum(1), 1.0))
+    for number, name in enumerate(ACTION_NAMES):
+        if counted[0, number]:
+            report.measure(f"held-out accuracy of orders, {name}", right[:, number] / counted[:, number])
+            report.facts[f"held-out orders, {name}"] = int(counted[0, number])
+
+
+def shares_won(report: Report, arms: dict[str, Trained], like: Trained) -> list[np.ndarray]:
+    """Return the shares of games that the cloned player wins against each opponent, `[opponents]`, and then those of each arm,
+    `[seeds, opponents]`, with sampled actions. All arms have the network of `like`, so one program plays for all.
+    """
+    of_game = {name: like.agent.config.env_params[name] for name in MAP}
+    made: tuple[Any, Any] = make_game(BCConfig(env="MicroRTS-v0", env_params=of_game))
+    game, params = made
+    bots = find_bots(OPPONENTS)
+    numbers = jnp.arange(len(OPPONENTS))
+
+    def opponent(which: jax.Array) -> Player:
+        def play(key: jax.Array, state: Any, _obs: Any, _mask: Any) -> Any:
+            both = [bots(which, k, state, player, game.walls) for player, k in enumerate(jax.random.split(key))]
+            return actions_of(game, state, merge_orders(state, *both))
+
+        return play
+
+    def share(first: Player, key: jax.Array) -> jax.Array:
+        """Return the share won against each opponent, f32 `[opponents]`."""
+
+        def against(which: jax.Array, key: jax.Array) -> jax.Array:
+            return jnp.mean(play_match(game, params, first, opponent(which), key, GAMES).result > 0)
+
+        return jax.vmap(against)(numbers, jax.random.split(key, len(OPPONENTS)))
+
+    def of_policy(state: Any, key: jax.Array) -> jax.Array:
+        return share(policy_player(like.agent, state, deterministic=False), key)
+
+    weights = jax.tree.map(lambda *x: jnp.concatenate(x), *(run.states.params for run in arms.values()))
+    states = jax.tree.map(lambda x: jnp.concatenate([x] * len(arms)), like.states).replace(params=weights)
+    keys = jnp.concatenate([fresh_keys(run) for run in arms.values()])
+    found = np.asarray(report.time_program(jax.vmap(of_policy), states, keys))
+    teacher = np.asarray(report.time_program(lambda key: share(scripted_player(game, CLONED), key), keys[0]))
+    return [teacher, *found.reshape(len(arms), -1, len(OPPONENTS))]
