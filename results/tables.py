@@ -290,6 +290,33 @@ def tuned(record: Record) -> list[Row]:
     ]
 
 
+# Rows of imitation
+
+
+def distilled(record: Record) -> list[Row]:
+    """A row for each teacher: 95 % is counted over the seeds whose teacher has learned something."""
+    rows, summary = [], record["summary"]
+    for measure, share in summary.items():
+        name, _, what = measure.rpartition(": ")
+        if what != "student's share":
+            continue
+        of = name.split(",")[0]
+        own, its = record["facts"][f"{of}: parameters of student and teacher"]
+        student, teacher = (span(summary[f"{name}: {who}"], 2) for who in ("student", "teacher"))
+        other = summary.get(f"{name}: the other teacher")
+        rows.append(
+            [
+                name if other else f"`{name}`",
+                f"{own:,} of {its:,}",
+                steps(record, f"{of}, student"),
+                student,
+                f"{teacher}; the other teacher {span(other, 2)}" if other else teacher,
+                f"{share['solved']} of {share.get('known', len(record['seeds']))}",
+            ]
+        )
+    return rows
+
+
 Maker = Callable[[Record], list[Row]]
 GAME_COLUMNS = ["preset", "steps", "seeds", "result", "for comparison"]
 TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
@@ -334,6 +361,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         },
     ),
     "game_features": (["feature, in games of two players", "steps", "with it", "without it"], {"game_features": game_features}),
+    "distillation": (
+        ["teacher", "parameters of the student", "steps", "its return", "the teacher's", "seeds at 95 % of it"],
+        {"distillation": distilled},
+    ),
     "compared": (
         [
             "preset", "solved first, steps: median, worst seed", "seeds", "solved at the end", "at the end: mean, worst",

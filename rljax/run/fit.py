@@ -23,7 +23,7 @@ from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
 from rljax.run.files.places import lock_folder
-from rljax.run.initial import begin_from, begins_elsewhere
+from rljax.run.initial import begin_from, check_teacher
 from rljax.run.loggers import Logger, Loggers
 from rljax.run.processes import check_processes, gather_state, is_first
 from rljax.run.progress import Progress, Silent, default_progress
@@ -121,7 +121,8 @@ def fit(
             check_free(folder)
         if init_from is not None:
             agent = begin_from(agent, init_from)
-        _check_teacher(agent, fork is not None)
+        if fork is None:
+            check_teacher(agent, "init_from=RUN (rljax train --init-from RUN), or fork=RUN")
     warn_of_unseen_gpu()
     shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
@@ -213,16 +214,6 @@ def _check_single(config: Config) -> None:
         if isinstance(leaf, jax.core.Tracer):
             name = jax.tree_util.keystr(path, simple=True)
             raise ConfigError(f"{name}: fit trains one configuration; traced values are for vmap of make_train")
-
-
-def _check_teacher(agent: Agent, forks: bool) -> None:
-    """Refuse a new run that would hold on to random parameters."""
-    coefficient = getattr(agent.config, "teacher_kl_coef", None)
-    if coefficient is not None and not forks and not begins_elsewhere(agent):
-        raise ConfigError(
-            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: init_from=RUN "
-            "(rljax train --init-from RUN), or fork=RUN"
-        )
 
 
 def _warn_of_unknown_env(config: Config) -> None:

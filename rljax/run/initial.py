@@ -19,6 +19,9 @@ from rljax.league.parts import Player
 from rljax.run.files.checkpoint import describe, named_arrays
 from rljax.run.files.folder import load_run
 
+IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Python"
+"""How to begin the runs of a sweep or a study with a policy (see `check_teacher`)."""
+
 OF_VALUES = ("critic", "value")
 """How the names of layers begin that only values depend on; they may begin anew, since a teacher may have had no such values."""
 
@@ -81,9 +84,17 @@ def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     return agent._replace(init=init)
 
 
-def begins_elsewhere(agent: Agent) -> bool:
-    """Return whether the runs of an agent do not begin with random parameters."""
-    return agent.made is not None and agent.init is not agent.made.init
+def check_teacher(agent: Agent, how: str) -> None:
+    """Refuse new runs that would hold on to random parameters; `how` says in the message how to begin with others.
+
+    Raises:
+        ConfigError: there is a `teacher_kl_coef`, and the runs begin with random parameters.
+    """
+    coefficient = getattr(agent.config, "teacher_kl_coef", None)
+    if coefficient is not None and (agent.made is None or agent.init is agent.made.init):
+        raise ConfigError(
+            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: {how}"
+        )
 
 
 def _taken(there: Any, here: Any, learners: int | None, path: Any) -> list[np.ndarray | None]:

@@ -11,7 +11,7 @@ import pytest
 import rljax
 from rljax.envs.microrts.units import HP, UNIT_NAMES
 from rljax.run.reproduce import distilling
-from rljax.run.reproduce.distilling import distil, improve, shares
+from rljax.run.reproduce.distilling import SomeCommands, distil, improve, shares
 from rljax.run.reproduce.melee import Melee
 from rljax.run.reproduce.report import Report
 
@@ -94,3 +94,9 @@ def test_specialists_student_and_reinforcement_take_as_many_steps_as_training_fr
             report.raw[f"student, {name}: share"], np.array(report.raw[f"student, {name}: points"]) / points
         )
     assert np.shape(report.raw["from scratch: returns in training"]) == (2, 10)
+
+
+def test_commands_for_some_units_are_all_those_without_others() -> None:
+    env = SomeCommands((1, 3), num_units=4, num_builds=5)
+    _, state = jax.vmap(env.reset_env, in_axes=(0, None))(jax.random.split(jax.random.key(0), 200), env.default_params)
+    assert {tuple(x) for x in np.asarray(state.commanded).tolist()} == {(0, n, 0, 5 - n) for n in range(6)}

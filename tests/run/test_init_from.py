@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.run.search.plan import plan_sweep
 from rljax.run.view.show import show
 from tests.run.tiny_runs import TINY, TINY_TOML, assert_refused, assert_same_run, assert_same_state
 
@@ -22,9 +23,10 @@ def saved(path: Path, config: Any, scale: float = 1.0) -> Any:
     """Save a run of random parameters that no seed gives; return its state."""
     agent = rljax.make_agent(config)
     state = jax.jit(agent.init)(jax.random.key(5))
-    state = state.replace(params=jax.tree.map(lambda x: scale * x + 0.125, state.params))
+    number = np.float32  # NumPy adds: JAX would compile a program for each shape
+    state = state.replace(params=jax.tree.map(lambda x: number(scale) * np.asarray(x) + number(0.125), state.params))
     if state.obs_statistics is not None:
-        state = state.replace(obs_statistics=jax.tree.map(lambda x: x + 3.0, state.obs_statistics))
+        state = state.replace(obs_statistics=jax.tree.map(lambda x: np.asarray(x) + number(3.0), state.obs_statistics))
     rljax.save(path, agent, state)
     return state
 
@@ -135,6 +137,10 @@ def test_bad_input_is_one_clear_line(parent: Path, tmp_path: Path) -> None:
         return str(error.value)
 
     assert "the teacher is the policy that a run begins with, so give one: init_from=RUN" in message(PPO)
+    for search in (rljax.sweep, rljax.tune):
+        with pytest.raises(rljax.ConfigError, match=r"so give one: make_agent=lambda config: rljax.begin_from\(config, RUN\)"):
+            search(PPO, {"learning_rate": [0.1, 0.2]})
+    assert plan_sweep(PPO, {"gamma": [0.9]}, make_agent=lambda config: rljax.begin_from(config, parent)).runs == 1
     assert "no run there" in message(PPO, init_from=tmp_path / "nothing")
     assert "normalised observations" in message(PPO.replace(normalize_observations=False), init_from=parent)
     other = message(PPO.replace(network={"hidden": [4]}), init_from=parent)

@@ -220,23 +220,25 @@ def load_run(
         ConfigError: there is no run or checkpoint, it is damaged, or it does not fit the configuration.
     """
     folder, checkpoint = split_path(path, checkpoint)
-    config = _without_lost_teachers(read_config(folder, **overrides))
+    config = read_config(folder, **overrides)
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
     # The number of devices only matters for further training: a run can be viewed on any machine.
-    state = checkpoint_state(make_agent(config.replace(num_devices=1)), info, saved, folder)
+    alone = config.replace(num_devices=1)
+    try:
+        state = checkpoint_state(make_agent(alone), info, saved, folder)
+    except ConfigError:
+        if not getattr(config, "teachers", ()):
+            raise
+        # A student can act, but not train, whatever has become of its teachers.
+        config = config.replace(teachers=())
+        state = checkpoint_state(make_agent(alone.replace(teachers=())), info, saved, folder)
     if isinstance(seed_index, int) and info.seeds is None:
         raise ConfigError(f"seed_index = {seed_index}: run {folder} has a single seed")
     if seed_index is not None and info.seeds is not None:
         index = _seed_index(seed_index, info.seeds, saved.meta)
         state = jax.tree.map(lambda x: x[index], state)
     return Run(config, state, saved.meta["step"])
-
-
-def _without_lost_teachers(config: Any) -> Any:
-    """Return the configuration of a student without its teachers if any of their runs is gone: it can act, but not train."""
-    runs = [split_path(path)[0] for path in getattr(config, "teachers", ())]
-    return config if all((run / CONFIG_FILE).is_file() for run in runs) else config.replace(teachers=())
 
 
 def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:

@@ -13,7 +13,7 @@ import tomli_w
 
 from rljax.algos.imitation.distill import DistillConfig, teacher_parts
 from rljax.algos.imitation.parts import imitation_parts
-from rljax.core.agent import Agent, make_agent
+from rljax.core.agent import Agent, data_of, make_agent
 from rljax.core.config import ALGORITHMS, Config, config_of, config_table, names_algorithm, read_table
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.run.files.checkpoint import CHECKPOINTS
@@ -95,8 +95,12 @@ def as_phases(phases: Mapping[str, Phase | Config]) -> dict[str, Phase]:
     return {name: phase if isinstance(phase, Phase) else Phase(phase) for name, phase in phases.items()}
 
 
-def check_phases(phases: Mapping[str, Phase]) -> None:
+def check_phases(phases: Mapping[str, Phase], data: bool = True) -> None:
     """Check before any training whether every phase can be trained: names, and networks and spaces that must fit.
+
+    Args:
+        phases: phases by name.
+        data: also open the datasets that phases learn from; a run that is resumed may need them no more.
 
     Raises:
         ConfigError: one cannot; the message names it.
@@ -111,12 +115,12 @@ def check_phases(phases: Mapping[str, Phase]) -> None:
                 f"{PHASES}.{name}: expected a name of letters, digits and _ that begins with a letter and is no field's"
             )
         try:
-            agents[name] = _check_phase(phase, agents, list(phases))
+            agents[name] = _check_phase(phase, agents, list(phases), data)
         except ConfigError as error:
             raise ConfigError(f"{PHASES}.{name}: {error}") from None
 
 
-def _check_phase(phase: Phase, earlier: Mapping[str, Agent], names: list[str]) -> Agent:
+def _check_phase(phase: Phase, earlier: Mapping[str, Agent], names: list[str], data: bool) -> Agent:
     config, seeds = phase.config, phase.seeds
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration or a Phase, got {shown(config)}")
@@ -126,6 +130,8 @@ def _check_phase(phase: Phase, earlier: Mapping[str, Agent], names: list[str]) -
         _check_reference(field, value, earlier, names)
     # What needs the runs of earlier phases is left out: they are not there yet.
     agent = make_agent(config.replace(**{field.name: field.default for field in _run_fields(config)}))
+    if data and hasattr(config, "dataset"):
+        data_of(agent)
     coefficient = getattr(config, "teacher_kl_coef", None)
     if phase.init_from is None and coefficient is not None:
         raise ConfigError(
@@ -162,15 +168,33 @@ def _earlier_phase(text: str | None, earlier: Iterable[str]) -> str | None:
     return first if first in earlier else None
 
 
-def _check_reference(field: str, value: Any, earlier: Iterable[str], names: list[str]) -> None:
+def _check_reference(field: str, value: Any, earlier: Mapping[str, Agent], names: list[str]) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"{field} = {shown(value)}: expected the name of an earlier phase, or the folder of a run")
-    if _earlier_phase(value, earlier) is not None:
+    other = _earlier_phase(value, earlier)
+    if other is not None:
+        _check_checkpoint(field, value, other, earlier[other].config)
         return
     if _earlier_phase(value, names) is not None:
         raise ConfigError(f"{field} = {shown(value)}: that phase does not come before this one: {_before(earlier)}")
     if not os.path.isfile(split_path(value)[0] / CONFIG_FILE):
         raise ConfigError(f"{field} = {shown(value)}: neither an earlier phase nor the folder of a run: {_before(earlier)}")
+
+
+def _check_checkpoint(field: str, value: str, phase: str, config: Config) -> None:
+    """Refuse a checkpoint that the run of an earlier phase will not have."""
+    inside = "/".join(Path(value).parts[1:])
+    found = re.fullmatch(rf"{CHECKPOINTS}/(latest|best|(?:step_)?(\d+))", inside)
+    last = config.num_iterations * config.steps_per_iteration
+    if inside and found is None:
+        why = f"expected {shown(phase)} alone, or {phase}/{CHECKPOINTS}/best, or {phase}/{CHECKPOINTS}/step_N"
+    elif found and found[1] == "best" and config.eval_every is None:
+        why = f"phase {phase} makes no evaluation, so it has no best checkpoint: give it eval_every"
+    elif found and found[2] and int(found[2]) > last:
+        why = f"phase {phase} ends at step {last}"
+    else:
+        return
+    raise ConfigError(f"{field} = {shown(value)}: {why}")
 
 
 def _before(earlier: Iterable[str]) -> str:

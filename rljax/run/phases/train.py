@@ -97,7 +97,7 @@ def fit_phases(
         raise ConfigError("nothing to train: give phases, or resume=RUN")
     else:
         check_free(folder)
-    check_phases(given)
+    check_phases(given, data=not resumed)
     if not resumed:
         _create(folder, given)
     end = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes

@@ -23,6 +23,7 @@ from rljax.algos.imitation.parts import imitation_parts
 from rljax.algos.ppo import PPOConfig
 from rljax.core.agent import make_agent
 from rljax.core.config import Config
+from rljax.envs.command import Command
 from rljax.league.exploit import branch
 from rljax.league.parts import player
 from rljax.run.reproduce.games import fresh_keys
@@ -34,11 +35,11 @@ ENOUGH = 0.95
 SMALL: dict[str, Any] = {"network": {"hidden": [24, 24]}, "num_envs": 16, "num_steps": 64, "num_epochs": 4, "num_minibatches": 4}
 """Settings of students with less than a quarter of the parameters of the presets' networks."""
 
-FLOORS = {"CartPole-v1": 0.0, "Acrobot-v1": -500.0}
-"""Lowest return of an episode."""
+FLOORS = {"Acrobot-v1": -500.0}
+"""Return of a policy that does nothing, where it is not 0."""
 
-POLES = {"short pole": 0.25, "long pole": 1.0}
-"""Half the length of the pole of each of two specialists, in metres."""
+HALVES = {"units 0 and 1": [0, 1], "units 2 and 3": [2, 3]}
+"""Types of units in the commands of each of two specialists."""
 
 PAIRS = {"light": ["Light", "Light"], "heavy": ["Heavy", "Heavy"], "ranged": ["Ranged", "Ranged"]}
 """Teams of `Melee` that there is a specialist for."""
@@ -58,6 +59,20 @@ MELEE: dict[str, Any] = {
 MELEE_PPO: dict[str, Any] = MELEE | {"ent_coef": 0.01, "vf_clip_eps": None}
 PHASE_STEPS = 48_000
 """Number of steps of each specialist, of the student, and of its reinforcement."""
+
+
+class SomeCommands(Command):
+    """`Command` whose commands are for some types of units only.
+
+    Args:
+        units: types of units that commands ask for.
+        num_units, num_builds: as in `Command`.
+    """
+
+    def __init__(self, units: Sequence[int] = (0, 1), num_units: int = 4, num_builds: int = 16):
+        super().__init__(num_units, num_builds)
+        others = [unit for unit in range(num_units) if unit not in units]
+        self._commands = self._commands[(self._commands[:, others] == 0).all(axis=1)]
 
 
 def distil(report: Report, config: DistillConfig, arm: str, teachers: Sequence[Trained]) -> Trained:
@@ -111,15 +126,20 @@ def distillation(report: Report) -> None:
         student = distil(report, DistillConfig(env=env, total_timesteps=200_000, **SMALL), f"{preset}, student", [teacher])
         report.facts[f"{preset}: parameters of student and teacher"] = [parameters(student), parameters(teacher)]
         compare(report, preset, student, teacher)
-    preset = "cartpole_ppo"
+    preset, env = "command_ppo", "rljax.run.reproduce.distilling:SomeCommands"
     specialists = {
-        name: report.train(preset, f"{name}, teacher", eval_every=None, env_params={"half_length": length})
-        for name, length in POLES.items()
+        name: report.train(preset, f"{name}, teacher", eval_every=None, env=env, env_params={"units": units})
+        for name, units in HALVES.items()
     }
-    config = DistillConfig(env="CartPole-v1", total_timesteps=200_000, **SMALL)
-    student = distil(report, config, "both poles, student", list(specialists.values()))
+    both = {**SMALL, "network": SMALL["network"] | {"goal": "film"}}
+    config = DistillConfig(env="Command-v0", total_timesteps=200_000, **both)
+    student = distil(report, config, "two teachers, student", list(specialists.values()))
     for name, teacher in specialists.items():
         compare(report, f"two teachers, {name}", student, teacher)
+        (other,) = (specialist for each, specialist in specialists.items() if each != name)
+        # If the other teacher could do this too, there would be nothing to put together.
+        report.measure(f"two teachers, {name}: the other teacher", report.returns(other, config=teacher.agent.config))
+    report.facts["two teachers: parameters of student and teacher"] = [parameters(student), parameters(other)]
 
 
 def compare(report: Report, name: str, student: Trained, teacher: Trained) -> None:
@@ -127,7 +147,7 @@ def compare(report: Report, name: str, student: Trained, teacher: Trained) -> No
     config = student.agent.config.replace(env=teacher.agent.config.env, env_params=teacher.agent.config.env_params)
     found = report.measure(f"{name}: teacher", report.returns(teacher))
     learned = report.measure(f"{name}: student", report.returns(student, config=config))
-    report.measure(f"{name}: student's share", shares(learned, found, FLOORS[config.env]), ENOUGH)
+    report.measure(f"{name}: student's share", shares(learned, found, FLOORS.get(config.env, 0.0)), ENOUGH)
 
 
 def melee(teams: list[list[str]], others: list[list[str]]) -> dict[str, Any]:

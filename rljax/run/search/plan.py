@@ -19,6 +19,7 @@ from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
+from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.space import Cell, Range, apply_cell, cells_of, check_counts, check_space, is_leaf, parse_space, space_table
 
 SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "best.toml", "sweep.png"
@@ -108,6 +109,7 @@ def plan_sweep(
     # Values may be allowed individually but not together. One agent per structure checks environment and network.
     for found in {structure_of(config, cell): apply_cell(config, cell) for cell in cells}.values():
         own_of(found, make_agent)
+        check_teacher(make_agent(found), IN_SEARCHES)
     return Plan(config, checked, seeds, search, samples, cells, make_agent)
 
 

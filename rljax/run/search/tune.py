@@ -19,6 +19,7 @@ from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
 from rljax.run.files.places import WatchedFolder
+from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table
 from rljax.run.search.storage import absolute, file_of, is_inside
@@ -135,6 +136,7 @@ def tune(
         storage = absolute(storage)
     same: dict[str, Any] = {"seeds": seeds, "episodes": episodes, "pruner": pruner}
     own = own_of(config, make_agent)
+    check_teacher(make_agent(config), IN_SEARCHES)
     same |= {"own": own} if own else {}  # omitted if empty, so that studies of earlier versions stay the same
     joined = storage is not None
     if folder is not None and (folder / TUNE_FILE).exists():

@@ -178,7 +178,9 @@ def _print_figures(console: Console, folder: Path, info: RunInfo, history: Histo
     print_table(console, table)
     speed = [record["perf/steps_per_second"] for record in history.records if record.get("perf/steps_per_second")]
     if speed:
-        console.print(_text(f"speed: {np.median(speed):,.0f} steps/s (median)"))
+        waits = [record["perf/data_wait"] for record in history.records if record.get("perf/data_wait") is not None]
+        waited = f", {100.0 * np.median(waits):.1f} % of the time waiting for data" if waits else ""
+        console.print(_text(f"speed: {np.median(speed):,.0f} steps/s{waited} (median)"))
     score = next(name for name in SCORES if len(overall[name].values))
     console.print()
     _print_sparkline(console, score, overall[score])

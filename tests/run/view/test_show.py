@@ -76,6 +76,12 @@ def test_a_complete_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "99,840 1.0 kB 3.25 latest 2025-01-02 03:04:05" in lines
 
 
+def test_a_run_that_reads_data_says_how_long_it_waited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{**record, "perf/data_wait": wait} for record, wait in zip(returns(1.0, 2.0, 3.0), (0.9, 0.021, 0.0), strict=True)]
+    lines = printed(write_run(tmp_path / "a", records), capsys)
+    assert "speed: 2,000 steps/s, 2.1 % of the time waiting for data (median)" in lines
+
+
 def test_changed_fields_come_first_beside_their_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(write_run(tmp_path / "a", []), capsys)
     start = lines.index("configuration value default")
