@@ -8,6 +8,7 @@ from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft, DraftParams, random_draft
 from rljax.envs.goal_game import GoalGame
 from rljax.envs.gridworld import GridWorld, GridWorldPixels, optimal_return
+from rljax.envs.habit_rps import HabitRPS
 from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
@@ -20,6 +21,7 @@ from rljax.envs.number_duel import NumberDuel
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.pgx_game import PgxGame
 from rljax.envs.registry import env_ids, game_ids, gymnax_env_ids, make_env, register_env, resolve_env
+from rljax.envs.scouting import Scouting
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
 from rljax.envs.territory import Territory
@@ -45,6 +47,7 @@ __all__ = [
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "Scouting",
     "SparseGridWorld",
     "TMaze",
     "TargetPick",
@@ -53,6 +56,7 @@ __all__ = [
     "ConnectFour",
     "Draft",
     "DraftParams",
+    "HabitRPS",
     "HeavyBox",
     "KuhnPoker",
     "LeducPoker",

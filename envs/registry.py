@@ -24,6 +24,7 @@ from rljax.envs.composite import Composite
 from rljax.envs.connect_four import ConnectFour
 from rljax.envs.draft import Draft
 from rljax.envs.gridworld import GridWorld, GridWorldPixels
+from rljax.envs.habit_rps import HabitRPS
 from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
@@ -48,6 +49,7 @@ from rljax.envs.probes import (
     TruncationProbe,
 )
 from rljax.envs.race import Race
+from rljax.envs.scouting import Scouting
 from rljax.envs.sparse_gridworld import SparseGridWorld
 from rljax.envs.target_pick import TargetPick
 from rljax.envs.territory import Territory
@@ -74,6 +76,7 @@ _factories: dict[str, EnvFactory] = {
     "Composite-v0": Composite,
     "HiddenBit-v0": HiddenBit,
     "Command-v0": Command,
+    "Scouting-v0": Scouting,
     "ConstantReward-v0": ConstantReward,
     "ObservationReward-v0": ObservationReward,
     "DelayedReward-v0": DelayedReward,
@@ -95,6 +98,7 @@ _games: dict[str, EnvFactory] = {
     "Territory-v0": Territory,
     "HeavyBox-v0": HeavyBox,
     "Draft-v0": Draft,
+    "HabitRPS-v0": HabitRPS,
     "MicroRTS-v0": MicroRTS,
 }
 

@@ -40,10 +40,10 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
     Raises:
         ConfigError: it was recorded in another environment, or with other spaces; the message names both.
     """
-    names, inner = {name}, env
-    while inner is not None:
-        names.add(inner.name)
-        inner = getattr(inner, "env", None)
+    levels = [env]
+    while (inner := getattr(levels[-1], "env", None)) is not None:
+        levels.append(inner)
+    names = {name, *(level.name for level in levels)}
     recorded = dataset.info.env
     if recorded not in names:
         raise ConfigError(f"dataset = {str(dataset.path)!r}: was recorded in {recorded}, but env = {name!r}")
@@ -52,6 +52,11 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
         ("actions", env.action_space(env_params), dataset.info.action_space),
     ):
         of_env, of_data = _form(as_space(here)), _form(there)
+        if of_env != of_data and what == "observations" and of_data == _form(as_space(levels[-1].observation_space(env_params))):
+            raise ConfigError(
+                f"dataset = {str(dataset.path)!r}: holds observations as {recorded} gives them, {shown(of_data)}, but the policy "
+                f"sees {shown(of_env)}: expected flatten_observations = false, and an algorithm that sees all parts of them"
+            )
         if of_env != of_data:
             raise ConfigError(
                 f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {shown(of_data)}, "

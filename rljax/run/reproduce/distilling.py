@@ -44,8 +44,11 @@ HALVES = {"units 0 and 1": [0, 1], "units 2 and 3": [2, 3]}
 PAIRS = {"light": ["Light", "Light"], "heavy": ["Heavy", "Heavy"], "ranged": ["Ranged", "Ranged"]}
 """Teams of `Melee` that there is a specialist for."""
 
-HELD_OUT = [["Light", "Heavy"], ["Heavy", "Ranged"], ["Ranged", "Light"]]
-"""Teams that no specialist has trained with, and no student has seen."""
+MIXED = [["Light", "Heavy"], ["Heavy", "Ranged"]]
+"""Teams that no specialist and no student has trained with, but the reinforcement and the run from scratch."""
+
+HELD_OUT = [["Ranged", "Light"]]
+"""Team that no run has trained with."""
 
 MELEE: dict[str, Any] = {
     "env": "rljax.run.reproduce.melee:Melee",
@@ -161,7 +164,7 @@ def cspl(report: Report) -> None:
     Points are 1 for a game won and a half for one drawn, as a mean over games with sampled actions.
     """
     pairs = list(PAIRS.values())
-    everything = [*pairs, *HELD_OUT]
+    everything = [*pairs, *MIXED]
     specialists = {
         name: report.train(PPOConfig(**MELEE_PPO, **melee([pair], pairs), total_timesteps=PHASE_STEPS), f"specialist, {name}")
         for name, pair in PAIRS.items()
@@ -177,10 +180,8 @@ def cspl(report: Report) -> None:
     scratch = report.train(joint, "from scratch", total_timesteps=(len(PAIRS) + 2) * PHASE_STEPS)
     arms = {**{f"specialist, {name}": run for name, run in specialists.items()}, "student": student, "reinforced": final,
             "from scratch": scratch}  # fmt: skip
-    points = {
-        team: points_of(report, arms, final, melee(teams, pairs))
-        for team, teams in {**{name: [pair] for name, pair in PAIRS.items()}, "held-out teams": HELD_OUT}.items()
-    }
+    fights = {**{name: [pair] for name, pair in PAIRS.items()}, "mixed teams": MIXED, "held-out team": HELD_OUT}
+    points = {team: points_of(report, arms, final, melee(teams, pairs)) for team, teams in fights.items()}
     for name in PAIRS:
         report.measure(f"specialist, {name}: points", points[name][f"specialist, {name}"])
         report.measure(

@@ -19,6 +19,7 @@ from rljax.run.reproduce import (
     microrts,
     offline,
     presets,
+    scouting,
     speed,
 )
 from rljax.run.reproduce.report import Report, write_record
@@ -102,6 +103,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
+    "scouting": Experiment(
+        "Scouting-v0: returns and looks where the answer depends on what a look shows or not, with a bonus for information",
+        2,
+        5,
+        scouting.scouting,
+    ),
     "game_features": Experiment(
         "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",
         15,

@@ -28,17 +28,22 @@ def log_softmax(x: Any) -> np.ndarray:
 
 def test_the_term_is_the_weighted_divergence_from_the_teacher_to_the_policy() -> None:
     parts = ppo_parts(CONFIG)
-    params, other = (parts.policy.init(jax.random.key(i), jnp.zeros((1, 4))) for i in range(2))
-    obs, action = 5.0 * jax.random.normal(jax.random.key(2), (6, 4)), jnp.zeros(6, jnp.int32)
-    outputs, value, _ = policy_and_value(parts, params, obs)
-    towards = policy_and_value(parts, other, obs)[0] * 50.0
-    view = policy_view(parts.head, towards, None, action)
-    batch = Minibatch(obs, action, None, -jnp.ones(6), value, jnp.arange(6.0), value, teacher=view)
-    own = jnp.array([True, True, False, True, False, True])
-    without, zero, some = (CONFIG.replace(teacher_kl_coef=x) for x in (None, 0.0, 0.3))
-    losses = [ppo_loss(parts._replace(config=config), params, batch._replace(own=own)) for config in (without, zero, some)]
+    own = np.array([True, True, False, True, False, True])
+
+    @jax.jit
+    def computed() -> Any:
+        params, other = (parts.policy.init(jax.random.key(i), jnp.zeros((1, 4))) for i in range(2))
+        obs, action = 5.0 * jax.random.normal(jax.random.key(2), (6, 4)), jnp.zeros(6, jnp.int32)
+        outputs, value, _ = policy_and_value(parts, params, obs)
+        towards = policy_and_value(parts, other, obs)[0] * 50.0
+        view = policy_view(parts.head, towards, None, action)
+        batch = Minibatch(obs, action, None, -jnp.ones(6), value, jnp.arange(6.0), value, teacher=view, own=jnp.asarray(own))
+        configs = [CONFIG.replace(teacher_kl_coef=x) for x in (None, 0.0, 0.3)]
+        return outputs, towards, [ppo_loss(parts._replace(config=config), params, batch) for config in configs]
+
+    outputs, towards, losses = computed()
     policy, teacher = log_softmax(outputs), log_softmax(towards)
-    divergence = (np.exp(teacher) * (teacher - policy)).sum(-1)[np.asarray(own)].mean()
+    divergence = (np.exp(teacher) * (teacher - policy)).sum(-1)[own].mean()
     assert divergence > 0.01
     np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=1e-6)
     np.testing.assert_allclose(losses[2][0] - losses[0][0], 0.3 * divergence, rtol=1e-3)

@@ -49,18 +49,23 @@ def test_the_loss_of_named_heads_is_their_cross_entropy_and_only_choices_count()
     """Of three heads: the second step has a verb without a choice, and the third an action that is not legal."""
     config = CONFIG.replace(env="Composite-v0", label_smoothing=0.1, vf_coef=0.5, huber_delta=1.0)
     parts = bc_parts(config)
-    params = jax.tree.map(lambda x: x + 0.1, bc_init(parts, jax.random.key(0)).params)
-    obs = jax.random.normal(jax.random.key(1), (3, 4))
+    obs = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
     given = {"verb": jnp.array([3, 1, 0]), "target": jnp.array([2, 2, 0]), "amount": jnp.array([1, 0, 1])}
     action = policy_action(parts.env, parts.env_params, parts.head, given)
     np.testing.assert_array_equal(action, [[3, 2, 1], [1, 2, 0], [0, 0, 1]])
     mask = np.ones((3, 10), bool)
     mask[1, [0, 2, 3]] = False
     mask[2, 4] = False
-    outputs, value, _ = policy_and_value(parts, params, obs)
-    target = jnp.asarray(value) + jnp.array([0.5, 3.0, 7.0])
-    lesson = Lesson(obs, action, jnp.asarray(mask), target, jnp.array([True, True, False]), None, None)
-    loss, metrics = bc_loss(parts, params, lesson)
+
+    @jax.jit
+    def computed(key: jax.Array) -> Any:
+        params = jax.tree.map(lambda x: x + 0.1, bc_init(parts, key).params)
+        outputs, value, _ = policy_and_value(parts, params, obs)
+        target = jnp.asarray(value) + jnp.array([0.5, 3.0, 7.0])
+        lesson = Lesson(obs, action, jnp.asarray(mask), target, jnp.array([True, True, False]), None, None)
+        return outputs, *bc_loss(parts, params, lesson)
+
+    outputs, loss, metrics = computed(jax.random.key(0))
 
     expected, right = 0.0, {name: [] for name in given}  # type: ignore[var-annotated]
     for t in range(3):
@@ -84,13 +89,23 @@ def test_the_loss_of_named_heads_is_their_cross_entropy_and_only_choices_count()
     assert float(metrics["train/illegal_actions"]) == pytest.approx(1 / 3)
 
 
+def begun(config: rljax.BCConfig) -> tuple[Any, Any]:
+    """Parts, and the state before the first iteration."""
+    parts = bc_parts(config)
+    return parts, jax.jit(lambda key: bc_init(parts, key))(jax.random.key(0))
+
+
 def test_values_are_returns_to_go_up_to_the_end_of_the_window(cartpole: Path) -> None:
-    parts = bc_parts(CONFIG.replace(gamma=0.9))
-    state = bc_init(parts, jax.random.key(0))
+    parts, state = begun(CONFIG.replace(gamma=0.9))
     window = open_dataset(cartpole).windows(3, 40).read(1)
     reward = np.arange(120, dtype=np.float32).reshape(40, 3)
-    _, value, _ = policy_and_value(parts, state.params, window.obs)
-    target, known = value_targets(parts, state, window.obs, jnp.asarray(reward), window)
+
+    @jax.jit
+    def computed(state: Any) -> Any:
+        _, value, _ = policy_and_value(parts, state.params, window.obs)
+        return value, *value_targets(parts, state, window.obs, jnp.asarray(reward), window)
+
+    value, target, known = map(np.asarray, computed(state))
     done = window.terminated | window.truncated
     assert window.truncated.any()
     assert window.terminated.any()
@@ -127,8 +142,7 @@ def test_memory_goes_on_from_window_to_window_and_begins_anew_with_episodes(tmaz
 
 
 def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -> None:
-    parts = bc_parts(CONFIG)
-    state = bc_init(parts, jax.random.key(0))
+    parts, state = begun(CONFIG)
     dataset = open_dataset(cartpole, held_out=0.25)
     windows, learned = dataset.windows(3, 8, held_out=True), dataset.windows(3, 8)
     assert not np.isin(np.unique([learned.read(i).episode for i in range(9)]), dataset.held_out).any()
@@ -139,7 +153,7 @@ def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -
     found = jax.jit(lambda state: held_out_metrics(parts, state, feed, 2))(state)
     both = jax.tree.map(lambda *x: np.concatenate(x), windows.read(0), windows.read(1))
     assert np.isin(both.episode, dataset.held_out).all()
-    outputs, _, _ = policy_and_value(parts, state.params, both.obs)
+    outputs, _, _ = jax.jit(lambda params, obs: policy_and_value(parts, params, obs))(state.params, both.obs)
     log_prob = np.take_along_axis(log_softmax(outputs), both.action[..., None], -1)
     assert float(found["eval/held_out_loss"]) == pytest.approx(-log_prob.mean(), rel=1e-4)
     assert float(found["eval/held_out_accuracy"]) == pytest.approx((np.asarray(outputs).argmax(-1) == both.action).mean())
@@ -147,7 +161,7 @@ def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -
 
 def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None:
     agent = rljax.make_agent(CONFIG.replace(dataset=str(cartpole), held_out=0.0))
-    step, state = jax.jit(agent.step), agent.init(jax.random.key(0))
+    step, state = jax.jit(agent.step), jax.jit(agent.init)(jax.random.key(0))
     windows, episodes = open_dataset(cartpole).windows(3, 8, seed=0), open_dataset(cartpole).episodes
     for number in range(5):
         state, metrics = step(state)

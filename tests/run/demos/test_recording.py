@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.collect.demos import Dataset, check_dataset
+from rljax.collect.demos import Dataset, DatasetInfo, check_dataset
 from rljax.collect.demos.schema import tree_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import head_sizes
+from rljax.core.wrappers import FlattenObservation
 from rljax.envs import TicTacToe, make_env
 from rljax.run.demos import recording
 from rljax.run.demos.writer import DatasetWriter, Episode, write_dataset
@@ -235,6 +236,12 @@ def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Pat
     env, params = make_env("Acrobot-v1")
     with pytest.raises(ConfigError, match=r"observations \[4\], but those of env = 'CartPole-v1' are \[6\]"):
         check_dataset(dataset, env, params, "CartPole-v1")
+    env, params = make_env("TargetPick-v0")
+    info = DatasetInfo("TargetPick-v0", {}, env.observation_space(params), env.action_space(params), masks=False)
+    flat = FlattenObservation(env)
+    check_dataset(dataset._replace(info=info), env, params, "TargetPick-v0")
+    with pytest.raises(ConfigError, match=r"but the policy sees \[98\]: expected flatten_observations = false"):
+        check_dataset(dataset._replace(info=info), flat, params, "TargetPick-v0")
 
 
 @pytest.mark.slow
