@@ -28,6 +28,9 @@ class SparseGridWorldState:
 
 @struct.dataclass
 class SparseGridWorldParams:
+    """Parameters: episodes begin `head_start` steps along the shortest way (`SparseGridWorld.way`), i32 [] below its length."""
+
+    head_start: int = 0
     goal_reward: float = 1.0
     max_steps_in_episode: int = 100
 
@@ -35,8 +38,9 @@ class SparseGridWorldParams:
 class SparseGridWorld(Environment):
     """`num_rooms` rooms of 3 rows and `width` columns lie below each other, with walls of one row between them.
 
-    Every episode starts in the top left corner. Each wall has one gap: the first at its right end, the second at its left end,
-    and so on alternately. The goal is in the bottom row, at the next end in this sequence, so the way there crosses every room.
+    Every episode starts in the top left corner, or `head_start` steps along the shortest way from there. Each wall has one gap:
+    the first at its right end, the second at its left end, and so on alternately. The goal is in the bottom row, at the next end
+    in this sequence, so the way there crosses every room.
     Observation f32 `[height + width]`, `height = 4 num_rooms - 1`: the row and the column, one-hot each.
     Actions 0, 1, 2, 3: up, right, down, left; a move off the grid or into a wall stays in place.
     The reward is `goal_reward` for the step that reaches the goal, which ends the episode, and 0 for every other.
@@ -69,6 +73,18 @@ class SparseGridWorld(Environment):
         """Number of steps from the start to the goal."""
         return self.num_rooms * (self.width - 1) + self.height - 1
 
+    @property
+    def way(self) -> np.ndarray:
+        """Cells of a shortest way from the start to the goal, i32 `[shortest_way + 1, 2]`: along each room, then down its end."""
+        cells = [(0, 0)]
+        for room in range(self.num_rooms):
+            right = room % 2 == 0
+            last = min((room + 1) * (ROOM_HEIGHT + 1), self.height - 1)
+            columns = range(1, self.width) if right else range(self.width - 2, -1, -1)
+            cells += [(cells[-1][0], column) for column in columns]
+            cells += [(row, cells[-1][1]) for row in range(cells[-1][0] + 1, last + 1)]
+        return np.asarray(cells, np.int32)
+
     def observation_space(self, params: SparseGridWorldParams) -> Box:
         return Box(0.0, 1.0, (self.height + self.width,))
 
@@ -76,7 +92,8 @@ class SparseGridWorld(Environment):
         return Discrete(4)
 
     def reset_env(self, key: jax.Array, params: SparseGridWorldParams) -> tuple[jax.Array, SparseGridWorldState]:
-        state = SparseGridWorldState(*jnp.zeros((3,), jnp.int32))
+        row, column = jnp.asarray(self.way)[jnp.clip(params.head_start, 0, self.shortest_way - 1)]
+        state = SparseGridWorldState(row, column, jnp.zeros((), jnp.int32))
         return self._observe(state), state
 
     def step_env(

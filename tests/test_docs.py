@@ -176,13 +176,15 @@ LOGGED = {
 @pytest.mark.slow
 def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Path) -> None:
     page = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
-    named = {re.sub("N$|NAME$", "*", name) for name in re.findall(r"`((?:train|league|eval|episode)/\w+)`", page)}
+    named = {re.sub("N$|NAME$", "*", name) for name in re.findall(r"`((?:train|league|eval|episode|curriculum)/\w+)`", page)}
     logged: set[str] = set()
     configs = [rljax.load_config(preset, **changes) for preset, changes in LOGGED.items()]
     for env in ("Composite-v0", "Pendulum-v1"):
         space = rljax.make_env(env)[0].action_space(rljax.make_env(env)[1])
         record(tmp_path / env, env, lambda key, _obs, _state, space=space: space.sample(key), 4, 4)
         configs.append(rljax.BCConfig(env=env, dataset=str(tmp_path / env), held_out=0.3, eval_every=1024))
+    levels = {"head_start": [9, 0]}
+    configs += [rljax.PPOConfig(env="SparseGridWorld-v0", curriculum={"type": x, "levels": levels}) for x in ("success", "plr")]
     offline = {"env": "Pendulum-v1", "dataset": str(tmp_path / "Pendulum-v1"), "online": True}
     configs += [rljax.IQLConfig(**offline), rljax.AWACConfig(**offline), rljax.TD3BCConfig(**offline)]
     rljax.demonstrations("random", tmp_path / "CartPole-v1", num_episodes=2, env="CartPole-v1")
@@ -191,6 +193,13 @@ def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Pat
         agent = rljax.make_agent(config)
         state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
         _, found = jax.eval_shape(lambda s, agent=agent: train_iteration(agent, s, jnp.int32(0)), state)
-        logged |= {re.sub(r"(?<=_error_)\d+$|(?<=value_loss_)\w+$|(?<=accuracy_)\w+$", "*", name) for name in found}
+        logged |= {
+            re.sub(
+                r"(?<=_error_)\d+$|(?<=success_rate_)\d+$|(?<=curriculum/score_)\d+$|(?<=value_loss_)\w+$|(?<=accuracy_)\w+$",
+                "*",
+                name,
+            )
+            for name in found
+        }
     roles = {f"league/win_rate_{role}" for role in ROLES}  # those that a preset does not have, too
     assert named == {name for name in logged if not name.startswith(("env/", "perf/"))} | roles

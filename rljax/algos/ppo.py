@@ -11,7 +11,7 @@ One iteration is `ppo_collect` then `ppo_update`; both are public, so a user can
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -39,6 +39,9 @@ from rljax.algos.common.value_heads import (
     reward_streams,
     seat_of_heads,
 )
+from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
+from rljax.collect.curriculum.rules import Curriculum, rollout_episodes
+from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -77,6 +80,10 @@ class PPOConfig(HeadConfig):
         doc="weight of the KL divergence from the policy to a magnet, the policy of the averaged parameters; none: without",
         ge=0,
     )
+    curriculum: Mapping[str, Any] | None = static(
+        default=None,
+        doc="levels of the environment's parameters: { type = 'uniform', 'success' or 'plr', levels = [{ ... }, ...] }",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +98,8 @@ class PPOConfig(HeadConfig):
 class PPOParts(NamedTuple):
     """Environment and policy of a configuration, built once.
 
-    `intrinsic` makes the bonus, where the config asks for one; `keep` are the entries of the infos that value heads need.
+    `intrinsic` makes the bonus and `curriculum` the distribution over levels, where the config asks for them; `keep` are the
+    entries of the infos that value heads and the curriculum need.
     """
 
     config: PPOConfig
@@ -101,6 +109,7 @@ class PPOParts(NamedTuple):
     head: ActionHead
     intrinsic: Intrinsic | None
     keep: tuple[str, ...]
+    curriculum: Curriculum | None = None
 
 
 class PPOState(TaughtState, kw_only=True):
@@ -108,10 +117,13 @@ class PPOState(TaughtState, kw_only=True):
 
     Attributes:
         intrinsic: state of the bonus; None without one.
+        curriculum: state of the curriculum; None without one.
         carry: memory of the policy in the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
     """
 
+    env_state: Any = per_environment(depends_on=("curriculum",))
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
+    curriculum: Any = statistics(depends_on=("env", "env_params", "curriculum"))
     carry: Any = per_environment()
 
 
@@ -161,6 +173,11 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
+    curriculum: Curriculum | None = None
+    level: tuple[str, ...] = ()
+    if config.curriculum is not None:
+        curriculum, env, env_params = make_curriculum(config.curriculum, env, env_params)
+        level = (LEVEL, LEVEL_SCORE)
     policy, head = build_policy(
         config.network,
         env,
@@ -177,7 +194,8 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
     intrinsic = None
     if config.intrinsic is not None:
         intrinsic = make_intrinsic(config.intrinsic, config.steps_per_iteration, gamma=config.intrinsic_gamma)
-    return PPOParts(config, env, env_params, policy, head, intrinsic, info_keys(config, env, env_params))
+    keep = info_keys(config, env, env_params) + level
+    return PPOParts(config, env, env_params, policy, head, intrinsic, keep, curriculum)
 
 
 def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
@@ -194,6 +212,7 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
         params=params,
         opt_state=init_optimizer(adam(config), params),
         intrinsic=intrinsic,
+        curriculum=None if parts.curriculum is None else parts.curriculum.init(),
         carry=carry,
         **teacher_fields(config, params, fields["obs_statistics"], carry),
         **fields,
@@ -203,6 +222,7 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
 def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
     before = state.carry
+    parts = _with_probabilities(parts, state)
     state, steps = policy_rollout(parts, state, state.params, parts.keep)
     obs, next_obs = normalize_obs(state, steps.obs), normalize_obs(state, steps.next_obs)
     outputs, value = rollout_outputs(parts, state.params, obs, steps.carry)
@@ -217,6 +237,13 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     chex.assert_equal_shape([log_prob, steps.reward])
     chex.assert_equal_shape([value, next_value])
     return state, Rollout(steps, log_prob, value, next_value, before)
+
+
+def _with_probabilities(parts: PPOParts, state: PPOState) -> PPOParts:
+    """Return the parts with the probabilities of the levels that the state's curriculum has; without one, the parts."""
+    if parts.curriculum is None:
+        return parts
+    return parts._replace(env_params=parts.env_params.with_probability(parts.curriculum.probability(state.curriculum)))
 
 
 def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: LossFn | None = None) -> tuple[PPOState, Metrics]:
@@ -250,6 +277,13 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     rate = annealed(parts.config, state.iteration)
     parts = parts._replace(config=faded(parts.config, state.iteration))
     values = (rollout.value, rollout.next_value)
+    if parts.curriculum is not None:
+        heads = head_settings(parts.config)
+        after = (streams.reward, *values, streams.terminated, streams.truncated)
+        advantage = combined(heads, gae(*after, heads.gamma, heads.gae_lambda))
+        episodes, moved["env_state"] = rollout_episodes(parts.curriculum, steps, state.env_state, advantage)
+        moved["curriculum"], level_metrics = parts.curriculum.update(state.curriculum, episodes)
+        bonus_metrics |= level_metrics
     params, opt_state, metrics = ppo_learn(
         parts, state.params, state.opt_state, streams, *values, shuffle_key, rate, loss_fn, magnet=state.average_params
     )

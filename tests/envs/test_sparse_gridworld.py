@@ -84,6 +84,15 @@ def test_the_shortest_way_equals_search(num_rooms: int, width: int) -> None:
     assert len(found) == sum(line.count(".") for line in lines)
 
 
+def test_a_head_start_is_that_far_along_the_shortest_way() -> None:
+    env, params = make_env("SparseGridWorld-v0")
+    found = distances(MAP, env.goal)
+    starts = jax.vmap(lambda start: env.reset_env(jax.random.key(0), params.replace(head_start=start))[1])(jnp.arange(42))
+    cells = list(zip(starts.row.tolist(), starts.column.tolist(), strict=True))
+    assert [found[cell] for cell in cells] == [*range(40, 0, -1), 1, 1]
+    assert env.way[[0, -1]].tolist() == [[0, 0], list(env.goal)]
+
+
 def test_the_shortest_way_gets_one() -> None:
     env, params = make_env("SparseGridWorld-v0")
     found = distances(MAP, env.goal)
