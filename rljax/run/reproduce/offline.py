@@ -24,7 +24,7 @@ from rljax.algos.offline.td3_bc import TD3BCConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.collect.demos import Dataset
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import config_table, load_config
+from rljax.core.config import load_config
 from rljax.league.exploit import branch
 from rljax.league.parts import Player
 from rljax.run.demos.recording import demonstrations
@@ -137,9 +137,7 @@ def compare(
 
 def fine_tuned(report: Report, run: Trained, arm: str, config: OfflineConfig) -> np.ndarray:
     """Go on online with the policy of each seed; return evaluations, f32 `[seeds, evaluations]`."""
-    steps = max(round(config.total_timesteps * report.budget), config.steps_per_iteration)
-    config = config.replace(total_timesteps=steps, seed=report.seeds[0])
-    report.configs[arm] = config_table(config)
+    config = report.configure(config, arm)[0]
     agent = make_agent(config)
 
     def one(state: Any, key: jax.Array) -> jax.Array:
