@@ -76,7 +76,10 @@ def fit_phases(
         progress: True shows the progress of each phase; a function of a phase's title returns what shows it.
         callback: function called with (phase, environment steps of the phase, metrics) for each record. If it returns True, the
             run ends early.
-        loggers, checkpoint_every, checkpoint_seconds, keep: as of `fit`, for each phase.
+        loggers: names or objects of loggers, which each phase begins anew (see `fit`).
+        checkpoint_every: number of steps of a phase between checkpoints.
+        checkpoint_seconds: number of seconds between checkpoints.
+        keep: number of checkpoints of each phase to keep besides the best one; None keeps all.
         max_minutes: number of minutes after which to end the run, which can be resumed later.
 
     Raises:
