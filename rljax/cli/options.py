@@ -158,7 +158,7 @@ class Export(Saved):
 class Demo:
     """Record whole episodes of a player as a dataset to learn from, or describe a dataset.
 
-    Example: rljax demo workerrush --env MicroRTS-v0 --against randombiased,lightrush --episodes 500 --out rushes"""
+    Example: rljax demo workerrush --env MicroRTS-v0 --against randombiased --episodes 500 --out rushes"""
 
     player: tyro.conf.Positional[str]
     """Folder of a run, one of its checkpoints, or a player that needs no training: random, mcts, or a scripted player of the game
