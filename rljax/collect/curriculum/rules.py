@@ -161,7 +161,7 @@ SCORES: dict[str, Callable[[jax.Array], jax.Array]] = {
 def prioritized_levels(
     num_levels: int, *, score: str = "value_l1", temperature: float = 0.1, staleness: float = 0.1, replay: float = 0.5
 ) -> Curriculum:
-    """Return prioritised level replay (Jiang, Grefenstette and Rocktaschel, 2021).
+    """Return prioritised level replay (Jiang, Grefenstette and Rocktäschel, 2021).
 
     The score of a level is the mean score of the steps of its last episodes (the mean over those that ended in one rollout). As
     long as some levels have no score, an episode takes one of them, all alike, with probability `1 - replay`. Otherwise it
