@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,13 +13,21 @@ import rljax
 from rljax.collect.demos import DatasetInfo
 from rljax.run.demos.writer import Episode, write_dataset
 
+FOLDER = Path(tempfile.mkdtemp(prefix="rljax-tiny-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
-@functools.cache
+
+def dataset_path(env_id: str) -> str:
+    """Path of the dataset that `tiny_dataset` makes: spaces ask JAX for devices, which nothing may at import."""
+    return str(FOLDER / env_id)
+
+
 def tiny_dataset(env_id: str, episodes: int = 6, length: int = 20) -> str:
     """A dataset of an environment with flat observations and a Discrete or Box of actions: made once in a process, and removed
     at its end."""
-    folder = tempfile.mkdtemp(prefix="rljax-tiny-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(dataset_path(env_id))
+    if path.exists():
+        return str(path)
     env, params = rljax.make_env(env_id)
     seen, acts, rng = env.observation_space(params), env.action_space(params), np.random.default_rng(0)
 
@@ -41,6 +48,5 @@ def tiny_dataset(env_id: str, episodes: int = 6, length: int = 20) -> str:
             game=number,
         )
 
-    path = Path(folder) / "data"
     write_dataset(path, DatasetInfo(env_id, {}, seen, acts, False), [episode(number) for number in range(episodes)])
     return str(path)

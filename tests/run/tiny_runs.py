@@ -12,7 +12,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.sealed import seal
-from tests.run.tiny_data import tiny_dataset
+from tests.run.tiny_data import dataset_path
 from tests.run.tiny_teacher import TEACHER
 
 OFFLINE = {
@@ -191,13 +191,13 @@ TINY = {
         seed=7,
     ),
     "bc": rljax.BCConfig(
-        env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), held_out=0.3, normalize_rewards=True, **IMITATION
+        env="CartPole-v1", dataset=dataset_path("CartPole-v1"), held_out=0.3, normalize_rewards=True, **IMITATION
     ),
     "distill": rljax.DistillConfig(env="CartPole-v1", teachers=(TEACHER, TEACHER), hard_label_coef=0.1, **IMITATION),
-    "iql": rljax.IQLConfig(env="Pendulum-v1", dataset=tiny_dataset("Pendulum-v1"), **OFFLINE),
-    "awac": rljax.AWACConfig(env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), **OFFLINE),
-    "td3_bc": rljax.TD3BCConfig(env="Pendulum-v1", dataset=tiny_dataset("Pendulum-v1"), **OFFLINE),
-    "cql": rljax.CQLConfig(env="CartPole-v1", dataset=tiny_dataset("CartPole-v1"), **OFFLINE),
+    "iql": rljax.IQLConfig(env="Pendulum-v1", dataset=dataset_path("Pendulum-v1"), **OFFLINE),
+    "awac": rljax.AWACConfig(env="CartPole-v1", dataset=dataset_path("CartPole-v1"), **OFFLINE),
+    "td3_bc": rljax.TD3BCConfig(env="Pendulum-v1", dataset=dataset_path("Pendulum-v1"), **OFFLINE),
+    "cql": rljax.CQLConfig(env="CartPole-v1", dataset=dataset_path("CartPole-v1"), **OFFLINE),
     "alphazero": rljax.AlphaZeroConfig(
         env="TicTacToe-v0",
         num_envs=4,

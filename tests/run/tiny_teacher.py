@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 import rljax
+from tests.run.tiny_data import tiny_dataset
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rljax-tiny-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -20,7 +21,9 @@ TEACHER = str(FOLDER / "teacher")
 
 
 def ready(config: Any) -> Any:
-    """The configuration, whose teachers are there now."""
+    """The configuration, whose teachers and dataset are there now."""
+    if getattr(config, "dataset", None) is not None:
+        tiny_dataset(config.env)
     if getattr(config, "teachers", ()) and not Path(TEACHER).exists():
         agent = rljax.make_agent(rljax.PPOConfig(network={"type": "gru", "hidden": [6], "size": 8}, normalize_observations=True))
         rljax.save(TEACHER, agent, jax.jit(agent.init)(jax.random.key(0)))
