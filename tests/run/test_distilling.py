@@ -1,4 +1,4 @@
-"""What the experiments with distillation are made of."""
+"""Parts of the experiments with distillation."""
 
 from __future__ import annotations
 

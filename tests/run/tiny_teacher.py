@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 
 import rljax
-from tests.run.tiny_data import tiny_dataset
-
-FOLDER = Path(tempfile.mkdtemp(prefix="rljax-tiny-"))
-atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+from tests.run.tiny_data import FOLDER, tiny_dataset
 
 TEACHER = str(FOLDER / "teacher")
 """Path of the run."""

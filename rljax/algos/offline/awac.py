@@ -23,6 +23,7 @@ from rljax.algos.offline.parts import (
     OfflineState,
     RegressionConfig,
     actor_critic_parts,
+    critics_loss,
     learn,
     policy_of,
     policy_value,
@@ -84,7 +85,7 @@ def awac_loss(
     next_value = policy_value(policy, target_params["critic"], following, batch.next_obs, there)
     target = jax.lax.stop_gradient(batch.reward + batch.discount * next_value)
     q = q_of_choice(policy, params["critic"], batch.obs, batch.action)
-    value_loss = jnp.mean(jnp.sum(0.5 * jnp.square(q - target), axis=0))
+    value_loss = critics_loss(q, target)
     value = policy_value(policy, params["critic"], policy_of(policy, params, batch.obs, batch.action.mask), batch.obs, here)
     policy_loss, metrics = regression_loss(parts, params, batch, jnp.min(q, axis=0) - value)
     return value_loss + policy_loss, metrics | {"train/value_loss": value_loss, "train/value": jnp.mean(q)}

@@ -19,7 +19,15 @@ import jax.numpy as jnp
 
 from rljax.algos.common.losses import expectile_loss
 from rljax.algos.common.soft_policy import q_of_choice
-from rljax.algos.offline.parts import OfflineParts, OfflineState, RegressionConfig, actor_critic_parts, learn, regression_head
+from rljax.algos.offline.parts import (
+    OfflineParts,
+    OfflineState,
+    RegressionConfig,
+    actor_critic_parts,
+    critics_loss,
+    learn,
+    regression_head,
+)
 from rljax.algos.offline.regression import init_actor_critic, regression_agent, regression_loss
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -72,7 +80,7 @@ def iql_loss(parts: OfflineParts, params: Any, target_params: Any, batch: NStep)
     state_value_loss = jnp.mean(expectile_loss(target_q - value, parts.config.expectile))
     q = q_of_choice(parts.policy, params["critic"], batch.obs, batch.action)
     target = batch.reward + batch.discount * next_value
-    value_loss = jnp.mean(jnp.sum(0.5 * jnp.square(q - target), axis=0))
+    value_loss = critics_loss(q, target)
     policy_loss, metrics = regression_loss(parts, params, batch, target_q - value)
     return state_value_loss + value_loss + policy_loss, metrics | {
         "train/value_loss": value_loss,

@@ -1,4 +1,4 @@
-"""What the offline algorithms share: their fields, their state, and transitions of a dataset as their losses take them."""
+"""Parts shared by the offline algorithms: configuration fields, state, batches of a dataset, and values of actions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
+from rljax.algos.common.losses import huber_value_loss
 from rljax.algos.common.off_policy import OffPolicyConfig, check_replay_memory, transition_example, update_target
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.soft_policy import Choice, SoftPolicy, check_soft_space, critic_values, make_soft_policy, policy_outputs
@@ -242,6 +243,16 @@ def learn(parts: OfflineParts, state: Any, loss_fn: Callable[[Any], tuple[jax.Ar
     followed = {name: params[name] for name in state.target_params}
     target_params = update_target(config, state.target_params, followed, updates)
     return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics
+
+
+def critics_loss(q: jax.Array, target: jax.Array) -> jax.Array:
+    """Return half the squared error of each critic, summed over both and averaged over the batch, f32 [].
+
+    Args:
+        q: values of the actions taken, f32 `[2, B]`.
+        target: f32 `[B]`; constants.
+    """
+    return jnp.mean(jnp.sum(huber_value_loss(q, target), axis=0))
 
 
 def policy_of(policy: SoftPolicy, params: Any, obs: Any, mask: jax.Array | None) -> Any:

@@ -21,7 +21,7 @@ from rljax.algos.common.off_policy import update_target
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.soft_policy import critic_values, policy_outputs, q_of_choice
 from rljax.algos.common.state import normalize_obs
-from rljax.algos.offline.parts import OfflineConfig, OfflineParts, OfflineState, actor_critic_parts
+from rljax.algos.offline.parts import OfflineConfig, OfflineParts, OfflineState, actor_critic_parts, critics_loss
 from rljax.algos.offline.regression import init_actor_critic
 from rljax.algos.offline.training import Learner, offline_agent
 from rljax.collect.minibatches import gradient_step, init_optimizer
@@ -125,7 +125,7 @@ def td3_bc_target(parts: OfflineParts, target_params: Any, batch: NStep, noise: 
 def td3_bc_critic_loss(parts: OfflineParts, critics: Any, batch: NStep, target: jax.Array) -> tuple[jax.Array, Metrics]:
     """Return half the squared errors of both critics, added up, f32 [], and metrics."""
     q = q_of_choice(parts.policy, critics, batch.obs, batch.action)
-    loss = jnp.mean(jnp.sum(0.5 * jnp.square(q - target), axis=0))
+    loss = critics_loss(q, target)
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q)}
 
 

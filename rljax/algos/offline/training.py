@@ -42,7 +42,7 @@ from rljax.core.keys import draw
 
 
 class Learner(NamedTuple):
-    """What the loop needs of an algorithm.
+    """Functions of one algorithm, which the shared loop calls.
 
     Attributes:
         init: `key -> state`.

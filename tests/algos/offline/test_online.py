@@ -1,4 +1,4 @@
-"""What all offline algorithms share: the data they bootstrap from, the data they refuse, and how they go on online."""
+"""All offline algorithms bootstrap from the right observations, refuse datasets that do not fit, and continue online."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def env(request: pytest.FixtureRequest) -> str:
 
 
 def log_prob(outputs: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """Of a categorical, or of a Gaussian with the mean tanh(m) and the deviation 0.9 sigmoid(s + 2) + 0.1."""
+    """Log-probabilities by a categorical, or by a Gaussian with the mean tanh(m) and the deviation 0.9 sigmoid(s + 2) + 0.1."""
     if action.ndim == 1:
         x = outputs - outputs.max(-1, keepdims=True)
         return np.take_along_axis(x - np.log(np.exp(x).sum(-1, keepdims=True)), action[:, None], -1)[:, 0]
