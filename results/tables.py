@@ -138,6 +138,45 @@ def exploration(record: Record) -> list[Row]:
     return [[title, steps(record), f"counts {count}; RND {rnd}", none]]
 
 
+def curricula(record: Record) -> list[Row]:
+    """Seeds at the end, and when the median seed first found the goal, of those that did."""
+
+    def cell(name: str) -> str:
+        first = record["summary"][f"{name}: steps"].get("median")
+        found = solved(record, f"{name}: return")
+        return found if first is None else f"{found}, first after {first:,.0f} steps (median)"
+
+    rules = "; ".join(f"{name} {cell(name)}" for name in ("success", "uniform", "plr"))
+    title = "curriculum of starts, `SparseGridWorld-v0`: seeds that find the goal from afar"
+    return [[title, steps(record), rules, cell("none")]]
+
+
+def scouting(record: Record) -> list[Row]:
+    """A row for each case: where looks pay, where they tell nothing of use, and where they cost too much."""
+    rows, summary, facts = [], record["summary"], record["facts"]
+    for name in dict.fromkeys(measure.rpartition(": ")[0] for measure in summary):
+        looks, returns = (span(summary[f"{name}: {what}"], 2) for what in ("looks", "return"))
+        best = f"{facts[f'{name}: looks of the best play']:.2f}; {facts[f'{name}: best return']:.2f}"
+        rows.append([name, steps(record, name), looks, returns, best])
+    return rows
+
+
+def opponent_models(record: Record) -> list[Row]:
+    summary = record["summary"]
+    one, four = (
+        f"{span(summary[f'beta {beta}: share that a linear probe names'], 2)} at beta {beta} "
+        f"({span(summary[f'beta {beta}: divergence in nats'], 2)} nats)"
+        for beta in (1, 4)
+    )
+    ways = {f"return with {way}": way for way in ("z", "z = 0", "z of another game")}
+    others = {f"return, {name}": name for name in ("without a model", "a GRU instead")}
+    return [
+        ["linear probe on z: share of games in which it names the opponent", "-", f"{one}; {four}", f"{1 / 3:.2f} by chance"],
+        ["return of a policy that sees z", steps(record), span(summary["return with z"], 2),
+         figures(record, {**dict(list(ways.items())[1:]), **others}, 2)],
+    ]  # fmt: skip
+
+
 def critics(record: Record) -> list[Row]:
     steps_of = lambda name: f"{record['summary'][f'{name}: steps']['median']:,.0f}"  # noqa: E731
     explained = lambda name: f"{record['summary'][f'{name}: explained variance']['median']:.2f}"  # noqa: E731
@@ -377,11 +416,16 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "features": (
         ["feature, preset", "steps", "with it", "without it"],
         {
-            "memory": memory, "entities": entities, "composite": composite, "exploration": exploration, "critics": critics,
-            "command": command,
+            "memory": memory, "entities": entities, "composite": composite, "exploration": exploration,
+            "curricula": curricula, "critics": critics, "command": command,
         },
     ),
     "game_features": (["feature, in games of two players", "steps", "with it", "without it"], {"game_features": game_features}),
+    "scouting": (["Scouting-v0", "steps", "looks of an episode", "return", "of the best play"], {"scouting": scouting}),
+    "opponent_models": (
+        ["opponents of three habits", "steps", "with a model", "for comparison"],
+        {"opponent_models": opponent_models},
+    ),
     "distillation": (
         ["teacher", "parameters of the student", "steps", "its return", "the teacher's", "seeds at 95 % of it"],
         {"distillation": distilled},

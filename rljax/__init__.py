@@ -165,7 +165,9 @@ from rljax.version import __version__
 install_moved()
 
 if TYPE_CHECKING:
+    from rljax.algos.opponents import train_opponent_model
     from rljax.collect.demos.dataset import open_dataset
+    from rljax.nn.opponents import load_opponent_model
     from rljax.run.demos.recording import demonstrations
     from rljax.run.view.contests import play, tournament
     from rljax.run.view.plot import plot
@@ -174,6 +176,8 @@ if TYPE_CHECKING:
 _LATER = {
     "demonstrations": "run.demos.recording",
     "open_dataset": "collect.demos.dataset",
+    "train_opponent_model": "algos.opponents",
+    "load_opponent_model": "nn.opponents",
     "plot": "run.view.plot",
     "record": "run.view.record",
     "play": "run.view.contests",
@@ -218,6 +222,8 @@ __all__ = [
     "record",
     "demonstrations",
     "open_dataset",
+    "train_opponent_model",
+    "load_opponent_model",
     "tournament",
     "play",
     "export_policy",

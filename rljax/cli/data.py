@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 import rljax
-from rljax.cli.options import Demo
+from rljax.cli.options import Demo, Opponents
 from rljax.cli.overrides import overrides_of
 from rljax.collect.demos.schema import DATASET_FILE
 from rljax.core.errors import ConfigError, shown
+from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.layout import say
 
 MINARI = "minari:"
@@ -48,6 +53,40 @@ def demo(options: Demo) -> None:
             progress=say,
         )
     _describe(dataset)
+
+
+def opponents(options: Opponents) -> None:
+    """`rljax opponents`: train an opponent model on a dataset, and write it to a file."""
+    out = output_path(options.out, [".json"])
+    if out.exists():
+        raise ConfigError(f"--out: {options.out} exists, expected the name of a new file")
+    dataset = rljax.open_dataset(options.dataset, held_out=options.held_out)
+    model, metrics = rljax.train_opponent_model(
+        dataset,
+        jax.random.key(options.seed),
+        observed=_observed(options.observed),
+        window=options.window,
+        latent=options.latent,
+        beta=options.beta,
+        num_iterations=options.iterations,
+        learning_rate=options.learning_rate,
+    )
+    with atomic_file(out) as aside:
+        aside.unlink(missing_ok=True)
+        model.save(aside)
+    last = {name.partition("/")[2]: float(np.ravel(x)[-1]) for name, x in metrics.items()}
+    held_out = f", {last['held_out_loss']:.4g} on games set apart" if "held_out_loss" in last else ""
+    say(
+        f"{options.out}: loss {last['loss']:.4g}{held_out}; error of reconstruction {last['reconstruction']:.4g}, divergence "
+        f"{last['kl']:.4g} nats in {options.latent} factors"
+    )
+
+
+def _observed(text: str) -> tuple[str, ...] | tuple[int, int] | None:
+    if not text:
+        return None
+    numbers = re.fullmatch(r"(\d+):(\d+)", text)
+    return (int(numbers[1]), int(numbers[2])) if numbers else tuple(key.strip() for key in text.split(",") if key.strip())
 
 
 def _table(text: str) -> dict[str, Any]:

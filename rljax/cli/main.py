@@ -11,7 +11,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.options import Bench, Command, Demo, Eval, Export, List, Play, Plot, Record, Show, Sweep, Tournament, Train, Tune
+from rljax.cli.options import (
+    Bench,
+    Command,
+    Demo,
+    Eval,
+    Export,
+    List,
+    Opponents,
+    Play,
+    Plot,
+    Record,
+    Show,
+    Sweep,
+    Tournament,
+    Train,
+    Tune,
+)
 from rljax.cli.parsing import parse
 from rljax.cli.terminal import print_anywhere
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line
@@ -37,6 +53,7 @@ EXAMPLES = (
     ("rljax plot --kind openloop runs/cartpole_dreamer", "compare a world model's predictions with the observations"),
     ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),
     ("rljax demo runs/cartpole_ppo --episodes 500 --out data", "record episodes as data to learn from"),
+    ("rljax opponents data --out model.json", "train a model of opponents on recorded games, for policies to see"),
     ("rljax tournament runs/* --include random,mcts", "rate the agents of a game against each other"),
     ("rljax play runs/tictactoe_selfplay", "play against an agent in the terminal"),
     ("rljax export runs/cartpole_ppo --out policy", "write the policy as files that JAX alone (or ONNX) runs"),
@@ -132,6 +149,8 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
         view.record(command)
     elif isinstance(command, Demo):
         data.demo(command)
+    elif isinstance(command, Opponents):
+        data.opponents(command)
     elif isinstance(command, Tournament):
         view.tournament(command)
     elif isinstance(command, Play):

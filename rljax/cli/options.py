@@ -192,6 +192,35 @@ class Demo:
 
 
 @dataclasses.dataclass
+class Opponents:
+    """Train a model of opponents on recorded games: a policy with network.opponent_model = FILE sees its latent factors.
+
+    Example: rljax opponents games --observed 3:6 --window 20 --out model.json (rljax demo records the games)"""
+
+    dataset: tyro.conf.Positional[str]
+    """Folder of a dataset (see rljax demo): games as the recorded player saw them."""
+    out: str
+    """File to create for the model."""
+    observed: str = ""
+    """What an observation shows of the opponent: keys of a dictionary, separated by commas, or first:end, numbers of the flat
+    observation (3:6 are the fourth to the sixth). If not given, all of it."""
+    window: Annotated[int, Bounds(1, 10_000)] = 16
+    """Number of last steps that the model sees."""
+    latent: Annotated[int, Bounds(1, 1024)] = 4
+    """Number of latent factors, which the policy sees."""
+    beta: Annotated[float, Bounds(0, 1e6)] = 1.0
+    """Weight of the divergence from the prior; a higher one lets fewer factors carry information."""
+    iterations: Annotated[int, Bounds(1, 10_000_000)] = 100
+    """Number of iterations: each reads 64 steps of 64 streams of episodes, and takes 16 gradient steps."""
+    learning_rate: Annotated[float, Bounds(0, 1e6)] = 1e-3
+    """Step size of Adam."""
+    held_out: Annotated[float, Bounds(0, 0.9)] = 0.1
+    """Share of the games that are set apart, on which the loss is measured."""
+    seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
+    """Seed of the random numbers."""
+
+
+@dataclasses.dataclass
 class Tournament:
     """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
@@ -295,6 +324,6 @@ class Reproduce:
 
 
 Command = (
-    Train | Sweep | Tune | Eval | Show | Plot | Record | Demo | Tournament | Play | Export
+    Train | Sweep | Tune | Eval | Show | Plot | Record | Demo | Opponents | Tournament | Play | Export
     | Annotated[List, tyro.conf.subcommand("list")] | Bench | Reproduce
 )  # fmt: skip

@@ -17,6 +17,7 @@ from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.layers import FiLM, dense_layers, hidden_layers, layer_norm, perceptron, values
 from rljax.nn.observations import ravel_observation, split_goal
+from rljax.nn.opponents import OpponentAware, load_opponent_model
 from rljax.nn.pointed import Pointed
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
 from rljax.nn.spec import read_network
@@ -220,6 +221,9 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell
       of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
 
+    Any of these, but for images and cells alone, with `opponent_model = FILE`: the network also sees what the model of this file
+    says of the opponent (see `rljax.nn.opponents`).
+
     `hidden` and `activation` describe the dense layers after the encoder. With `goal = "film"`, the observation's `goal`
     modulates the first dense layer.
 
@@ -229,6 +233,10 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     if isinstance(spec, nn.Module):
         return spec
     table = read_network(spec, heads=True)
+    if table.opponent_model is not None:
+        plain = {key: value for key, value in spec.items() if key != "opponent_model"}
+        network = make_network(plain, num_outputs, num_values, policy_gain, pointed)
+        return OpponentAware(network, load_opponent_model(table.opponent_model))
     common: dict[str, Any] = {
         "num_outputs": num_outputs,
         "num_values": num_values,

@@ -24,6 +24,11 @@ def one_batch_axis(obs: Any, obs_ndims: tuple[int, ...]) -> tuple[Any, tuple[int
     return jax.tree.unflatten(structure, leaves), batch
 
 
+def flat_axes(tree: Any, batch_axes: int) -> Any:
+    """Flatten the first axes of leaves `[*batch, *]` into one, `[B, *]`."""
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[batch_axes:])), tree)
+
+
 def ravel_observation(obs: Any) -> jax.Array:
     """Return observations as f32 vectors `[B, D]`: leaves `[B, ...]` flattened and concatenated in order."""
     return jax.vmap(flatten_observation)(obs)

@@ -65,6 +65,7 @@ class NetworkSpec:
         heads: number of heads of its attention ("entities").
         width: length of an entity's vector ("entities").
         pointer: whether the actions are the entities ("entities").
+        opponent_model: file of an opponent model, whose latent factors the network sees beside the observation.
     """
 
     type: str = "mlp"
@@ -85,6 +86,7 @@ class NetworkSpec:
     heads: int = 4
     width: int = 64
     pointer: bool = False
+    opponent_model: str | None = None
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of the named fields that the table gave, for a module with its own defaults."""
@@ -153,7 +155,7 @@ def _keys(kind: str, heads: bool) -> tuple[str, ...]:
     if not heads:
         return keys
     of_type = {"mlp": ("shared",), "block_gru": ("size", "blocks")}.get(kind, ("size",))
-    return (*keys, "pointer", "head_hidden", *of_type)
+    return (*keys, "pointer", "head_hidden", "opponent_model", *of_type)
 
 
 def _check_values(given: dict[str, Any]) -> None:
@@ -178,6 +180,8 @@ def _check_values(given: dict[str, Any]) -> None:
     for key in ("shared", "layer_norm", "pointer"):
         if not isinstance(given.get(key, False), bool):
             raise ConfigError(f"network.{key} = {shown(given[key])}: expected true or false")
+    if not isinstance(given.get("opponent_model", ""), str):
+        raise ConfigError(f"network.opponent_model = {shown(given['opponent_model'])}: expected the file of an opponent model")
 
 
 def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
@@ -189,6 +193,11 @@ def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
         if key == "head_hidden" and kind == "mlp" and encoder == "mlp":
             raise ConfigError(
                 "network.head_hidden: belongs to networks with memory or an encoder; list all layers in network.hidden"
+            )
+        if key == "opponent_model" and encoder in ("cnn", "cells"):
+            raise ConfigError(
+                f"network.opponent_model: encoder = '{encoder}' sees one image and nothing beside it, expected 'mlp', 'dict' or "
+                "'entities'"
             )
         if key == "shared" and encoder != "mlp":
             raise ConfigError(f"network.shared: with encoder = '{encoder}', actor and critic always share the encoder")

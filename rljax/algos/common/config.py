@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from flax.core import FrozenDict
@@ -108,6 +109,10 @@ class OnPolicyConfig(AdamConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minibatches()
+        if self.normalize_observations and isinstance(self.network, Mapping) and "opponent_model" in self.network:
+            raise ConfigError(
+                "normalize_observations = true: the opponent model was trained on observations as they are, expected false"
+            )
 
     def check_minibatches(self) -> None:
         """Refuse minibatches of unequal sizes.

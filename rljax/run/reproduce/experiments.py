@@ -18,6 +18,7 @@ from rljax.run.reproduce import (
     imitation,
     microrts,
     offline,
+    opponents,
     presets,
     scouting,
     speed,
@@ -101,6 +102,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "composite": Experiment("composite_ppo, autoregressive or independent heads: sampled mean return", 3, 10, features.composite),
     "exploration": Experiment("sparse grid world: number of seeds that find the goal, by bonus", 3, 10, features.exploration),
+    "curricula": Experiment(
+        "SparseGridWorld-v0: steps until the goal is found from afar, by the rule of a curriculum of starts, or without one",
+        2,
+        10,
+        features.curricula,
+    ),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
     "scouting": Experiment(
@@ -108,6 +115,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         2,
         5,
         scouting.scouting,
+    ),
+    "opponent_models": Experiment(
+        "HabitRPS-v0: what a linear probe reads from an opponent model, and returns of policies that see z or something else",
+        5,
+        5,
+        opponents.opponent_models,
     ),
     "game_features": Experiment(
         "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.ppo import PPOConfig
 from rljax.collect.rollout import initial_environments
 from rljax.core.config import load_config
 from rljax.core.environment import step_and_reset
@@ -92,6 +93,38 @@ def sparse(report: Report, bonus: str) -> np.ndarray:
     without: dict[str, Any] = {"intrinsic": None} if bonus == "none" else {}
     run = report.train(preset, bonus, eval_every=None, **without)
     return report.measure(bonus, report.returns(run, 10), 1.0)
+
+
+CURRICULA: dict[str, dict[str, Any] | None] = {
+    "success": {"type": "success"},
+    "uniform": {"type": "uniform"},
+    "plr": {"type": "plr"},
+    "none": None,
+}
+"""Rules of a curriculum by name; None trains on the task itself."""
+
+STARTS = {"head_start": [*range(38, -1, -3), 0]}
+"""Levels of SparseGridWorld-v0: starts further and further from the goal; the last one is the task."""
+
+
+def curricula(report: Report) -> None:
+    """Compare rules of a curriculum of starts: steps until every greedy episode of the task ends at the goal, and at the end."""
+    for name, rule in CURRICULA.items():
+        config = PPOConfig(
+            env="SparseGridWorld-v0",
+            num_envs=16,
+            num_steps=64,
+            total_timesteps=100_000,
+            curriculum=None if rule is None else {**rule, "levels": STARTS},
+            network={"hidden": [32]},
+            learning_rate=2e-3,
+            anneal_lr=False,
+            eval_every=2048,
+            eval_episodes=4,
+        )
+        run = report.train(config, name)
+        report.measure(f"{name}: steps", first_step(run.curve, run.evaluated_at, 1.0))
+        report.measure(f"{name}: return", report.returns(run, 10), 1.0)
 
 
 def critics(report: Report) -> None:
