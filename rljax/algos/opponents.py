@@ -57,7 +57,7 @@ def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versu
 
 
 def opponent_windows(window: Window, before: jax.Array, observed: Observed) -> tuple[jax.Array, jax.Array]:
-    """Return the windows at the steps of a window of data, f32 `[T, S, W, D + 1]`, and those after the last step, `[S, W, D + 1]`.
+    """Return the windows at each step of a window of data, f32 `[T, S, W, D + 1]`, and after the last, `[S, W, D + 1]`.
 
     Args:
         window: arrays `[T, S, ...]`.

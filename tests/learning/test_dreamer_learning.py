@@ -130,14 +130,8 @@ def check_entropy(cartpole: Trained) -> None:
     assert (entropy > 0.045).all(), entropy
 
 
-@pytest.mark.parametrize(
-    ("variant", "steps"),
-    [
-        ("r2dreamer", 2_000),
-        pytest.param("infonce", 2_000, marks=pytest.mark.long),
-        pytest.param("dreamerpro", 2_500, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("variant", "steps"), [("r2dreamer", 2_000), ("infonce", 2_000), ("dreamerpro", 2_500)])
 def test_every_representation_learns_without_a_decoder(variant: str, steps: int, figure: Callable[[str], None]) -> None:
     """Random actions have a mean return of about 20, an untrained greedy policy one of 9."""
     config = rljax.load_config(f"cartpole_{variant}", total_timesteps=steps)

@@ -25,7 +25,7 @@ def reported(figure: Callable[[str], None], run: Callable[[Report], object], see
     return {name: np.array(values) for name, values in report.raw.items()}
 
 
-@pytest.mark.parametrize("network", ["gru", "lstm", "block_gru"])
+@pytest.mark.parametrize("network", ["gru", *(pytest.param(cell, marks=pytest.mark.long) for cell in ("lstm", "block_gru"))])
 def test_memory_solves_the_maze(network: str, figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.maze(report, network)).values()
     assert (scores >= 0.95).sum() >= SEEDS - 1, scores
@@ -37,6 +37,7 @@ def test_without_memory_the_maze_stays_at_chance(figure: Callable[[str], None]) 
     assert (np.abs(scores) < 0.4).all(), scores
 
 
+@pytest.mark.long
 def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> None:
     assert rljax.load_config("memory_chain_ppo_gru").env == "MemoryChain-bsuite"
     found = reported(figure, features.memory_chain)
@@ -51,6 +52,7 @@ def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callab
     assert (found["transformer, 8 to 12 targets"] >= 7.0).all(), found
 
 
+@pytest.mark.long
 def test_an_mlp_cannot_pick_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
     """With three times the steps."""
     found = reported(figure, lambda report: features.picks(report, "MLP", features.picking_mlp()))
@@ -70,7 +72,7 @@ def test_heads_that_see_those_before_reach_the_optimum_and_independent_ones_half
     assert (found["independent"] >= 1.2).all(), "the control learns what its heads can"
 
 
-@pytest.mark.parametrize("bonus", ["count", "rnd"])
+@pytest.mark.parametrize("bonus", ["count", pytest.param("rnd", marks=pytest.mark.long)])
 def test_a_bonus_for_what_is_new_finds_the_goal(bonus: str, figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.sparse(report, bonus)).values()
     assert (scores == 1.0).all(), scores

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -46,9 +46,9 @@ def habits(network: dict[str, Any]) -> PPOConfig:
 
 def opponent_models(report: Report) -> None:
     """Measure what a linear probe reads from z, and the returns of policies that see z, zeros or the z of another game."""
-    with tempfile.TemporaryDirectory() as folder:
-        demonstrations("random", Path(folder, "games"), num_episodes=GAMES, env="HabitRPS-v0", against=list(SIGNS))
-        dataset = open_dataset(Path(folder, "games"), held_out=0.2)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        demonstrations("random", "games", num_episodes=GAMES, env="HabitRPS-v0", against=list(SIGNS))
+        dataset = open_dataset("games", held_out=0.2)
         models: dict[float, list[OpponentModel]] = {}
         for beta in BETAS:
             trained = [train_opponent_model(dataset, key, observed=SHOWN, window=20, beta=beta) for key in report.keys]
@@ -57,17 +57,19 @@ def opponent_models(report: Report) -> None:
             report.measure(f"beta {beta:g}: held-out loss", [metrics["eval/held_out_loss"] for _, metrics in trained])
             report.measure(f"beta {beta:g}: share that a linear probe names", [probe(m, dataset) for m in models[beta]])
         own = models[BETAS[0]]
-        own[0].save(Path(folder, "model.json"))
-        config = report.configure(habits({"opponent_model": str(Path(folder, "model.json"))}), "with a model")[0]
+        own[0].save("model.json")
+        config = report.configure(habits({"opponent_model": "model.json"}), "with a model")[0]
         agent = make_agent(config)
-    params = jax.tree.map(lambda *x: jnp.stack(x), *[model.params for model in own])
+        params = jax.tree.map(lambda *x: jnp.stack(x), *[model.params for model in own])
 
-    def learn(params: Any, key: jax.Array) -> Any:
-        return jax.lax.scan(lambda state, _: agent.step(state), with_model(agent.init(key), params), None, config.num_iterations)
+        def learn(params: Any, key: jax.Array) -> Any:
+            return jax.lax.scan(
+                lambda state, _: agent.step(state), with_model(agent.init(key), params), None, config.num_iterations
+            )
 
-    states, metrics = report.time_program(jax.vmap(learn), params, report.keys)
-    run = Trained(agent, states, jax.tree.map(np.asarray, metrics), report.keys)
-    returns = report.time_program(jax.vmap(lambda state, key: habit_returns(config, state, key)), run.states, run.keys)
+        states, metrics = report.time_program(jax.vmap(learn), params, report.keys)
+        run = Trained(agent, states, jax.tree.map(np.asarray, metrics), report.keys)
+        returns = report.time_program(jax.vmap(lambda state, key: habit_returns(config, state, key)), run.states, run.keys)
     for way in WAYS:
         report.measure(f"return with {way}", returns[way])
     for name, network in (("without a model", {}), ("a GRU instead", {"type": "gru", "size": 32})):
