@@ -45,6 +45,7 @@ def test_gymnaxs_memory_chain_is_solved_by_id(figure: Callable[[str], None]) -> 
     assert (np.abs(found["memory chain, mlp"]) < 0.4).all(), found
 
 
+@pytest.mark.long
 def test_attention_picks_from_more_targets_than_it_was_trained_on(figure: Callable[[str], None]) -> None:
     config = rljax.load_config("target_pick_ppo", eval_every=None)
     found = reported(figure, lambda report: features.picks(report, "transformer", config), seeds=2)

@@ -43,6 +43,7 @@ def rounded(x: Any) -> list[float]:
     return np.round(np.asarray(x, np.float64), 3).tolist()
 
 
+@pytest.mark.long
 def test_a_league_comes_to_the_equilibrium_of_unequal_stakes(figure: Any) -> None:
     """Biased rock, paper, scissors over 50: last iterate, pool average, meta-Nash; self-play and a uniform pool beside them."""
     config, seeds = rljax.load_config("biased_rps_league", exploitability_every=1_000_000), 3
