@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ def microrts_clone(report: Report) -> None:
     """Clone a player that rushes with workers; compare PPO that begins with the clone with PPO from scratch."""
     preset = load_config("microrts_8x8_ppo", eval_every=None)
     params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "games"
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        path = Path("games")  # as the record has it
         count = max(4 * len(OPPONENTS), round(EPISODES * report.budget))
         demonstrations(
             CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),

@@ -5,6 +5,7 @@ All seeds learn from one dataset; they differ in their initial networks, and onl
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,9 +77,9 @@ ONLINE: dict[str, Any] = {
 
 def offline(report: Report) -> None:
     """Compare offline algorithms with cloning on two datasets, and fine-tuning with training from scratch."""
-    with tempfile.TemporaryDirectory() as folder:
-        pendulum(report, Path(folder))
-        grid(report, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        pendulum(report, Path())  # the record names the data as they are called there
+        grid(report, Path())
 
 
 def pendulum(report: Report, folder: Path) -> None:
