@@ -83,7 +83,7 @@ def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:
     """Measure how often a clone's most likely order for a unit that has a choice is the demonstrated one, by kind of order."""
     batch = jax.tree.map(jnp.asarray, dataset.batches(HELD_OUT_STEPS, held_out=True).read(0))
 
-    def count(state: Any) -> tuple[jax.Array, jax.Array]:
+    def count(state: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
         action, _ = clone.agent.act(state, batch.obs, None, jax.random.key(0), True, batch.mask)
         kind = jnp.asarray(ORDERS)[batch.action, 0]
         choice = jnp.sum(batch.mask.reshape(*kind.shape, -1), axis=-1) > 1
@@ -91,7 +91,7 @@ def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:
         right = counted & (action == batch.action)[..., None]
         return jnp.sum(right, axis=(0, 1)), jnp.sum(counted, axis=(0, 1))
 
-    right, counted = (np.asarray(x, np.float64) for x in report.time_program(jax.vmap(count), clone.states))
+    right, counted = (np.asarray(x, np.float64) for x in report.time_program(jax.vmap(count, (0, None)), clone.states, batch))
     report.measure("held-out accuracy of orders", right.sum(1) / np.maximum(counted.sum(1), 1.0))
     for number, name in enumerate(ACTION_NAMES):
         if counted[0, number]:

@@ -186,7 +186,7 @@ def test_maps_are_those_of_the_java_engine(java_engine: java.Java) -> None:
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scripted_players_do_to_java_bots_what_their_models_do(java_engine: java.Java) -> None:
     """A worker rush beats a light rush on this map, and a passive bot always, also if it orders its units one by one."""
 
