@@ -29,7 +29,7 @@ from rljax.core.keys import as_key
 from rljax.core.versus import Versus, one_of
 from rljax.core.wrappers import split_privileged
 from rljax.nn.observations import flat_axes
-from rljax.nn.opponents import Observed, OpponentModel, observed_row, slide
+from rljax.nn.opponents import Observed, OpponentModel, check_observed, observed_row, slide
 from rljax.nn.spec import SIZES_ALLOWED, are_sizes
 from rljax.nn.vae import BetaVAE, beta_vae_loss
 
@@ -121,6 +121,10 @@ def train_opponent_model(
     """
     check_int("train_opponent_model", 1, window=window, latent=latent, num_iterations=num_iterations)
     check_int("train_opponent_model", 1, num_streams=num_streams, num_steps=num_steps, num_minibatches=num_minibatches)
+    observed = check_observed(observed)
+    for name, value in (("beta", beta), ("learning_rate", learning_rate)):
+        if isinstance(value, (int, float)) and not 0 <= value < float("inf"):
+            raise ConfigError(f"{name} = {value}: expected a number >= 0")
     if not are_sizes(hidden):
         raise ConfigError(f"hidden = {shown(hidden)}: expected a list of layer sizes, {SIZES_ALLOWED}")
     if num_streams * num_steps % num_minibatches:

@@ -72,7 +72,6 @@ def opponents(options: Opponents) -> None:
         learning_rate=options.learning_rate,
     )
     with atomic_file(out) as aside:
-        aside.unlink(missing_ok=True)
         model.save(aside)
     last = {name.partition("/")[2]: float(np.ravel(x)[-1]) for name, x in metrics.items()}
     held_out = f", {last['held_out_loss']:.4g} on games set apart" if "held_out_loss" in last else ""
@@ -83,7 +82,7 @@ def opponents(options: Opponents) -> None:
 
 
 def _observed(text: str) -> tuple[str, ...] | tuple[int, int] | None:
-    if not text:
+    if not text.strip(" ,"):
         return None
     numbers = re.fullmatch(r"(\d+):(\d+)", text)
     return (int(numbers[1]), int(numbers[2])) if numbers else tuple(key.strip() for key in text.split(",") if key.strip())

@@ -204,7 +204,7 @@ class Opponents:
     observed: str = ""
     """What an observation shows of the opponent: keys of a dictionary, separated by commas, or first:end, numbers of the flat
     observation (3:6 are the fourth to the sixth). If not given, all of it."""
-    window: Annotated[int, Bounds(1, 10_000)] = 16
+    window: Annotated[int, Bounds(1, 1000)] = 16
     """Number of last steps that the model sees."""
     latent: Annotated[int, Bounds(1, 1024)] = 4
     """Number of latent factors, which the policy sees."""

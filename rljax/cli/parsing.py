@@ -132,7 +132,8 @@ def _check_bounds(command: Any) -> None:
         value = getattr(command, name)
         for bounds in getattr(hint, "__metadata__", ()):
             if isinstance(bounds, Bounds) and value is not None and not bounds.low <= value <= bounds.high:
-                raise ConfigError(f"{name} = {shown(value)}: expected a whole number from {bounds.low} to {bounds.high}")
+                kind = "number" if isinstance(value, float) else "whole number"
+                raise ConfigError(f"{name} = {shown(value)}: expected a {kind} from {bounds.low} to {bounds.high}")
 
 
 def _check_misspelt(fields: Iterable[str], options: Sequence[str]) -> None:

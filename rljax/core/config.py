@@ -262,7 +262,7 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
             raise refusal
     elif typing.get_origin(kind) is Mapping and not isinstance(value, Mapping):
         raise refusal
-    return _freeze(name, value)
+    return freeze(name, value)
 
 
 def _is_real(dtype: Any) -> bool:
@@ -285,7 +285,7 @@ def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) ->
     return text + (' or "none"' if optional else "")
 
 
-def _freeze(name: str, value: Any, depth: int = 0) -> Any:
+def freeze(name: str, value: Any, depth: int = 0) -> Any:
     """Return a hashable value, so that a config can be static under jit: tables become FrozenDict and lists become tuples."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"{name}: tables and lists are nested more than {MAX_DEPTH} deep")
@@ -293,10 +293,10 @@ def _freeze(name: str, value: Any, depth: int = 0) -> Any:
         strange = [key for key in value if not isinstance(key, str)]
         if strange:
             raise ConfigError(f"{name}: expected names as keys of a table, got {shown(strange[0])}")
-        return FrozenDict({k: _freeze(name, v, depth + 1) for k, v in value.items()})
+        return FrozenDict({k: freeze(name, v, depth + 1) for k, v in value.items()})
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise ConfigError(f"{name}: got {shown(value)}, expected whole numbers of 64 bits")
-    return tuple(_freeze(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(freeze(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def preset_names() -> list[str]:

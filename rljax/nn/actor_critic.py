@@ -17,7 +17,7 @@ from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.layers import FiLM, dense_layers, hidden_layers, layer_norm, perceptron, values
 from rljax.nn.observations import ravel_observation, split_goal
-from rljax.nn.opponents import OpponentAware, load_opponent_model
+from rljax.nn.opponents import OpponentAware, opponent_model
 from rljax.nn.pointed import Pointed
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
 from rljax.nn.spec import read_network
@@ -236,7 +236,7 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     if table.opponent_model is not None:
         plain = {key: value for key, value in spec.items() if key != "opponent_model"}
         network = make_network(plain, num_outputs, num_values, policy_gain, pointed)
-        return OpponentAware(network, load_opponent_model(table.opponent_model))
+        return OpponentAware(network, opponent_model(table.opponent_model))
     common: dict[str, Any] = {
         "num_outputs": num_outputs,
         "num_values": num_values,

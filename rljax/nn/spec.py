@@ -65,7 +65,8 @@ class NetworkSpec:
         heads: number of heads of its attention ("entities").
         width: length of an entity's vector ("entities").
         pointer: whether the actions are the entities ("entities").
-        opponent_model: file of an opponent model, whose latent factors the network sees beside the observation.
+        opponent_model: an opponent model whose latent factors the network sees beside the observation, its file or a table of
+            `rljax.nn.opponents.described`.
     """
 
     type: str = "mlp"
@@ -86,7 +87,7 @@ class NetworkSpec:
     heads: int = 4
     width: int = 64
     pointer: bool = False
-    opponent_model: str | None = None
+    opponent_model: Any = None
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of the named fields that the table gave, for a module with its own defaults."""
@@ -180,8 +181,6 @@ def _check_values(given: dict[str, Any]) -> None:
     for key in ("shared", "layer_norm", "pointer"):
         if not isinstance(given.get(key, False), bool):
             raise ConfigError(f"network.{key} = {shown(given[key])}: expected true or false")
-    if not isinstance(given.get("opponent_model", ""), str):
-        raise ConfigError(f"network.opponent_model = {shown(given['opponent_model'])}: expected the file of an opponent model")
 
 
 def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:

@@ -16,6 +16,7 @@ from rljax.core.config import Config, env_name
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.league.exploit import branch
 from rljax.league.parts import Player
+from rljax.nn.opponents import check_same_opponent_model
 from rljax.run.files.checkpoint import describe, named_arrays
 from rljax.run.files.folder import load_run
 
@@ -67,6 +68,7 @@ def check_begins(agent: Agent, other: Agent, name: str) -> None:
 
 def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     """Return an agent whose runs begin with the policy in the state of a run with this configuration."""
+    check_same_opponent_model(getattr(config, "network", None), getattr(agent.config, "network", None), path)
     fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
     learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, config))
     average = getattr(state, "average_params", None)

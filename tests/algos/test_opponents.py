@@ -3,6 +3,7 @@ a policy does with z."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_parts_of_an_observation_by_key_and_by_number() -> None:
     with pytest.raises(ConfigError, match=r"observed = \['them'\]: the observation has the keys \['me', 'you'\]"):
         observed_part(obs, ("them",))
     for wrong in ((3, 3), (2, 8)):
-        with pytest.raises(ConfigError, match=r"expected \[first, end\] with 0 <= first < end <= 7"):
+        with pytest.raises(ConfigError, match=r"expected first < end, from 0 to 7, the numbers of an observation"):
             observed_part(obs, wrong)
 
 
@@ -102,10 +103,23 @@ def test_what_does_not_fit_is_one_line(tiny: str, tmp_path: Path) -> None:
         train_opponent_model(dataset, jax.random.key(0), window=0)
     with pytest.raises(ConfigError, match=r"num_minibatches = 7: must divide num_streams \* num_steps = 4096"):
         train_opponent_model(dataset, jax.random.key(0), num_minibatches=7)
-    network = {"opponent_model": tiny}
+    for observed in ((), (1.5, 2), (1, 2, 3), ("you", 1)):
+        with pytest.raises(ConfigError, match=r"expected keys of a dictionary, or \(first, end\) of the flat observation"):
+            train_opponent_model(dataset, jax.random.key(0), observed=observed)
+    with pytest.raises(ConfigError, match=r"observed = \['me'\]: the observation is no dictionary"):
+        train_opponent_model(dataset, jax.random.key(0), observed=("me",))
+    with pytest.raises(ConfigError, match=r"beta = -1.0: expected a number >= 0"):
+        train_opponent_model(dataset, jax.random.key(0), beta=-1.0)
+    with pytest.raises(ConfigError, match=r"x.json: cannot be written"):
+        load_opponent_model(tiny).save(tmp_path / "nowhere" / "x.json")
+    broken = load_opponent_model(tiny)
+    broken.params = jax.tree.map(lambda x: x * jnp.nan, broken.params)
+    with pytest.raises(ConfigError, match=r"its parameters are not finite"):
+        broken.save(tmp_path / "nan.json")
+    network: dict[str, Any] = {"opponent_model": tiny}
     with pytest.raises(ConfigError, match=r"normalize_observations = true: the opponent model was trained on"):
         rljax.PPOConfig(env="CartPole-v1", network=network, normalize_observations=True)
-    with pytest.raises(ConfigError, match=r"observed = \[3, 6\]: expected"):
+    with pytest.raises(ConfigError, match=r"network.opponent_model: observed = \[3, 6\]: expected"):
         rljax.make_agent(rljax.PPOConfig(env="CartPole-v1", network=network))
     for changes, line in (
         ({"encoder": "cells"}, "network.opponent_model: encoder = 'cells' sees one image"),
@@ -150,6 +164,35 @@ def test_a_policy_remembers_the_window_and_no_gradient_changes_the_model(tiny: s
         np.testing.assert_allclose(carry.window, padded(rows, 3), rtol=1e-6)
 
 
+def test_a_run_acts_without_the_file_and_trains_with_no_other_model(tiny: str, tmp_path: Path) -> None:
+    """The folder of a run may be moved, or the file be written over by a model of the same sizes."""
+    file, run = tmp_path / "model.json", tmp_path / "run"
+    shutil.copy(tiny, file)
+    config = rljax.SelfPlayConfig(
+        env="HabitRPS-v0", num_envs=4, num_steps=8, num_minibatches=2, total_timesteps=64,
+        network={"hidden": [8], "opponent_model": str(file)},
+    )  # fmt: skip
+    saved = rljax.fit(config, run_dir=run).state.params
+    other = load_opponent_model(tiny)
+    other.params = jax.tree.map(lambda x: x + 1.0, other.params)
+    other.save(tmp_path / "other.json")
+    another = config.replace(network={"hidden": [8], "opponent_model": str(tmp_path / "other.json")})
+    for begin in (lambda: rljax.begin_from(another, run), lambda: rljax.fit(another.replace(total_timesteps=128), fork=run)):
+        with pytest.raises(ConfigError, match=r"other.json: .*run.* has another model, .*model.json"):
+            begin()
+    (tmp_path / "other.json").replace(file)
+    with pytest.raises(ConfigError, match=r"model.json is another model than the one of this configuration"):
+        rljax.fit(config, resume=run, total_timesteps=128)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"model.json is gone; a run acts without it, but does not train"):
+        rljax.fit(config, run_dir=tmp_path / "new")
+    loaded = rljax.load_run(run)
+    jax.tree.map(np.testing.assert_array_equal, loaded.state.params, saved)
+    assert loaded.config == config
+    agent = rljax.make_agent(loaded.config)
+    assert agent.act(loaded.state, jnp.zeros((2, 7)), None, jax.random.key(0), True)[0].shape == (2,)
+
+
 def test_the_network_sees_the_mean_of_the_posterior(tiny: str) -> None:
     """A linear policy with known weights, against the encoder called on the windows alone."""
     model = load_opponent_model(tiny)
@@ -160,7 +203,8 @@ def test_the_network_sees_the_mean_of_the_posterior(tiny: str) -> None:
     kernel = zeros["policy_head"]["kernel"].at[7:].set(jnp.array([[1.0, 0, 0], [0, 1.0, 0]]))  # the observation, then z
     zeros["policy_head"]["kernel"] = kernel
     params["params"]["network"]["network"] = zeros
-    carry, rows = None, [[], []]
+    carry: Any = None
+    rows: list[list[list[float]]] = [[], []]
     for time in range(6):
         outputs, _, carry = parts.policy.apply(params, obs[time], carry)
         for game in range(2):
@@ -177,7 +221,7 @@ def test_the_command_makes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
     main(arguments)
     assert f"{out}: loss " in capsys.readouterr().out
     assert load_opponent_model(out).observed == SHOWN
-    with pytest.raises(SystemExit, match=r"2"):
+    with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert f"{out} exists" in capsys.readouterr().err
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from flax.core import FrozenDict
 
-from rljax.core.config import MAX_COUNT, Config, leaf, static
+from rljax.core.config import MAX_COUNT, Config, freeze, leaf, static
 from rljax.core.errors import ConfigError
+from rljax.nn.opponents import SEEN, described
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,10 +110,17 @@ class OnPolicyConfig(AdamConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_minibatches()
-        if self.normalize_observations and isinstance(self.network, Mapping) and "opponent_model" in self.network:
+        if isinstance(self.network, Mapping) and SEEN in self.network:
+            self._describe_opponent_model(self.network)
+
+    def _describe_opponent_model(self, network: Mapping[str, Any]) -> None:
+        """Write what a run needs to know of its opponent model into the configuration, so that it acts without the file."""
+        if self.normalize_observations:
             raise ConfigError(
                 "normalize_observations = true: the opponent model was trained on observations as they are, expected false"
             )
+        if isinstance(network[SEEN], str):
+            object.__setattr__(self, "network", freeze("network", {**network, SEEN: described(network[SEEN])}))
 
     def check_minibatches(self) -> None:
         """Refuse minibatches of unequal sizes.

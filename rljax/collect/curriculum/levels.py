@@ -41,7 +41,9 @@ class LevelParams(struct.PyTreeNode):
 
     def with_probability(self, probability: jax.Array) -> LevelParams:
         """Return the parameters with other weights of the levels, f32 `[L]`."""
-        result: LevelParams = self.replace(cumulative=jnp.cumsum(probability))
+        # Sums that are computed in parallel rise or fall by rounding errors where there is no weight.
+        sums = jax.lax.cummax(jnp.where(probability > 0, jnp.cumsum(probability), 0.0))
+        result: LevelParams = self.replace(cumulative=sums)
         return result
 
     def of(self, level: Any) -> Any:

@@ -72,7 +72,8 @@ def check_memoryless(agent: Agent, state: Any, signature: Signature) -> None:
     carry = jax.eval_shape(lambda obs, mask: agent.act(state, obs, None, jax.random.key(0), True, mask)[1], *arguments)
     if jax.tree.leaves(carry):
         raise ConfigError(
-            "a policy with a memory (recurrent, or a world model) cannot be exported: the files hold functions of one observation"
+            "a policy with a memory (recurrent, a world model, an opponent model) cannot be exported: the files hold functions "
+            "of one observation"
         )
 
 

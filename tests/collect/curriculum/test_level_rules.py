@@ -136,3 +136,10 @@ def test_uniform_levels_are_alike_and_no_level_without_weight_is_drawn() -> None
     params = LevelParams(None, {}, jnp.zeros(4)).with_probability(jnp.array([0.0, 0.5, 0.5, 0.0]))
     drawn = jax.vmap(params.draw)(jax.random.split(jax.random.key(1), 4096))
     assert set(drawn.tolist()) == {1, 2}
+    # Sums of many levels that are computed in parallel have rounding errors, also where nothing is added.
+    weights = np.random.default_rng(0).random((200, 1000)) * (np.random.default_rng(1).random((200, 1000)) < 0.5)
+    weights[:, 700:] = 0.0
+    sums = np.asarray(jax.vmap(lambda p: params.with_probability(p).cumulative)(jnp.asarray(weights, jnp.float32)))
+    rises = np.diff(sums, axis=1, prepend=0.0)
+    assert (rises >= 0).all()
+    assert (rises[weights == 0] == 0).all()
