@@ -38,8 +38,9 @@ def simulated(name: str, folder: Path) -> dict[str, list[str]]:
     "name",
     [
         "dqn",
-        pytest.param("ppo", marks=(pytest.mark.slow, pytest.mark.same_bits)),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("self_play", "dreamer")),
+        pytest.param("ppo", marks=pytest.mark.same_bits),
+        "self_play",
+        pytest.param("dreamer", marks=pytest.mark.long),
     ],
 )
 def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["ppo", "dqn", "dreamer"])
+@pytest.mark.parametrize("name", ["ppo", *(pytest.param(name, marks=pytest.mark.long) for name in ("dqn", "dreamer"))])
 def test_two_processes_train_one_run_and_come_to_what_one_does(name: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     config = CONFIGS[name]
     if name == "dreamer":  # two updates: each has hundreds of collectives, and processes that share a core take turns for each

@@ -232,7 +232,7 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
         entries({"wait_cycles": 1})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "GAMES", {"passive": 4, "workerrush": 2})
     report = Report("microrts", "", 0, 1, quiet=True)
