@@ -356,6 +356,16 @@ def distilled(record: Record) -> list[Row]:
     return rows
 
 
+def branching(record: Record) -> list[Row]:
+    """A row for each way to begin an exploiter."""
+    rows = []
+    for name, title in (("branch", "a branch of the main agent"), ("anew", "anew")):
+        first, share = (record["summary"][f"{name}: {what}"] for what in ("steps to a share of 0.7", "share at the end"))
+        worst = f"{first['max']:,.0f}" if "known" not in first else "never"
+        rows.append([title, steps(record, "exploiter"), f"{first['median']:,.0f}, {worst}", span(share, 2)])
+    return rows
+
+
 def offline(record: Record) -> list[Row]:
     """A row for each algorithm and task: after the dataset alone, and over the steps in the environment that follow."""
     rows, summary = [], record["summary"]
@@ -425,6 +435,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "opponent_models": (
         ["opponents of three habits", "steps", "with a model", "for comparison"],
         {"opponent_models": opponent_models},
+    ),
+    "branching": (
+        ["exploiter begins as", "steps", "steps until it wins 70 %: median, worst seed", "share won at the end"],
+        {"branching": branching},
     ),
     "distillation": (
         ["teacher", "parameters of the student", "steps", "its return", "the teacher's", "seeds at 95 % of it"],
