@@ -14,7 +14,7 @@ import numpy as np
 from rljax.algos.ppo import PPOConfig
 from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.agent import make_agent
-from rljax.core.config import Config, config_table, load_config
+from rljax.core.config import Config, load_config
 from rljax.core.versus import Player, Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.connect_four import ConnectFour, ConnectFourState
@@ -132,8 +132,7 @@ def branching(report: Report) -> None:
     """Count the steps after which an exploiter of Connect Four wins enough, begun as a branch of the main agent or anew."""
     run = report.train("connect_four_selfplay", "main agent", eval_every=None, **MAIN)
     game, _ = make_env(run.agent.config.env)
-    config = PPOConfig(**shared_fields(run.agent.config, "gamma", "ent_coef") | EXPLOITER)
-    report.configs["exploiter"] = config_table(config)
+    config = report.configure(PPOConfig(**shared_fields(run.agent.config, "gamma", "ent_coef") | EXPLOITER), "exploiter")[0]
 
     def shares(branched: bool, state: Any, key: jax.Array) -> jax.Array:
         """Return the share of games won in each iteration, a draw as half, f32 `[iterations]`; NaN where none ended."""
