@@ -202,6 +202,7 @@ def test_two_players_push_a_beam_that_is_too_heavy_for_one(figure: Any) -> None:
     assert float(returns.min()) > 0.95
 
 
+@pytest.mark.long
 def test_memory_decides_in_a_game_of_turns(figure: Any) -> None:
     """T-maze for each player: with a memory for every seat nobody is wrong, without one it is a guess."""
     for network, low, high in (("gru", 0.95, 1.01), ("mlp", -2.0, 0.3)):
@@ -216,6 +217,7 @@ def test_memory_decides_in_a_game_of_turns(figure: Any) -> None:
         assert float(returns.max()) < high
 
 
+@pytest.mark.long
 def test_three_players_leave_a_fourth_nothing_to_exploit(figure: Any) -> None:
     """Kuhn poker of three: what a fresh PPO wins a game from two copies of the policy, trained and untrained."""
     config = rljax.load_config("kuhn3_selfplay", eval_every=None, total_timesteps=1_000_000)

@@ -60,7 +60,7 @@ def test_every_seed_solves_the_presets_task(
     assert returns.mean() >= mean, np.sort(returns)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cartpole_is_first_solved_within_30k_steps_by_every_seed() -> None:
     """Steps and not seconds: at the speed that `rljax bench ppo` prints, 30,000 steps are about 0.6 s of training."""
     config = rljax.load_config("cartpole_ppo", eval_every=1_000, eval_episodes=100)
@@ -94,7 +94,7 @@ def test_gridworld_policy_is_optimal_from_every_cell(figure: Callable[[str], Non
     assert optimal.all(), f"{(~optimal.all(1)).sum()} seeds take a detour"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_breakout_is_learned_from_images(figure: Callable[[str], None]) -> None:
     """The uniform policy's mean return is 0.4; 300,000 steps of the preset's 2 million are enough to return the ball again and

@@ -94,7 +94,7 @@ def breaking(name: str, what: str, breaks_at: int, **changes: Any) -> Any:
         ("dqn", "obs"),
         pytest.param("sac", "reward", marks=pytest.mark.slow),
         pytest.param("dreamer", "reward", marks=pytest.mark.slow),
-        pytest.param("dreamer", "obs", marks=pytest.mark.slow),
+        pytest.param("dreamer", "obs", marks=pytest.mark.long),
     ],
 )
 def test_what_is_collected_is_checked_before_it_is_saved(name: str, what: str, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ class NothingToPlay(TicTacToe):
         pytest.param("sac", NothingLegal((3,)), marks=pytest.mark.slow),
         pytest.param("pqn", NothingLegal((3,)), marks=pytest.mark.slow),
         pytest.param("impala", NothingLegal((3, 2)), marks=pytest.mark.slow),
-        pytest.param("dreamer", NothingLegal((3, 2)), marks=pytest.mark.slow),
+        pytest.param("dreamer", NothingLegal((3, 2)), marks=pytest.mark.long),
         pytest.param("self_play", NothingToPlay(), marks=pytest.mark.slow),
         pytest.param("alphazero", NothingToPlay(), marks=pytest.mark.slow),
     ],
