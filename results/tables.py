@@ -356,6 +356,33 @@ def distilled(record: Record) -> list[Row]:
     return rows
 
 
+def cspl(record: Record) -> list[Row]:
+    """A row for each team: points of its specialist, the student, its reinforcement and the run from scratch."""
+    summary = record["summary"]
+    teams = [name.split(", ")[1].split(": ")[0] for name in summary if name.startswith("student, ") and name.endswith(": points")]
+
+    def cell(name: str) -> str:
+        return span(summary[name], 2) if name in summary else "-"
+
+    arms = ("student", "reinforced", "from scratch")
+    return [[team, cell(f"specialist, {team}: points"), *(cell(f"{arm}, {team}: points") for arm in arms)] for team in teams]
+
+
+def microrts_clone(record: Record) -> list[Row]:
+    """A row for each opponent, for all of them, and for the accuracy of the clone's orders."""
+    summary, facts = record["summary"], record["facts"]
+    arms = ("clone", "PPO from the clone", "PPO from scratch")
+    rows = []
+    for name in summary:
+        if not name.startswith("clone against "):
+            continue
+        against = name.removeprefix("clone ")
+        teacher = next(value for fact, value in facts.items() if fact.endswith(against) and not fact.startswith(arms))
+        rows.append([against.split(":")[0], f"{teacher:.2f}", *(span(summary[f"{arm} {against}"], 2) for arm in arms)])
+    shares = (span(summary[f"{arm}: share of games won, of its teacher's"], 2) for arm in arms)
+    return [*rows, ["all games, as a share of the script's", "1.00", *shares]]
+
+
 def branching(record: Record) -> list[Row]:
     """A row for each way to begin an exploiter."""
     rows = []
@@ -435,6 +462,11 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "opponent_models": (
         ["opponents of three habits", "steps", "with a model", "for comparison"],
         {"opponent_models": opponent_models},
+    ),
+    "cspl": (["fights of", "specialist", "student", "reinforced", "from scratch"], {"cspl": cspl}),
+    "microrts_clone": (
+        ["MicroRTS 8 x 8, games won", "script", "clone", "PPO from the clone", "PPO from scratch"],
+        {"microrts_clone": microrts_clone},
     ),
     "branching": (
         ["exploiter begins as", "steps", "steps until it wins 70 %: median, worst seed", "share won at the end"],

@@ -33,7 +33,7 @@ MADE = {
     "README.md": ["runs/cartpole_ppo", "runs/cartpole_ppo-2/config.toml"],
     "docs/guides/demonstrations.md": ["data/cartpole/dataset.json", "data/tictactoe/shards/00000/mask.npy"],
     "docs/guides/exporting.md": ["policy/greedy.jax"],
-    "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png"],
+    "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png", "model.json"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
