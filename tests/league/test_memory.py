@@ -178,7 +178,7 @@ def test_memory_is_flat_over_ten_thousand_iterations_with_every_feature_of_games
     check(name, 10_000, 4.0, figure)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_left_behind_is_seen() -> None:
     """The measure itself: a copy of the state after each call, on the device or in the process's memory."""
     config = rljax.LeagueConfig(env=TwoRoles(), total_timesteps=24 * 600, **EVERYTHING, **LEARNERS["PPO with a magnet"])

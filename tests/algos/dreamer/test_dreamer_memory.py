@@ -48,11 +48,14 @@ def test_buffer_and_parameters_are_those_of_the_state(changes: dict[str, Any]) -
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"size": "1M", "batch_size": 16, "batch_length": 64, "horizon": 15, "train_ratio": 32},
-        {"env": "GridWorldPixels-v0"},
+        pytest.param({}, id="debug"),
+        pytest.param(
+            {"size": "1M", "batch_size": 16, "batch_length": 64, "horizon": 15, "train_ratio": 32},
+            id="1M",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"env": "GridWorldPixels-v0"}, id="pictures"),
     ],
-    ids=lambda changes: "-".join(map(str, changes.values())) or "debug",
 )
 def test_activations_are_within_a_factor_of_two_of_the_compiled_iteration(changes: dict[str, Any], figure: Any) -> None:
     agent = rljax.make_agent(config(**changes))
