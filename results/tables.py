@@ -380,7 +380,14 @@ def microrts_clone(record: Record) -> list[Row]:
         teacher = next(value for fact, value in facts.items() if fact.endswith(against) and not fact.startswith(arms))
         rows.append([against.split(":")[0], f"{teacher:.2f}", *(span(summary[f"{arm} {against}"], 2) for arm in arms)])
     shares = (span(summary[f"{arm}: share of games won, of its teacher's"], 2) for arm in arms)
-    return [*rows, ["all games, as a share of the script's", "1.00", *shares]]
+    accuracy = "held-out accuracy of orders"
+    kinds = [name.removeprefix(f"{accuracy}, ") for name in summary if name.startswith(f"{accuracy}, ")]
+    by_kind = figures(record, {f"{accuracy}, {kind}": kind for kind in kinds}, 2)
+    return [
+        *rows,
+        ["all games, as a share of the script's", "1.00", *shares],
+        ["held-out orders that are the script's", "-", f"{span(summary[accuracy], 3)}: {by_kind}", "-", "-"],
+    ]
 
 
 def branching(record: Record) -> list[Row]:
