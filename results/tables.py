@@ -390,6 +390,14 @@ def microrts_clone(record: Record) -> list[Row]:
     ]
 
 
+def large_data(record: Record) -> list[Row]:
+    facts, summary = record["facts"], record["summary"]
+    half, end = (summary[f"resident megabytes {when}"]["mean"] for when in ("at half of the run", "at the end"))
+    waited = summary["share of time waiting for data"]["mean"]
+    times = facts["bytes of the dataset, of the budget"]
+    return [[f"{facts['steps of the dataset']:,}", f"{times:.1f} times", f"{half:,.1f}, {end:,.1f}", f"{100 * waited:.1f} %"]]
+
+
 def branching(record: Record) -> list[Row]:
     """A row for each way to begin an exploiter."""
     rows = []
@@ -474,6 +482,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "microrts_clone": (
         ["MicroRTS 8 x 8, games won", "script", "clone", "PPO from the clone", "PPO from scratch"],
         {"microrts_clone": microrts_clone},
+    ),
+    "large_data": (
+        ["steps of pictures", "size, of the budget of memory", "resident MB at half of the run, at the end", "time waiting"],
+        {"large_data": large_data},
     ),
     "branching": (
         ["exploiter begins as", "steps", "steps until it wins 70 %: median, worst seed", "share won at the end"],
