@@ -51,7 +51,7 @@ def large_data(report: Report) -> None:
                 vf_coef=0.0,
             )
         )[0]
-        fit(make_agent(config), callback=look, progress=None)
+        fit(make_agent(config), callback=look, progress=False)
     taken, memory, waited = np.array(found).T
     half = len(found) // 2
     report.facts |= {
