@@ -62,6 +62,7 @@ def test_an_mlp_cannot_pick_from_more_targets_than_it_was_trained_on(figure: Cal
     assert (found["MLP, 8 to 12 targets"] < 3.0).all(), found
 
 
+@pytest.mark.long
 def test_heads_that_see_those_before_reach_the_optimum_and_independent_ones_half_of_it(figure: Callable[[str], None]) -> None:
     """The standard error of a mean of 1000 episodes is 0.03."""
     best, best_independent = features.composite_optima()
