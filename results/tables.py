@@ -168,12 +168,12 @@ def opponent_models(record: Record) -> list[Row]:
         f"({span(summary[f'beta {beta}: divergence in nats'], 2)} nats)"
         for beta in (1, 4)
     )
-    ways = {f"return with {way}": way for way in ("z", "z = 0", "z of another game")}
+    instead = {f"return with {seen}": seen for seen in ("z = 0", "z of another game")}
     others = {f"return, {name}": name for name in ("without a model", "a GRU instead")}
     return [
         ["linear probe on z: share of games in which it names the opponent", "-", f"{one}; {four}", f"{1 / 3:.2f} by chance"],
         ["return of a policy that sees z", steps(record), span(summary["return with z"], 2),
-         figures(record, {**dict(list(ways.items())[1:]), **others}, 2)],
+         figures(record, instead | others, 2)],
     ]  # fmt: skip
 
 

@@ -202,8 +202,8 @@ class Opponents:
     out: str
     """File to create for the model."""
     observed: str = ""
-    """What an observation shows of the opponent: keys of a dictionary, separated by commas, or first:end, numbers of the flat
-    observation (3:6 are the fourth to the sixth). If not given, all of it."""
+    """Part of an observation that shows the opponent: keys of a dictionary, separated by commas, or a range of the flat
+    observation (3:6, the fourth to the sixth number). If not given, the whole observation."""
     window: Annotated[int, Bounds(1, 1000)] = 16
     """Number of last steps that the model sees."""
     latent: Annotated[int, Bounds(1, 1024)] = 4

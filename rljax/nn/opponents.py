@@ -32,8 +32,8 @@ OBS = "obs"
 """Key of an observation that is no dictionary, beside them."""
 
 Observed = tuple[str, ...] | tuple[int, int] | None
-"""What an observation shows of the opponent: keys of a dictionary; the first number of a flat observation and the one after the
-last; or None, all of it."""
+"""The part of an observation that shows the opponent: keys of a dictionary, or a range `(first, end)` of the flat observation,
+without `end`; None: the whole observation."""
 
 
 def check_observed(observed: Any) -> Observed:
@@ -224,13 +224,13 @@ def opponent_model(table: Any) -> OpponentModel:
 TEXT = Field("a string", lambda x: isinstance(x, str))
 
 
-def check_opponent_model(network: Any) -> None:
+def check_opponent_model(config: Any) -> None:
     """Refuse to train without the file of the opponent model, which new learners begin with.
 
     Raises:
         ConfigError: the file is gone, or another model.
     """
-    table = _described_in(network)
+    table = _described_in(config)
     if table is None:
         return
     path = table["file"]
@@ -241,19 +241,18 @@ def check_opponent_model(network: Any) -> None:
 
 
 def check_same_opponent_model(there: Any, here: Any, source: Any) -> None:
-    """Refuse parameters of a policy that has another opponent model; `there` and `here` are fields `network`.
+    """Refuse parameters of a policy that has another opponent model; `there` and `here` are configurations.
 
     Raises:
         ConfigError: both have a model, and they are not the same.
     """
-    both = [_described_in(there), _described_in(here)]
-    if None not in both and both[0]["digest"] != both[1]["digest"]:  # type: ignore[index]
-        raise ConfigError(
-            f"network.opponent_model = {both[1]['file']}: {source} has another model, {both[0]['file']}"  # type: ignore[index]
-        )
+    old, new = _described_in(there), _described_in(here)
+    if old is not None and new is not None and old["digest"] != new["digest"]:
+        raise ConfigError(f"network.opponent_model = {new['file']}: {source} has another model, {old['file']}")
 
 
-def _described_in(network: Any) -> Mapping[str, Any] | None:
+def _described_in(config: Any) -> Mapping[str, Any] | None:
+    network = getattr(config, "network", None)
     table = network.get(SEEN) if isinstance(network, Mapping) else None
     return table if isinstance(table, Mapping) else None
 

@@ -68,7 +68,7 @@ def check_begins(agent: Agent, other: Agent, name: str) -> None:
 
 def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     """Return an agent whose runs begin with the policy in the state of a run with this configuration."""
-    check_same_opponent_model(getattr(config, "network", None), getattr(agent.config, "network", None), path)
+    check_same_opponent_model(config, agent.config, path)
     fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
     learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, config))
     average = getattr(state, "average_params", None)

@@ -68,7 +68,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from:
     noted.
     """
     config = agent.config
-    check_opponent_model(getattr(config, "network", None))
+    check_opponent_model(config)
     allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
     if not allowed:
         raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
@@ -141,7 +141,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
             f"{BUDGET} = {config.total_timesteps}"
         )
     agent = given if given is not None and config == given.config else make_agent(config)
-    check_opponent_model(getattr(config, "network", None))
+    check_opponent_model(config)
     if info.data and info.data != data_of(agent):
         what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
         raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
@@ -183,8 +183,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     saved_config, info, saved = read_config(folder), read_info(folder), load_checkpoint(folder, name)
     config, step = agent.config, saved.meta["step"]
     source = folder / CHECKPOINTS / f"step_{step}"
-    check_opponent_model(getattr(config, "network", None))
-    check_same_opponent_model(getattr(saved_config, "network", None), getattr(config, "network", None), source)
+    check_opponent_model(config)
+    check_same_opponent_model(saved_config, config, source)
     _check_seeds(seeds, info, f"checkpoint {source}")
     check_seeds(info, saved, saved_config, source)
     iteration = step // config.steps_per_iteration

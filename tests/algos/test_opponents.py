@@ -13,18 +13,14 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.algos.opponents import against_scripted, opponent_windows, train_opponent_model
+from rljax.algos.opponents import opponent_windows, train_opponent_model
 from rljax.algos.ppo import ppo_parts
 from rljax.cli.main import main
 from rljax.collect.demos import Dataset, Window
 from rljax.core.errors import ConfigError
-from rljax.envs import HabitRPS
 from rljax.envs.habit_rps import SIGNS
 from rljax.nn.opponents import OpponentModel, load_opponent_model, observed_part
-from rljax.run.reproduce.opponents import habit_returns, probe, without_z
-
-SHOWN = (3, 6)
-"""Numbers of an observation of HabitRPS-v0 that show the opponent's last sign."""
+from rljax.run.reproduce.opponents import SHOWN, habit_returns, habits, probe, without_z
 
 
 def recorded(path: Path, episodes: int = 24) -> Dataset:
@@ -196,7 +192,7 @@ def test_a_run_acts_without_the_file_and_trains_with_no_other_model(tiny: str, t
 def test_the_network_sees_the_mean_of_the_posterior(tiny: str) -> None:
     """A linear policy with known weights, against the encoder called on the windows alone."""
     model = load_opponent_model(tiny)
-    parts = ppo_parts(rljax.PPOConfig(env=versus(), network={"hidden": [], "opponent_model": tiny}))
+    parts = ppo_parts(habits({"hidden": [], "opponent_model": tiny}))
     obs = jax.random.normal(jax.random.key(0), (6, 2, 7))
     params = parts.policy.init(jax.random.key(1), obs[0])
     zeros = jax.tree.map(jnp.zeros_like, params["params"]["network"]["network"])
@@ -226,12 +222,6 @@ def test_the_command_makes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"{out} exists" in " ".join(capsys.readouterr().err.split())
 
 
-def versus() -> Any:
-    """HabitRPS-v0 against one of its scripted players, drawn for each game."""
-    game = HabitRPS()
-    return against_scripted(game, game.default_params, SIGNS)
-
-
 @pytest.mark.slow
 def test_a_probe_names_the_opponent_and_a_policy_wins_more_with_z_than_without_or_with_anothers(tmp_path: Path) -> None:
     rljax.demonstrations("random", tmp_path / "games", num_episodes=3000, env="HabitRPS-v0", against=list(SIGNS))
@@ -245,10 +235,7 @@ def test_a_probe_names_the_opponent_and_a_policy_wins_more_with_z_than_without_o
     assert kl[1.0] > 3 * kl[4.0]
     models[1.0].save(tmp_path / "model.json")
     assert probe(models[1.0], dataset) > 0.8  # 1 / 3 by chance
-    config = rljax.PPOConfig(
-        env=versus(), num_envs=64, num_steps=40, total_timesteps=150_000, learning_rate=2e-3,
-        network={"hidden": [32], "opponent_model": str(tmp_path / "model.json")},
-    )  # fmt: skip
+    config = habits({"opponent_model": str(tmp_path / "model.json")})
     state = jax.jit(rljax.make_train(config))(jax.random.key(2)).state
     found = habit_returns(config, state, jax.random.key(3))
     # Who remembers only the last sign wins 3 of 20; who knows the habit from the first round, 8.

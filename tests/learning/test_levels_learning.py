@@ -10,6 +10,7 @@ import pytest
 import rljax
 from rljax.envs import make_env
 from rljax.envs.sparse_gridworld import reach_probability
+from rljax.run.reproduce.features import from_starts
 
 STEPS = 60_000
 
@@ -19,16 +20,7 @@ def test_starts_that_move_away_from_the_goal_lead_to_it() -> None:
     env, params = make_env("SparseGridWorld-v0")
     # Episodes that fail last 100 steps, so without levels some 600 of them see no reward.
     assert reach_probability(env, params.max_steps_in_episode) * STEPS / params.max_steps_in_episode < 0.001
-    config = rljax.PPOConfig(
-        env="SparseGridWorld-v0",
-        num_envs=16,
-        num_steps=64,
-        total_timesteps=STEPS,
-        curriculum={"type": "success", "levels": {"head_start": [*range(38, -1, -3), 0]}},
-        network={"hidden": [32]},
-        learning_rate=2e-3,
-        anneal_lr=False,
-    )
+    config = from_starts({"type": "success"}).replace(total_timesteps=STEPS)
     agent = rljax.make_agent(config)
 
     def run(key: jax.Array) -> tuple[jax.Array, jax.Array]:

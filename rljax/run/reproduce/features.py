@@ -107,22 +107,24 @@ STARTS = {"head_start": [*range(38, -1, -3), 0]}
 """Levels of SparseGridWorld-v0: starts further and further from the goal; the last one is the task."""
 
 
+def from_starts(rule: dict[str, Any] | None) -> PPOConfig:
+    """Return the configuration of a policy for SparseGridWorld-v0 with a rule of a curriculum of starts."""
+    return PPOConfig(
+        env="SparseGridWorld-v0",
+        num_envs=16,
+        num_steps=64,
+        total_timesteps=100_000,
+        curriculum=None if rule is None else {**rule, "levels": STARTS},
+        network={"hidden": [32]},
+        learning_rate=2e-3,
+        anneal_lr=False,
+    )
+
+
 def curricula(report: Report) -> None:
     """Compare rules of a curriculum of starts: steps until every greedy episode of the task ends at the goal, and at the end."""
     for name, rule in CURRICULA.items():
-        config = PPOConfig(
-            env="SparseGridWorld-v0",
-            num_envs=16,
-            num_steps=64,
-            total_timesteps=100_000,
-            curriculum=None if rule is None else {**rule, "levels": STARTS},
-            network={"hidden": [32]},
-            learning_rate=2e-3,
-            anneal_lr=False,
-            eval_every=2048,
-            eval_episodes=4,
-        )
-        run = report.train(config, name)
+        run = report.train(from_starts(rule).replace(eval_every=2048, eval_episodes=4), name)
         report.measure(f"{name}: steps", first_step(run.curve, run.evaluated_at, 1.0))
         report.measure(f"{name}: return", report.returns(run, 10), 1.0)
 

@@ -31,9 +31,6 @@ GAMES = 3000
 BETAS = (1.0, 4.0)
 """Weights of the divergence; policies see the model of the first."""
 
-WAYS = ("z", "z = 0", "z of another game")
-"""What a policy sees in the place of z."""
-
 
 def habits(network: dict[str, Any]) -> PPOConfig:
     """Return the configuration of a player of HabitRPS-v0 against one of its scripted players, drawn for each game."""
@@ -70,8 +67,8 @@ def opponent_models(report: Report) -> None:
         states, metrics = report.time_program(jax.vmap(learn), params, report.keys)
         run = Trained(agent, states, jax.tree.map(np.asarray, metrics), report.keys)
         returns = report.time_program(jax.vmap(lambda state, key: habit_returns(config, state, key)), run.states, run.keys)
-    for way in WAYS:
-        report.measure(f"return with {way}", returns[way])
+    for seen, value in returns.items():
+        report.measure(f"return with {seen}", value)
     for name, network in (("without a model", {}), ("a GRU instead", {"type": "gru", "size": 32})):
         control = report.train(habits(network), name)
         report.measure(f"return, {name}", report.returns(control, 256))
