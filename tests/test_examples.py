@@ -24,6 +24,7 @@ ROWS = {
     "privileged": ["sees the bit", "does not"],
     "value_heads": ["two heads", "one head"],
 }
+LONG = ("composite", "entities", "memory")
 
 
 def test_every_example_is_tested() -> None:
@@ -48,7 +49,7 @@ def test_example_is_a_notebook_in_percent_format(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in ROWS])
 def test_example_runs(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), "--total-timesteps", "4096", "--out", "picture.png"],

@@ -33,6 +33,9 @@ NAMES = [
 EXTRAS = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 DISTRIBUTION, REPOSITORY = project()
 SCALE = "0.05"
+IN_CI = ("01_quickstart", "03_your_own_environment")
+"""The others take half a minute to two, most of it to compile."""
+
 SMALL = 300_000
 
 
@@ -129,7 +132,7 @@ def test_notebook_is_committed_small_and_with_outputs(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name not in IN_CI)) for name in NAMES])
 def test_notebook_runs_in_a_fresh_kernel(name: str, tmp_path: Path) -> None:
     """Each asserts something itself, and a cell that raises raises here."""
     notebook = read(name)

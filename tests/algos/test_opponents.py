@@ -222,7 +222,7 @@ def test_the_command_makes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"{out} exists" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_probe_names_the_opponent_and_a_policy_wins_more_with_z_than_without_or_with_anothers(tmp_path: Path) -> None:
     rljax.demonstrations("random", tmp_path / "games", num_episodes=3000, env="HabitRPS-v0", against=list(SIGNS))
     dataset = rljax.open_dataset(tmp_path / "games", held_out=0.1)

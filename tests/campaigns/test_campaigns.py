@@ -44,9 +44,9 @@ def test_writes_that_are_killed_lose_nothing() -> None:
     assert "killed" in out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1600)
-@pytest.mark.parametrize("name", ["ppo", *(pytest.param(name, marks=pytest.mark.long) for name in ("sweep", "study"))])
+@pytest.mark.parametrize("name", ["ppo", "sweep", "study"])
 def test_what_is_killed_comes_to_what_it_would_have_come_to(name: str) -> None:
     assert f"compared: {name}" in killed(8, 0, name)
 

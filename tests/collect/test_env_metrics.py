@@ -71,8 +71,8 @@ def config_of(name: str) -> Any:
         "ppo",
         "self_play",
         pytest.param("dqn", marks=pytest.mark.slow),
-        pytest.param("dreamer", marks=pytest.mark.slow),
-        pytest.param("alphazero", marks=pytest.mark.slow),
+        pytest.param("dreamer", marks=pytest.mark.long),
+        pytest.param("alphazero", marks=pytest.mark.long),
     ],
 )
 def test_metrics_are_means_over_the_last_steps_of_episodes(name: str) -> None:

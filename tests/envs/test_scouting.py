@@ -93,7 +93,7 @@ def test_a_hidden_plan_needs_two() -> None:
 ARMS = {"depends": ({}, False), "does not": ({"depends": False}, False), "bonus": ({"depends": False}, True)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trained_policy_looks_only_where_the_answer_depends_on_it_or_a_bonus_pays() -> None:
     looks, returns = {}, {}
     for arm, (env_params, bonus) in ARMS.items():

@@ -164,7 +164,9 @@ def test_a_league_forks_from_a_run_of_one_player_and_resets_its_exploiters_to_it
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "seeds"), [("self-play", None), ("self-play", 2), ("one player", None)])
+@pytest.mark.parametrize(
+    ("source", "seeds"), [("self-play", None), pytest.param("self-play", 2, marks=pytest.mark.long), ("one player", None)]
+)
 def test_a_fork_gives_players_the_statistics_with_the_parameters(source: str, seeds: int | None, tmp_path: Path) -> None:
     """All players of a league that begins act as the run did that it begins with, on observations that are not normalised yet."""
     shared: dict[str, Any] = {"num_envs": 6, "num_steps": 4, "num_minibatches": 1, "network": {"hidden": [4]}, "seed": 3}

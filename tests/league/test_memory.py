@@ -164,8 +164,8 @@ def check(name: str, iterations: int, megabytes: float, show: Callable[[str], No
     assert grown < megabytes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("V-trace of older policies", marks=pytest.mark.long), "PPO with a magnet"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["V-trace of older policies", "PPO with a magnet"])
 def test_memory_is_flat_with_every_feature_of_games(name: str, figure: Callable[[str], None]) -> None:
     check(name, 600, 4.0, figure)
 

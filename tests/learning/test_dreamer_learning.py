@@ -48,6 +48,7 @@ def shown(name: str, config: rljax.DreamerConfig, run: Trained) -> str:
     return f"| `{name}` | {config.total_timesteps:,} | {returns} |"
 
 
+@pytest.mark.long
 def test_cartpole_is_learned_and_foreseen(figure: Callable[[str], None]) -> None:
     """A fifth of the preset's budget. One test and not several with a fixture, which every process of a run would train anew."""
     cartpole = trained(rljax.load_config("cartpole_dreamer_debug", total_timesteps=2_600, eval_every=650), SEEDS)

@@ -25,12 +25,14 @@ def reported(figure: Callable[[str], None], run: Callable[[Report], object], see
     return {name: np.array(values) for name, values in report.raw.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["gru", *(pytest.param(cell, marks=pytest.mark.long) for cell in ("lstm", "block_gru"))])
 def test_memory_solves_the_maze(network: str, figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.maze(report, network)).values()
     assert (scores >= 0.95).sum() >= SEEDS - 1, scores
 
 
+@pytest.mark.long
 def test_without_memory_the_maze_stays_at_chance(figure: Callable[[str], None]) -> None:
     """Chance is a mean of 0 with a standard error of 0.1 over 100 episodes."""
     (scores,) = reported(figure, lambda report: features.maze(report, "mlp")).values()
@@ -80,11 +82,13 @@ def test_a_bonus_for_what_is_new_finds_the_goal(bonus: str, figure: Callable[[st
     assert (scores == 1.0).all(), scores
 
 
+@pytest.mark.long
 def test_without_a_bonus_the_goal_is_hardly_ever_found(figure: Callable[[str], None]) -> None:
     (scores,) = reported(figure, lambda report: features.sparse(report, "none")).values()
     assert (scores > 0.0).sum() <= 1, scores
 
 
+@pytest.mark.long
 def test_a_privileged_critic_explains_more_and_needs_fewer_steps(figure: Callable[[str], None]) -> None:
     found = reported(figure, features.privileged_critic)
     assert np.median(found["privileged critic: steps"]) < 0.6 * np.median(found["public critic: steps"])
@@ -98,6 +102,7 @@ def test_value_heads_keep_a_stream_that_is_noise_out_of_the_advantages(figure: C
     assert np.median(found["two value heads: steps"]) < 0.35 * np.median(found["one value head: steps"])
 
 
+@pytest.mark.long
 def test_what_is_commanded_is_achieved_and_a_strangers_command_is_not(figure: Callable[[str], None]) -> None:
     """R2 of achieved against commanded numbers, and their squared correlation, which forgives scale and offset."""
     found = reported(figure, features.command)

@@ -112,6 +112,7 @@ def lost_to_a_perfect_player(config: Any, state: Any) -> jax.Array:
     return jnp.stack([jnp.sum((match.result < 0) & (match.seat == seat)) for seat in (0, 1)])
 
 
+@pytest.mark.long
 def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
     """Two seeds, for time; five are in the record of `rljax reproduce`."""
     config = rljax.load_config("tictactoe_selfplay", eval_every=None)
@@ -121,6 +122,7 @@ def test_tic_tac_toe_is_never_lost_to_a_perfect_player(figure: Any) -> None:
     assert losses.sum() == 0
 
 
+@pytest.mark.long
 def test_alphazero_learns_tic_tac_toe(figure: Any) -> None:
     """Moves without a search; an untrained policy loses all games of one seat or more. Connect Four is learned on demand."""
     config = rljax.load_config("tictactoe_alphazero", total_timesteps=300_000, eval_every=None)

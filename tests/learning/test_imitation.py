@@ -52,7 +52,7 @@ def test_clones_reach_the_return_of_a_script(clones: tuple[Any, Any, Path]) -> N
     assert (found >= 475).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reinforcement_from_a_clone_with_a_fading_divergence_begins_at_its_return(clones: tuple[Any, Any, Path]) -> None:
     """After the first iterations, where reinforcement from scratch is far below, and at the end."""
     _, _, run = clones
@@ -78,7 +78,7 @@ def test_reinforcement_from_a_clone_with_a_fading_divergence_begins_at_its_retur
     assert divergence[:, :half].mean() < 0.5 * divergence[:, -half // 2 :].mean()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_student_with_a_quarter_of_the_parameters_is_as_good_as_its_teacher(clones: tuple[Any, Any, Path]) -> None:
     teacher_config, states, run = clones
     config = rljax.DistillConfig(

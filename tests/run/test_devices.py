@@ -38,7 +38,7 @@ def simulated(name: str, folder: Path) -> dict[str, list[str]]:
     "name",
     [
         "dqn",
-        pytest.param("ppo", marks=pytest.mark.same_bits),
+        pytest.param("ppo", marks=[pytest.mark.same_bits, pytest.mark.long]),
         "self_play",
         pytest.param("dreamer", marks=pytest.mark.long),
     ],
@@ -143,7 +143,7 @@ def test_two_processes_train_one_run_and_come_to_what_one_does(name: str, tmp_pa
     assert differ < min(ROUNDING, 0.01 * moved)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_death_of_one_process_ends_the_other_and_the_run_resumes(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY_TOML)

@@ -24,7 +24,7 @@ def test_a_share_is_above_the_lowest_return_and_nothing_where_the_teacher_has_no
     np.testing.assert_allclose(shares([-300.0, -90.0, -500.0], [-100.0, -80.0, -500.0], -500.0), [0.5, 410 / 420, np.nan])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_students_of_all_seeds_in_one_program_are_those_of_runs_of_their_own(tmp_path: Path) -> None:
     report = Report("tried", "students", 5000, 2, quiet=True)
     teacher = report.train(PPO, "teacher")

@@ -92,8 +92,8 @@ def breaking(name: str, what: str, breaks_at: int, **changes: Any) -> Any:
     [
         ("dqn", "reward"),
         ("dqn", "obs"),
-        pytest.param("sac", "reward", marks=pytest.mark.slow),
-        pytest.param("dreamer", "reward", marks=pytest.mark.slow),
+        ("sac", "reward"),
+        pytest.param("dreamer", "reward", marks=pytest.mark.long),
         pytest.param("dreamer", "obs", marks=pytest.mark.long),
     ],
 )

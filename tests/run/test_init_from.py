@@ -95,7 +95,7 @@ def test_all_players_of_a_league_begin_with_it_and_exploiters_are_reset_to_it(tm
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), again.params, state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_league_keeps_its_teachers_while_its_players_learn_and_are_reset(tmp_path: Path) -> None:
     network = {"type": "gru", "hidden": [8], "size": 6}
     plain = rljax.SelfPlayConfig(env="KuhnPoker-v0", num_envs=8, num_steps=8, network=network, normalize_observations=True)

@@ -120,7 +120,7 @@ def test_an_unknown_or_missing_logger_is_one_line_before_anything_is_made(
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
     """One gradient step from rest: the moment is (1 - b1) times the clipped gradient, whose norm is at most max_grad_norm."""
     config = SHORT.replace(num_epochs=1, num_minibatches=1, max_grad_norm=1e-3)

@@ -92,7 +92,7 @@ def test_each_phase_learns_from_the_runs_that_it_names(whole: Path) -> None:
     assert_same_state(by_hand.state, runs["student"].state)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_killed_in_phases_and_between_them_goes_on_bit_for_bit(whole: Path, file: Path) -> None:
     folder = file.parent / "killed"
     for phase, step in (("expert", 0), ("expert", 96), ("student", 0), ("student", 32), ("final", 0), ("final", 96)):
@@ -124,7 +124,7 @@ def test_a_second_phase_begins_with_the_first_and_survives_kills(tmp_path: Path)
     assert_same_state(end.result.state, by_hand.state)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_stops_a_phase_names_it(whole: Path, file: Path) -> None:
     """The callback, the time budget, a signal, and a loss that is not finite."""
     folder = shutil.copytree(whole, file.parent / "stopped")

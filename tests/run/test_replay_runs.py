@@ -107,7 +107,7 @@ def test_a_fork_to_a_fixed_temperature_has_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(metrics["train/temperature"], 0.01, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_of_one_program_are_the_runs_alone() -> None:
     many = rljax.fit(CONFIG, seeds=2)
     for i in range(2):

@@ -55,6 +55,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUICK = (("ppo", None),)
 """Those that are not slow tests."""
 
+LONG = ("alphazero", "awac", "bc", "cql", "distill", "impala")
+"""Half a minute and more: their programs are large, or like another one's."""
 
 NOT_ONE = ("awac", "bc", "cql", "dqn", "impala", "impala with memory", "pqn", "sac", "self_play")
 NOT_SEVERAL = ("alphazero", "distill", "dreamer", "iql", "league", "ppo with memory", "td3_bc")
@@ -69,7 +71,7 @@ def test_every_algorithm_is_here() -> None:
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [
-        pytest.param(name, seeds, marks=() if (name, seeds) in QUICK else pytest.mark.slow)
+        pytest.param(name, seeds, marks=() if (name, seeds) in QUICK else pytest.mark.long if name in LONG else pytest.mark.slow)
         for name in sorted({**TINY, **VARIANTS})
         for seeds in (None, 3)
         if (name, seeds) not in LEFT_OUT

@@ -398,7 +398,7 @@ def test_a_users_own_loop_is_the_agents_step() -> None:
     assert_close(state.replace(iteration=jnp.int32(0)), trained()[8].after)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_in_one_vmap_are_the_single_runs() -> None:
     settings = config(total_timesteps=20)
     keys = jax.random.split(jax.random.key(5), 3)
@@ -550,7 +550,7 @@ def test_a_rendered_environment_is_trained_on() -> None:
     assert state.replay.data.obs.shape == (30, 2, 64, 64, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bf16_products_are_trained_with() -> None:
     state, metrics = updated(Halls(), dtype="bfloat16")
     assert_trained(metrics)
@@ -576,7 +576,7 @@ def lowered(seeds: int | None) -> tuple[Any, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [None, 2])
+@pytest.mark.parametrize("seeds", [pytest.param(None, marks=pytest.mark.long), 2])
 def test_no_buffer_is_copied(seeds: int | None) -> None:
     program, buffer = lowered(seeds)
     temporary = program.compile().memory_analysis().temp_size_in_bytes
@@ -584,7 +584,7 @@ def test_no_buffer_is_copied(seeds: int | None) -> None:
     assert temporary < 0.02 * buffer, f"{temporary:,} bytes beside a buffer of {buffer:,}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_buffer_is_copied_in_a_whole_run_of_vmapped_seeds() -> None:
     settings = config(num_steps=2, buffer_size=400_000, learning_starts=1_000, total_timesteps=400_000)
     keys = jax.random.split(jax.random.key(0), 2)

@@ -497,7 +497,7 @@ def test_infonce_finds_the_token_of_each_feature_at_full_scale() -> None:
     assert ours.value == pytest.approx(-np.mean(np.log(np.diag(softmax(ours.x1 @ ours.x2.T)))), rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dreamerpro_has_a_metric_of_each_of_its_terms() -> None:
     _, _, metrics = updater("dreamerpro")(10_000)
     assert np.isfinite(list(metrics.values())).all()

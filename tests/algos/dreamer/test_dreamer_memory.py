@@ -48,7 +48,7 @@ def test_buffer_and_parameters_are_those_of_the_state(changes: dict[str, Any]) -
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, id="debug"),
+        pytest.param({}, id="debug", marks=pytest.mark.long),
         pytest.param(
             {"size": "1M", "batch_size": 16, "batch_length": 64, "horizon": 15, "train_ratio": 32},
             id="1M",

@@ -233,7 +233,7 @@ def test_metrics_are_means_over_what_is_valid_and_0_before_learning_starts() -> 
     assert set(of(none, False).values()) == {0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_is_the_same_with_and_without_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = rljax.DreamerConfig(**SMALL)
 

@@ -37,7 +37,7 @@ def test_of_overlapping_sequences_the_last_is_written_whole() -> None:
         np.testing.assert_array_equal(written.stoch, want_stoch)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fork_keeps_what_fits_of_the_buffer_and_counts_other_sequences_anew(tmp_path: Path) -> None:
     config = TINY["dreamer"].replace(total_timesteps=64 * 6, eval_every=None)
     rljax.fit(config, run_dir=tmp_path / "a")

@@ -35,7 +35,7 @@ def test_each_game_has_one_of_the_players() -> None:
     assert (np.asarray(first) == np.asarray(first)[:, :1]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
     env, params = make_env("MicroRTSBots-v0", opponents=("passive",))
     assert isinstance(env, Versus)
@@ -70,7 +70,7 @@ def test_opponents_are_named() -> None:
         make_env("MicroRTSBots-v0", opponents=("workersrush",))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_policy_for_cells_learns_to_gather() -> None:
     """Against passive players, the shaped reward of a short training rises well above that of the first policy."""
     config = rljax.load_config("microrts_8x8_ppo", eval_every=None, total_timesteps=30 * 1024, num_envs=16)

@@ -98,7 +98,7 @@ def test_rushes_give_the_orders_of_the_java_bots(java_engine: Any, name: str) ->
     assert same[idle & acts].mean() > 0.93
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rushes_beat_random_and_passive_players() -> None:
     """16 games each, from both seats: a worker rush wins all; it takes the time that the Java bot takes against a passive one."""
     start = jax.tree.map(jnp.asarray, find_map(MAP).start())

@@ -329,7 +329,7 @@ def test_illegal_actions_end_or_wait() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["workerrush", "lightrush"])
+@pytest.mark.parametrize("name", [pytest.param("workerrush", marks=pytest.mark.long), "lightrush"])
 def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> None:
     env, _ = make_env("MicroRTS-v0", actions="units")
     at_once, _ = make_env("MicroRTS-v0")
@@ -373,7 +373,7 @@ def test_the_contract_is_kept() -> None:
     assert check_contract(*make_env("MicroRTSBots-v0", opponents=("passive",), **arguments)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_play_keeps_the_contract() -> None:
     check_environment(*make_env("MicroRTS-v0", map_name="melee4x4light2", actions="units", max_cycles=40))
 
@@ -390,7 +390,7 @@ PARAMS = {"map_name": "melee4x4light2", "actions": "units", "max_cycles": 30}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [rljax.PPOConfig, rljax.SelfPlayConfig])
+@pytest.mark.parametrize("algorithm", [pytest.param(rljax.PPOConfig, marks=pytest.mark.long), rljax.SelfPlayConfig])
 def test_training_takes_auto_regressive_heads(algorithm: Any) -> None:
     env, arguments = ("MicroRTSBots-v0", {"opponents": ("lightrush",)}) if algorithm is rljax.PPOConfig else ("MicroRTS-v0", {})
     config = algorithm(env=env, env_params=PARAMS | arguments, action_heads="autoregressive", **SMALL)

@@ -244,8 +244,8 @@ def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Pat
         check_dataset(dataset._replace(info=info), flat, params, "TargetPick-v0")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("actions", ["gridnet", *(pytest.param(name, marks=pytest.mark.long) for name in ("cells", "units"))])
+@pytest.mark.long
+@pytest.mark.parametrize("actions", ["gridnet", "cells", "units"])
 def test_worker_rushes_of_microrts_can_be_played_again_from_their_records(tmp_path: Path, actions: str) -> None:
     """Both seats' recorded actions, given to the game, lead to the recorded observations; every action is legal."""
     params = {"map_name": "basesWorkers8x8", "actions": actions, "observation": "entities", "max_cycles": 150}

@@ -204,7 +204,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(java_engine: java
     assert result("workerrush", "passive", "units") == [1.0] * 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_java_bots_take_part_in_a_tournament(java_engine: java.Java) -> None:
     """The bots do not meet each other; a random player loses to the worker rush from both seats."""
     game: Any = MicroRTS(MAP)

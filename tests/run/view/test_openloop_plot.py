@@ -81,7 +81,7 @@ def test_signals_errors_and_their_names_are_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "b.svg").read_text() == text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_images_are_drawn_in_strips(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", env="GridWorldPixels-v0", batch_length=8)
     drawn = plot_openloop(run, tmp_path / "a.png")

@@ -147,7 +147,9 @@ def test_the_mask_and_sampling_reach_the_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", rljax.env_ids())
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(name, marks=[pytest.mark.long] * (name == "MicroRTSBots-v0")) for name in rljax.env_ids()]
+)
 def test_every_environment_records(env_id: str, tmp_path: Path) -> None:
     agent, state = agent_of(env_id)
     result = record(agent, state, tmp_path / "a.gif", key=KEY, deterministic=False, max_steps=6, fps=20)

@@ -313,7 +313,7 @@ def test_every_game_of_two_can_be_played(name: str) -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Train, let two checkpoints and random play meet, play, evaluate; bad input is one line."""
     monkeypatch.chdir(tmp_path)
