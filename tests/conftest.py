@@ -23,9 +23,11 @@ COMPILE_OPTIONS = compiler.get_compile_options
 XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Each process of a run (pytest-xdist) has cores of its own: sharing them, they wait for each other a tenth of the time."""
     worker, workers = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    if worker is None:
+        config.pluginmanager.register(SaysFailures(config))
     if worker is None or workers is None or not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -93,6 +95,18 @@ def java_engine() -> Any:
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """`figure(line)` shows a line at the end of the test run, also when the test passes: what a learning test measured."""
     return lambda line: record_property("figure", line)
+
+
+class SaysFailures:
+    """Shows each failure when it happens: a run that its time limit ends has no summary."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid} failed after {report.duration:.0f} s: {report.longreprtext[-1000:]}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
