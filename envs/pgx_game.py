@@ -1,4 +1,4 @@
-"""Two-player games of pgx (Koyamada et al., 2023), by id: `pgx:connect_four`, `pgx:go_9x9`, `pgx:chess` and so on."""
+"""Games of pgx (Koyamada et al., 2023), by id: `pgx:connect_four`, `pgx:go_9x9`, `pgx:chess` and so on."""
 
 from __future__ import annotations
 
@@ -36,8 +36,24 @@ class PgxParams:
     pass
 
 
+def load_pgx(game_id: str) -> Any:
+    """Return a game of pgx.
+
+    Raises:
+        ConfigError: pgx is not installed, or has no such game.
+    """
+    try:
+        import pgx
+    except ImportError as error:
+        raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: {how_to_install('games')}") from error
+    known = tuple(pgx.available_envs())
+    if game_id not in known:
+        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
+    return pgx.make(game_id)
+
+
 class PgxGame(Game):
-    """A game of pgx as a `Game`, with both players' observations, rewards and legal actions at every step.
+    """A game of pgx as a `Game`, with all players' observations, rewards and legal actions at every step.
 
     The seats are those of pgx, which draws the first player at the reset. The observation is that of pgx, as f32. An illegal
     action loses the game. In backgammon, a step that ends a turn has 21 outcomes of chance, the throws of two dice.
@@ -46,20 +62,14 @@ class PgxGame(Game):
         game_id: id of the game in pgx, such as "connect_four".
 
     Raises:
-        ConfigError: pgx is not installed or has no such game, or the game is not for two players.
+        ConfigError: pgx is not installed or has no such game, or the game is for one player.
     """
 
     def __init__(self, game_id: str) -> None:
-        try:
-            import pgx
-        except ImportError as error:
-            raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: {how_to_install('games')}") from error
-        known = tuple(pgx.available_envs())
-        if game_id not in known:
-            raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
-        self.game = pgx.make(game_id)
-        if self.game.num_players != 2:
-            raise ConfigError(f"env = 'pgx:{game_id}': has {self.game.num_players} players, expected a game of 2")
+        self.game = load_pgx(game_id)
+        self.num_players = self.game.num_players
+        if self.num_players < 2:
+            raise ConfigError(f"env = 'pgx:{game_id}': has one player, expected a game of several")
         self.game_id = game_id
         self.hides_state = self.best_is_random = game_id in HIDDEN
         self.has_dice = game_id == "backgammon"
@@ -72,7 +82,7 @@ class PgxGame(Game):
 
     @property
     def turn_gap(self) -> int:
-        return TURN_GAPS.get(self.game_id, 1)
+        return TURN_GAPS.get(self.game_id, self.num_players - 1)
 
     @property
     def default_params(self) -> PgxParams:
@@ -85,7 +95,7 @@ class PgxGame(Game):
         return Discrete(self.game.num_actions)
 
     def to_move(self, state: Any) -> jax.Array:
-        return jnp.arange(2) == state.current_player
+        return jnp.arange(self.num_players) == state.current_player
 
     def action_mask(self, state: Any, params: PgxParams) -> jax.Array:
         return state.legal_action_mask | ~self.to_move(state)[:, None]
@@ -94,7 +104,7 @@ class PgxGame(Game):
         with warnings.catch_warnings():
             # A later pgx will return the observation of one player only, the player to move.
             warnings.simplefilter("ignore", DeprecationWarning)
-            views = [self.game.observe(state, jnp.int32(player)) for player in range(2)]
+            views = [self.game.observe(state, jnp.int32(player)) for player in range(self.num_players)]
         return jnp.stack(views).astype(jnp.float32)
 
     def reset_env(self, key: jax.Array, params: PgxParams) -> tuple[jax.Array, Any]:

@@ -1,4 +1,4 @@
-"""Environments by id: those of rljax, those that a user registers, and all of gymnax."""
+"""Environments by id: those of rljax, those that a user registers, all of gymnax, and those of other suites."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX
 from rljax.core.contract import attribute, name_of
+from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
+from rljax.envs import adapters
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command
@@ -37,7 +39,8 @@ from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
 from rljax.envs.own import how_to_name, import_env, is_path, object_error, path_of
 from rljax.envs.pendulum import Pendulum
-from rljax.envs.pgx_game import PgxGame
+from rljax.envs.pgx_env import PgxEnv
+from rljax.envs.pgx_game import PgxGame, load_pgx
 from rljax.envs.probes import (
     ActionReward,
     BoxTarget,
@@ -113,7 +116,7 @@ def env_ids() -> list[str]:
 
 
 def game_ids() -> list[str]:
-    """Return the ids of rljax's games of several players; pgx's games of two players are made by "pgx:ID"."""
+    """Return the ids of rljax's games of several players; pgx's games are made by "pgx:ID"."""
     return list(_games)
 
 
@@ -156,8 +159,8 @@ def make_env(env_id: str, /, **params: Any) -> tuple[Any, Any]:
     """Build an environment by id; return `(env, env_params)`, like `gymnax.make`.
 
     Args:
-        env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", "race:ID" (see `rljax.envs.race.Race`), or
-            "package.module:Class", a class of your own.
+        env_id: one of `env_ids()`, `game_ids()` or `gymnax_env_ids()`, "pgx:ID", "SUITE:ID" for a suite of
+            `rljax.envs.adapters.SUITES`, "race:ID" (see `rljax.envs.race.Race`), or "package.module:Class", a class of your own.
             If both rljax and gymnax have an id, rljax's environment is built; "gymnax:ID" builds gymnax's.
         params: changes to fields of `env.default_params`, and arguments of the constructor that fix shapes (`size` of
             GridWorld).
@@ -180,6 +183,8 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
         env, params, constructor = _construct(env, params)
     elif isinstance(env, type):
         raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
+    elif not isinstance(env, Environment):
+        env = adapters.adapt(env) or env
     # Look at the class, too: a property that raises is not missing.
     missing = [name for name in _REQUIRED if not hasattr(type(env), name) and not hasattr(env, name)]
     if missing:
@@ -240,10 +245,17 @@ def factory_of(env_id: str) -> EnvFactory:
     """
     factory = _factories.get(env_id) or _games.get(env_id)
     if factory is None and env_id.startswith(PGX_PREFIX):
-        factory = functools.partial(PgxGame, env_id.removeprefix(PGX_PREFIX))
+        factory = _pgx_factory(env_id.removeprefix(PGX_PREFIX))
+    if factory is None and adapters.suite_of(env_id):
+        factory = adapters.suite_factory(env_id)
     if factory is None and env_id.startswith(RACE_PREFIX):
         factory = _race_factory(env_id.removeprefix(RACE_PREFIX))
     return factory or _gymnax_factory(env_id)
+
+
+def _pgx_factory(game_id: str) -> EnvFactory:
+    """Return the function that builds an environment of pgx for one player, or a game for several."""
+    return functools.partial(PgxEnv if load_pgx(game_id).num_players == 1 else PgxGame, game_id)
 
 
 def _race_factory(env_id: str) -> EnvFactory:

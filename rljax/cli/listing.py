@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -14,11 +15,12 @@ from rljax.cli.options import List
 from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
-from rljax.core.errors import ConfigError, did_you_mean, shortened
+from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
 from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
+from rljax.envs.adapters import SUITES, suite_ids
 from rljax.run.view.layout import columns, say, wrap_text
 
 
@@ -33,6 +35,10 @@ def list_names(options: List) -> None:
         return
     if name is None:
         print_all()
+        return
+    if name in SUITES:
+        for env_id in suite_ids(name):
+            say(env_id)
         return
     try:
         print_env(name)
@@ -66,6 +72,7 @@ def print_all() -> None:
         ("environments (rljax list ENVIRONMENT explains one)", _describe_all(i for i in own if not is_probe(i))),
         ("games of several players", _describe_all(game_ids())),
         ("environments of gymnax", [(i, "") for i in gymnax_env_ids() if i not in own]),
+        ("suites of other libraries (rljax list SUITE lists one, SUITE:ID explains an environment)", _describe_suites()),
         ("probes: environments that test one thing that a learner must get right", _describe_all(filter(is_probe, own))),
     )
     for title, entries in groups:
@@ -73,7 +80,13 @@ def print_all() -> None:
         width = max(len(name) for name, _ in entries)
         for name, text in entries:
             print(_wrap_beside(f"  {name:{width}}", text))
-    say('two-player games of pgx are "pgx:ID", your own environments and games "module:Class"')
+    say('games and environments of pgx are "pgx:ID", your own environments and games "module:Class"')
+
+
+def _describe_suites() -> list[tuple[str, str]]:
+    """Return a line for each suite, with the command that installs it if it is not here."""
+    missing = {name: importlib.util.find_spec(suite.package) is None for name, suite in SUITES.items()}
+    return [(name, SUITES[name].about + f" ({how_to_install(SUITES[name].extra)})" * missing[name]) for name in SUITES]
 
 
 def _describe_all(ids: Iterable[str]) -> list[tuple[str, str]]:

@@ -55,7 +55,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUICK = (("ppo", None),)
 """Those that are not slow tests."""
 
-LONG = ("alphazero", "awac", "bc", "cql", "distill", "impala")
+LONG = ("alphazero", "awac", "bc", "cql", "distill", "dreamer", "impala")
 """Half a minute and more: their programs are large, or like another one's."""
 
 NOT_ONE = ("awac", "bc", "cql", "dqn", "impala", "impala with memory", "pqn", "sac", "self_play")

@@ -1,0 +1,136 @@
+"""Environments of other libraries by id, "SUITE:ID": one file for each suite, which is imported only when an id names it.
+
+A file of a suite has `factory(name)`, which returns a function that builds the environment of that name, with the arguments that
+it takes (see `with_arguments`), `ids()`, all names, and `adapt(env)`, which takes an environment that the suite has made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.core.errors import ConfigError, did_you_mean, how_to_install
+
+
+class Suite(NamedTuple):
+    """A library of environments: its package, the extra of rljax that installs it, and what it has."""
+
+    package: str
+    extra: str
+    about: str
+
+
+SUITES = {
+    "brax": Suite("brax", "brax", "robots and pendulums in Brax's physics"),
+    "craftax": Suite("craftax", "craftax", "Craftax and Craftax-Classic"),
+    "jaxmarl": Suite("jaxmarl", "jaxmarl", "games of several players: SMAX, MPE, Overcooked, Hanabi"),
+    "jumanji": Suite("jumanji", "jumanji", "puzzles, packing, routing and games"),
+    "navix": Suite("navix", "navix", "MiniGrid in JAX"),
+    "playground": Suite("mujoco_playground", "playground", "DeepMind's control suite and robots in MuJoCo's physics"),
+    "xland": Suite("xminigrid", "xland", "XLand and MiniGrid, as grids that are seen in part"),
+}
+"""Suites by the prefix of their ids."""
+
+
+@struct.dataclass
+class SuiteParams:
+    """Parameters of an environment that has none of its own."""
+
+
+@struct.dataclass
+class LimitParams:
+    """Parameters of an environment whose library leaves the time limit to others."""
+
+    max_steps_in_episode: int = 1000
+
+
+def suite_of(env_id: str) -> str | None:
+    """Return the suite that an id names, or None."""
+    suite, colon, _ = env_id.partition(":")
+    return suite if colon and suite in SUITES else None
+
+
+def suite_module(suite: str, what: str) -> ModuleType:
+    """Import the file of a suite.
+
+    Raises:
+        ConfigError: the library is not installed; `what` says what needs it.
+    """
+    try:
+        return importlib.import_module(f"{__name__}.{suite}")
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed"
+        raise ConfigError(f"{what}: {missing}: {how_to_install(SUITES[suite].extra)}") from error
+
+
+def suite_factory(env_id: str) -> Callable[..., Any]:
+    """Return the function that builds the environment of an id of a suite.
+
+    Raises:
+        ConfigError: the library is not installed, or has no such environment.
+    """
+    suite, _, name = env_id.partition(":")
+    return suite_module(suite, f"env = '{env_id}'").factory(name)
+
+
+def suite_ids(suite: str) -> list[str]:
+    """Return the ids of a suite, prefix included.
+
+    Raises:
+        ConfigError: its library is not installed.
+    """
+    return [f"{suite}:{name}" for name in suite_module(suite, suite).ids()]
+
+
+def adapt(env: Any) -> Any | None:
+    """Return an environment that a suite has made as one of rljax, or None if it is of no suite."""
+    packages = {part.__module__.partition(".")[0] for part in type(env).__mro__}
+    for suite, (package, *_) in SUITES.items():
+        if package in packages:
+            return suite_module(suite, f"env: {type(env).__name__}").adapt(env)
+    return None
+
+
+def check_name(suite: str, name: str, known: Iterable[str]) -> None:
+    """Raise ConfigError unless a suite has an environment of this name."""
+    known = tuple(known)
+    if name not in known:
+        raise ConfigError(f"env = '{suite}:{name}': {did_you_mean(name, known)}")
+
+
+def with_arguments(build: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Say which arguments a function takes by name, with their defaults: `make_env` takes those like parameters."""
+
+    def make(**given: Any) -> Any:
+        return build(**given)
+
+    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in arguments.items()]
+    signed: Any = make
+    signed.__signature__ = inspect.Signature(named)
+    return make
+
+
+def plain_arguments(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the arguments of a function whose defaults are numbers, texts or flags, which a configuration can give."""
+    found = inspect.signature(function).parameters.values()
+    plain = {p.name: p.default for p in found if isinstance(p.default, (bool, int, float, str))}
+    return {name: default for name, default in plain.items() if name not in leave_out}
+
+
+def raw_key(key: jax.Array) -> jax.Array:
+    """Return a key as data, u32 `[2]` by default: some libraries take no typed keys."""
+    data = jax.random.key_data(key)
+    shape = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape
+    return data if data.shape == shape else jax.random.bits(key, shape, jnp.uint32)
+
+
+def like(tree: Any, reset: Any) -> Any:
+    """Return a state with the dtypes of the state after a reset: in a loop, they must not change."""
+    return jax.tree.map(lambda x, first: jnp.asarray(x, first.dtype), tree, reset)

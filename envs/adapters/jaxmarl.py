@@ -1,0 +1,155 @@
+"""JaxMARL (Rutherford et al., 2024), games of several players: `jaxmarl:HeuristicEnemySMAX`, `jaxmarl:MPE_simple_spread_v3`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxmarl
+from jaxmarl.environments.smax import map_name_to_scenario
+
+from rljax.core.errors import ConfigError
+from rljax.core.game import Game
+from rljax.core.spaces import Box, Dict, as_space
+from rljax.core.wrappers import PRIVILEGED
+from rljax.envs.adapters import SuiteParams, check_name, like, raw_key, with_arguments
+
+WORLD = "world_state"
+OWN = "obs"
+FOR_THEMSELVES = ("coin_game", "storm", "storm_2p", "storm_np")
+"""Games whose players are no team, though their names do not tell."""
+
+CLOCKS = ("time", "step", "t")
+"""Names of the number of steps in the states of the games."""
+
+
+class JaxMarlState(NamedTuple):
+    """The game's own state, and what the players saw last: some games cannot tell it from the state alone."""
+
+    env_state: Any
+    obs: Any
+
+
+class JaxMarlGame(Game):
+    """A game of JaxMARL whose players have observations and actions of one kind.
+
+    Players are a team if their names differ by a number only (`ally_0`, `ally_1`). A `world_state` becomes the privileged part of
+    the observations. Actions have masks where the game has them.
+
+    Args:
+        env: the game.
+        name: its name, for messages and records.
+        for_themselves: whether each player is a team of its own.
+
+    Raises:
+        ConfigError: the spaces of the players differ.
+    """
+
+    hides_state = True
+    step_is_random = True
+
+    def __init__(self, env: Any, name: str, for_themselves: bool = False):
+        self.env, self._name = env, name
+        self.agents = tuple(env.agents)
+        self.num_players = len(self.agents)
+        self._spaces = [(as_space(env.observation_space(a)), as_space(env.action_space(a))) for a in self.agents]
+        if len({(x.shape, a.shape, getattr(a, "n", None)) for x, a in self._spaces}) > 1:
+            raise ConfigError(f"env = '{name}': its players have spaces of different kinds, expected all of one")
+        sides = [str(number) if for_themselves else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]
+        self._teams = tuple(sorted(set(sides), key=sides.index).index(side) for side in sides)
+        self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
+        self._world = self._first[0].get(WORLD)
+        self._masks = "get_avail_actions" in {name for part in type(env).__mro__[:-2] for name in vars(part)}
+        self._clock = next((clock for clock in CLOCKS if hasattr(self._first[1], clock)), None)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return self._teams
+
+    @property
+    def default_params(self) -> SuiteParams:
+        return SuiteParams()
+
+    def observation_space(self, params: SuiteParams) -> Any:
+        own = self._first[0][self.agents[0]]
+        space = Box(-jnp.inf, jnp.inf, own.shape)
+        if self._world is None:
+            return space
+        return Dict({OWN: space, PRIVILEGED: Box(-jnp.inf, jnp.inf, self._world_shape, self._world.dtype)})
+
+    def action_space(self, params: SuiteParams) -> Any:
+        return self._spaces[0][1]
+
+    def action_mask(self, state: Any, params: SuiteParams) -> Any:
+        if not self._masks:
+            return super().action_mask(state, params)
+        legal = self.env.get_avail_actions(state.env_state)
+        return jnp.stack([jnp.asarray(legal[a], bool) for a in self.agents])
+
+    def is_truncated(self, state: JaxMarlState, params: SuiteParams) -> jax.Array:
+        limit = getattr(self.env, "max_steps", None)
+        return jnp.asarray(False if limit is None or self._clock is None else getattr(state.env_state, self._clock) >= limit)
+
+    def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[Any, JaxMarlState]:
+        obs, state = self.env.reset(raw_key(key))
+        seen = self._seen(obs)
+        return seen, JaxMarlState(like(state, self._first[1]), seen)
+
+    def step_env(
+        self, key: jax.Array, state: JaxMarlState, action: Any, params: SuiteParams
+    ) -> tuple[Any, JaxMarlState, jax.Array, jax.Array, dict[str, Any]]:
+        actions = {a: action[number] for number, a in enumerate(self.agents)}
+        obs, after, rewards, dones, _ = self.env.step_env(raw_key(key), state.env_state, actions)
+        new = JaxMarlState(like(after, self._first[1]), self._seen(obs))
+        reward = jnp.stack([jnp.float32(rewards[a]).reshape(()) for a in self.agents])
+        # JaxMARL does not tell a game that is over from one whose time is: at the limit, it counts as the latter.
+        over = jnp.asarray(dones["__all__"], bool) & ~self.is_truncated(new, params)
+        return new.obs, new, reward, over, {}
+
+    def observe(self, state: JaxMarlState, params: SuiteParams) -> Any:
+        return state.obs
+
+    @property
+    def _world_shape(self) -> tuple[int, ...]:
+        """Shape of what a critic sees: some games have one state of the world, others one for each player."""
+        return self._world.shape[1:] if self._one_each else self._world.shape
+
+    @property
+    def _one_each(self) -> bool:
+        return self._world.ndim == 2 and self._world.shape[0] == self.num_players
+
+    def _seen(self, obs: Any) -> Any:
+        # f32, also for the layers of symbols that some games have as uint8: these are no pixels.
+        own = jnp.stack([jnp.float32(obs[a]) for a in self.agents])
+        if self._world is None:
+            return own
+        world = obs[WORLD] if self._one_each else jnp.broadcast_to(obs[WORLD], (self.num_players, *self._world.shape))
+        return {OWN: own, PRIVILEGED: world}
+
+
+def ids() -> list[str]:
+    return sorted(jaxmarl.registered_envs)
+
+
+def factory(name: str) -> Callable[..., Any]:
+    """Return the function that builds a game. Arguments: `scenario` of SMAX, such as "3m", and `options`, a table of arguments of
+    JaxMARL's class.
+    """
+    check_name("jaxmarl", name, ids())
+
+    def build(scenario: str = "", options: Any = None) -> JaxMarlGame:
+        given = {**(options or {}), **({"scenario": map_name_to_scenario(scenario)} if scenario else {})}
+        return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}", name in FOR_THEMSELVES)
+
+    return with_arguments(build, {"scenario": "", "options": None})
+
+
+def adapt(env: Any) -> JaxMarlGame:
+    return JaxMarlGame(env, f"jaxmarl:{type(env).__name__}")

@@ -1,0 +1,88 @@
+"""NAVIX (Pignatelli et al., 2024), MiniGrid in JAX: `navix:Navix-DoorKey-8x8-v0` and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import navix
+
+from rljax.core.environment import Environment
+from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.spaces import Box, Discrete
+from rljax.envs.adapters import SuiteParams, check_name, like, raw_key, with_arguments
+
+OBSERVATIONS = ("symbolic", "symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person")
+TRUNCATION, TERMINATION = 1, 2
+
+
+class NavixEnv(Environment):
+    """A grid world of NAVIX. Symbols of a grid are integers, i32 (not pixels); pictures are uint8.
+
+    Args:
+        env: NAVIX's environment.
+        name: its name, for messages and records.
+    """
+
+    def __init__(self, env: Any, name: str):
+        self.env, self._name = env, name
+        self.pictures = jnp.dtype(env.observation_space.dtype) == jnp.uint8 and int(env.observation_space.maximum) == 255
+        self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def default_params(self) -> SuiteParams:
+        return SuiteParams()
+
+    def observation_space(self, params: SuiteParams) -> Box:
+        return Box(0, 255, self._first.observation.shape, jnp.uint8 if self.pictures else jnp.int32)
+
+    def action_space(self, params: SuiteParams) -> Discrete:
+        return Discrete(len(self.env.action_set))
+
+    def is_truncated(self, state: Any, params: SuiteParams) -> jax.Array:
+        return state.step_type == TRUNCATION
+
+    def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[jax.Array, Any]:
+        state = like(self.env.reset(raw_key(key)), self._first)
+        return self._seen(state), state
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: jax.Array, params: SuiteParams
+    ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
+        # Its `step` would also make the next episode, which under vmap happens at every step.
+        state = like(self.env._step(state, action), self._first)
+        return self._seen(state), state, jnp.float32(state.reward), state.step_type == TERMINATION, {}
+
+    def render(self, state: Any, params: SuiteParams) -> jax.Array:
+        return navix.observations.rgb(state.state)
+
+    def _seen(self, state: Any) -> jax.Array:
+        return state.observation.astype(jnp.uint8 if self.pictures else jnp.int32)
+
+
+def ids() -> list[str]:
+    return sorted(navix.registry())
+
+
+def factory(name: str) -> Callable[..., Any]:
+    """Return the function that builds an environment. Arguments: `observation`, one of `OBSERVATIONS`, and `max_steps`."""
+    check_name("navix", name, ids())
+
+    def build(observation: str = "symbolic", max_steps: int = 0) -> NavixEnv:
+        if observation not in OBSERVATIONS:
+            raise ConfigError(f"env = 'navix:{name}': observation = '{observation}': {did_you_mean(observation, OBSERVATIONS)}")
+        limit = {"max_steps": max_steps or None}
+        made = navix.make(name, observation_fn=getattr(navix.observations, observation), **limit)
+        return NavixEnv(made, f"navix:{name}")
+
+    return with_arguments(build, {"observation": "symbolic", "max_steps": 0})
+
+
+def adapt(env: Any) -> NavixEnv:
+    return NavixEnv(env, f"navix:{type(env).__name__}")

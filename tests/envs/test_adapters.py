@@ -1,0 +1,224 @@
+"""Environments of other suites: what they do is what the suites do, training traces, and what is wrong is one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.contract import check_contract
+from rljax.core.environment import action_mask_of
+from rljax.core.spaces import as_space, legal_action
+from rljax.envs import resolve_env
+from rljax.envs.adapters import SUITES, raw_key, suite_ids
+
+STEPS = 100
+Shown = dict[str, Any]
+"""What a suite shows: `obs` (its parts, in order), `reward` and `over`, whether the episode has ended in any way."""
+
+
+def of_brax(env: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Shown]]:
+    return env.reset, lambda _, state, action: env.step(state, action), lambda s: shown(s.obs, s.reward, s.done > 0.5)
+
+
+def brax() -> Any:
+    envs = importlib.import_module("brax.envs")
+    return of_brax(envs.get_environment("reacher"))
+
+
+def playground() -> Any:
+    registry = importlib.import_module("mujoco_playground").registry
+    return of_brax(registry.load("CartpoleBalance", config_overrides={"impl": "jax"}))
+
+
+def craftax() -> Any:
+    made = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name
+    env = made("Craftax-Classic-Symbolic-v1", auto_reset=False)
+    params = env.default_params.replace(max_timesteps=60)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> Any:
+        obs, inner, reward, done, _ = env.step_env(key, state[1], action, params)
+        return obs, inner, reward, done
+
+    return lambda key: (*env.reset_env(key, params), 0.0, False), step, lambda s: shown(s[0], s[2], s[3])
+
+
+def jumanji() -> Any:
+    env = importlib.import_module("jumanji").make("Tetris-v0", time_limit=60)
+    # 4 rotations and 10 columns
+    step = lambda _, state, action: env.step(state[0], jnp.stack([action // 10, action % 10]))  # noqa: E731
+
+    def show(state: Any) -> Shown:
+        obs = state[1].observation
+        parts = {"grid": obs.grid, "tetromino": obs.tetromino, "step_count": obs.step_count}
+        return shown(parts, state[1].reward, state[1].last())
+
+    return env.reset, step, show
+
+
+def navix() -> Any:
+    env = importlib.import_module("navix").make("Navix-DoorKey-5x5-v0", max_steps=60)
+    return env.reset, lambda _, state, action: env.step(state, action), lambda s: shown(s.observation, s.reward, s.step_type > 0)
+
+
+def xland() -> Any:
+    env, params = importlib.import_module("xminigrid").make("MiniGrid-Empty-6x6")
+    params = params.replace(max_steps=60)
+    reset, step = lambda key: env.reset(params, key), lambda _, state, action: env.step(params, state, action)
+    return reset, step, lambda s: shown(s.observation, s.reward, s.last())
+
+
+def jaxmarl() -> Any:
+    library = importlib.import_module("jaxmarl")
+    scenario = importlib.import_module("jaxmarl.environments.smax").map_name_to_scenario("3m")
+    env = library.make("HeuristicEnemySMAX", scenario=scenario)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> Any:
+        obs, inner, reward, done, _ = env.step_env(key, state[1], dict(zip(env.agents, action, strict=True)))
+        return obs, inner, reward, done["__all__"]
+
+    def show(state: Any) -> Shown:
+        obs, _, reward, over = state
+        stacked = {"obs": jnp.stack([obs[a] for a in env.agents]), "privileged": jnp.stack([obs["world_state"]] * 3)}
+        return shown(stacked, jnp.stack([reward[a] for a in env.agents]), over)
+
+    return lambda key: (*env.reset(key), dict.fromkeys(env.agents, 0.0), False), step, show
+
+
+def shown(obs: Any, reward: Any, over: Any) -> Shown:
+    parts = [jnp.float32(x) for x in jax.tree.leaves(obs)]
+    return {"obs": parts, "reward": jnp.float32(reward), "over": jnp.asarray(over, bool)}
+
+
+ENVIRONMENTS: dict[Callable[[], Any], tuple[str, dict[str, Any]]] = {
+    brax: ("brax:reacher", {}),
+    playground: ("playground:CartpoleBalance", {}),
+    craftax: ("craftax:Craftax-Classic-Symbolic-v1", {"max_timesteps": 60}),
+    jumanji: ("jumanji:Tetris-v0", {"time_limit": 60}),
+    navix: ("navix:Navix-DoorKey-5x5-v0", {"max_steps": 60}),
+    xland: ("xland:MiniGrid-Empty-6x6", {"max_steps": 60}),
+    jaxmarl: ("jaxmarl:HeuristicEnemySMAX", {"scenario": "3m"}),
+}
+"""How each suite itself does it: its reset, its step and what that shows; and its id here, with parameters."""
+
+
+def need(suite: str) -> None:
+    pytest.importorskip(SUITES[suite].package, reason=f"{suite} is not installed", exc_type=ModuleNotFoundError)
+
+
+def actions_of(env: Any, params: Any) -> Callable[[jax.Array, Any], Any]:
+    """A legal action at random, of each player."""
+    space = as_space(env.action_space(params))
+
+    def draw(key: jax.Array, mask: Any, shape: tuple[int, ...]) -> Any:
+        noise = jax.random.uniform(key, (*shape, space.flat_dim))
+        choose = lambda n, m: legal_action(space, m, n)[0]  # noqa: E731
+        return jax.vmap(choose, (0, None if mask is None else 0))(noise, mask) if shape else choose(noise, mask)
+
+    shape = (env.num_players,) if isinstance(env, rljax.Game) else ()
+    return lambda key, state: draw(key, action_mask_of(env, state, params), shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "suite", [pytest.param(suite, marks=[pytest.mark.long] * (suite is playground), id=suite.__name__) for suite in ENVIRONMENTS]
+)
+def test_a_suites_own_steps_are_taken_and_training_traces(suite: Callable[[], Any]) -> None:
+    need(suite.__name__)
+    reset, step, show = suite()
+    env_id, changes = ENVIRONMENTS[suite]
+    env, params = rljax.make_env(env_id, **changes)
+    assert check_contract(env, params) == []
+    choose = actions_of(env, params)
+
+    def both(key: jax.Array) -> tuple[Any, Any, Any]:
+        reset_key, *keys = jax.random.split(key, 1 + 2 * STEPS)
+        obs, state = env.reset_env(reset_key, params)
+        own = reset(raw_key(reset_key))
+
+        def one(carry: Any, keys: jax.Array) -> Any:
+            state, own = carry
+            action = choose(keys[0], state)
+            obs, state, reward, terminated, _ = env.step_env(keys[1], state, action, params)
+            truncated = env.is_truncated(state, params)
+            own = jax.tree.map(lambda x, first: jnp.asarray(x, jnp.result_type(first)), step(raw_key(keys[1]), own, action), own)
+            return (state, own), (shown(obs, reward, terminated | truncated), show(own), terminated & truncated)
+
+        first = shown(obs, show(own)["reward"], False), show(own)
+        return first, *jax.lax.scan(one, (state, own), jnp.stack(keys).reshape(STEPS, 2))[1:]
+
+    (first, first_own), (mine, theirs, twice) = jax.jit(both)(jax.random.key(3))
+    for x, y in zip(first["obs"], first_own["obs"], strict=True):
+        np.testing.assert_array_equal(x, y)
+    over = np.asarray(theirs["over"])
+    end = int(over.argmax()) + 1 if over.any() else STEPS
+    assert end >= 10, "most of a hundred random steps are compared"
+    assert not np.asarray(twice)[:end].any(), "an episode is terminated or truncated, not both"
+    for x, y in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(np.asarray(x)[:end], np.asarray(y)[:end], rtol=1e-6, atol=1e-6)
+
+    algorithm: Any = rljax.SelfPlayConfig if isinstance(env, rljax.Game) else rljax.PPOConfig
+    config = algorithm(env=env_id, env_params=changes, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=64)
+    agent = rljax.make_agent(config)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    after, metrics = jax.eval_shape(agent.step, state)
+    kinds = [[(x.shape, x.dtype) for x in jax.tree.leaves(tree)] for tree in (state, after)]
+    assert kinds[0] == kinds[1]
+    assert {x.shape for x in jax.tree.leaves(metrics)} == {()}
+
+
+def test_a_time_limit_that_ends_an_episode_truncates_it() -> None:
+    need("xland")
+    env, params = rljax.make_env("xland:MiniGrid-Empty-6x6", max_steps=3)
+    _, state = env.reset_env(jax.random.key(0), params)
+    ends = []
+    for _ in range(3):
+        _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, jnp.int32(1), params)  # turns on the spot
+        ends.append((bool(terminated), bool(env.is_truncated(state, params))))
+    assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_objects_of_suites_are_taken() -> None:
+    need("xland")
+    made = importlib.import_module("xminigrid").make("MiniGrid-Empty-6x6")[0]
+    env, params = resolve_env(made)
+    assert check_contract(env, params) == []
+    assert env.action_space(params).n == 6
+
+
+def test_environments_of_pgx_for_one_player_are_environments() -> None:
+    env, params = rljax.make_env("pgx:2048")
+    assert not isinstance(env, rljax.Game)
+    assert check_contract(env, params) == []
+    obs, state = env.reset_env(jax.random.key(0), params)
+    _, state, reward, terminated, _ = env.step_env(jax.random.key(1), state, jnp.argmax(env.action_mask(state, params)), params)
+    assert (obs.shape, obs.dtype) == ((4, 4, 31), jnp.float32)
+    assert (reward.shape, bool(terminated)) == ((), False)
+
+
+def test_a_suite_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jumanji", None)
+    monkeypatch.delitem(sys.modules, "rljax.envs.adapters.jumanji", raising=False)
+    with pytest.raises(rljax.ConfigError, match=r"jumanji is not installed: pip install 'rljax-jit\[jumanji\]'"):
+        rljax.make_env("jumanji:Snake-v1")
+
+
+@pytest.mark.parametrize(("env_id", "words"), [("xland:MiniGrid-Emty-6x6", "did you mean"), ("xland:", "expected|did you mean")])
+def test_an_unknown_name_of_a_suite_is_one_line(env_id: str, words: str) -> None:
+    need("xland")
+    with pytest.raises(rljax.ConfigError, match=words):
+        rljax.make_env(env_id)
+
+
+def test_every_suite_has_ids_and_an_extra() -> None:
+    need("xland")
+    assert "xland:MiniGrid-Empty-6x6" in suite_ids("xland")
+    extras = importlib.import_module("importlib.metadata").metadata("rljax-jit").get_all("Provides-Extra")
+    assert {suite.extra for suite in SUITES.values()} <= set(extras)
