@@ -55,7 +55,9 @@ class JaxMarlGame(Game):
         self.env, self._name = env, name
         self.agents = tuple(env.agents)
         self.num_players = len(self.agents)
-        self._spaces = [(as_space(env.observation_space(a)), as_space(env.action_space(a))) for a in self.agents]
+        self._spaces: list[tuple[Any, Any]] = [
+            (as_space(env.observation_space(a)), as_space(env.action_space(a))) for a in self.agents
+        ]
         if len({(x.shape, a.shape, getattr(a, "n", None)) for x, a in self._spaces}) > 1:
             raise ConfigError(f"env = '{name}': its players have spaces of different kinds, expected all of one")
         sides = [str(number) if for_themselves else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]

@@ -84,7 +84,8 @@ def factory(name: str) -> Callable[..., Any]:
     check_name("xland", name, ids())
 
     def build(benchmark: str = "") -> XLandEnv:
-        return XLandEnv(*xminigrid.make(name), f"xland:{name}", xminigrid.load_benchmark(benchmark) if benchmark else None)
+        env, params = xminigrid.make(name)
+        return XLandEnv(env, params, f"xland:{name}", xminigrid.load_benchmark(benchmark) if benchmark else None)
 
     return with_arguments(build, {"benchmark": ""})
 

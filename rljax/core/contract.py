@@ -328,7 +328,7 @@ def _is_int(x: Any) -> bool:
 
 
 def _check_same(subject: Subject, label: str, stepped: Any, reset: Any, function: str = "step_env") -> None:
-    structures = jax.tree.structure(stepped), jax.tree.structure(reset)
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (stepped, reset)]
     # Compare them as text, too: the structures of two flax dataclasses of different classes compare equal. Some texts (those of
     # MJX) have addresses of objects in them.
     after, before = (re.sub(r" at 0x[0-9a-f]+", "", str(structure)) for structure in structures)
