@@ -225,7 +225,10 @@ def test_a_changed_run_is_refused_and_kept(whole: Path, file: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_show_says_how_far_each_phase_is(whole: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_how_far_each_phase_is(
+    whole: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")  # nothing is wrapped, however long the folder's name
     folder = shutil.copytree(whole, file.parent / "run")
     main(["show", str(folder)])
     said = capsys.readouterr().out
@@ -241,8 +244,9 @@ def test_show_says_how_far_each_phase_is(whole: Path, file: Path, capsys: pytest
 
 @pytest.mark.slow
 def test_the_command_trains_phases_with_flags_for_all_and_for_one(
-    whole: Path, file: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
     folder = file.parent / "command"
     main(["train", str(file), "--run-dir", str(folder), "--max-minutes", "1e-6", "--final.network.hidden", "[4]"])
     assert f"rljax train --resume {folder}" in capsys.readouterr().out

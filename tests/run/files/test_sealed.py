@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,10 @@ def test_a_state_with_keys_of_other_implementations_is_saved_and_read(tmp_path: 
 def test_a_folder_that_moves_is_noticed_and_nothing_written_in_its_place(tmp_path: Path) -> None:
     def take_away(step: int, _: object) -> None:
         if step == 64:
+            quiet = 0
+            while quiet < 20:  # what is being written while the folder moves may end in the new one
+                quiet = 0 if list((tmp_path / "a" / "checkpoints").glob(".writing_*")) else quiet + 1
+                time.sleep(0.05)
             (tmp_path / "a").rename(tmp_path / "b")
             (tmp_path / "a" / "checkpoints").mkdir(parents=True)
 
