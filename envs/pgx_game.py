@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from rljax.core.errors import ConfigError, did_you_mean, how_to_install
+from rljax.core.errors import ConfigError
 from rljax.core.game import Game, outcome_at
-from rljax.core.spaces import Box, Discrete
+from rljax.envs.pgx_api import FromPgx, PgxParams
 
 TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}
 """Largest number of moves in a row, for games of pgx in which one side may make several."""
@@ -31,28 +29,7 @@ KEYS = "threefry2x32"
 """Kind of the random keys that stand for throws of dice."""
 
 
-@struct.dataclass
-class PgxParams:
-    pass
-
-
-def load_pgx(game_id: str) -> Any:
-    """Return a game of pgx.
-
-    Raises:
-        ConfigError: pgx is not installed, or has no such game.
-    """
-    try:
-        import pgx
-    except ImportError as error:
-        raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: {how_to_install('games')}") from error
-    known = tuple(pgx.available_envs())
-    if game_id not in known:
-        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
-    return pgx.make(game_id)
-
-
-class PgxGame(Game):
+class PgxGame(FromPgx, Game):
     """A game of pgx as a `Game`, with all players' observations, rewards and legal actions at every step.
 
     The seats are those of pgx, which draws the first player at the reset. The observation is that of pgx, as f32. An illegal
@@ -66,33 +43,18 @@ class PgxGame(Game):
     """
 
     def __init__(self, game_id: str) -> None:
-        self.game = load_pgx(game_id)
+        super().__init__(game_id)
         self.num_players = self.game.num_players
         if self.num_players < 2:
             raise ConfigError(f"env = 'pgx:{game_id}': has one player, expected a game of several")
-        self.game_id = game_id
         self.hides_state = self.best_is_random = game_id in HIDDEN
         self.has_dice = game_id == "backgammon"
         self._throwing_keys = _find_throwing_keys() if self.has_dice else None
         self.opening_moves = 2 if game_id == "tic_tac_toe" else 4
 
     @property
-    def name(self) -> str:
-        return f"pgx:{self.game_id}"
-
-    @property
     def turn_gap(self) -> int:
         return TURN_GAPS.get(self.game_id, self.num_players - 1)
-
-    @property
-    def default_params(self) -> PgxParams:
-        return PgxParams()
-
-    def observation_space(self, params: PgxParams) -> Box:
-        return Box(-jnp.inf, jnp.inf, tuple(self.game.observation_shape))
-
-    def action_space(self, params: PgxParams) -> Discrete:
-        return Discrete(self.game.num_actions)
 
     def to_move(self, state: Any) -> jax.Array:
         return jnp.arange(self.num_players) == state.current_player
@@ -101,18 +63,11 @@ class PgxGame(Game):
         return state.legal_action_mask | ~self.to_move(state)[:, None]
 
     def observe(self, state: Any, params: PgxParams) -> jax.Array:
-        with warnings.catch_warnings():
-            # A later pgx will return the observation of one player only, the player to move.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            views = [self.game.observe(state, jnp.int32(player)) for player in range(self.num_players)]
-        return jnp.stack(views).astype(jnp.float32)
+        return jnp.stack([self.view(state, player) for player in range(self.num_players)])
 
     def reset_env(self, key: jax.Array, params: PgxParams) -> tuple[jax.Array, Any]:
         state = self.game.init(key)
         return self.observe(state, params), state
-
-    def is_truncated(self, state: Any, params: PgxParams) -> jax.Array:
-        return jnp.asarray(state.truncated)
 
     def chance(self, state: Any, action: jax.Array, params: PgxParams) -> jax.Array:
         if not self.has_dice:

@@ -39,8 +39,9 @@ from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
 from rljax.envs.own import how_to_name, import_env, is_path, object_error, path_of
 from rljax.envs.pendulum import Pendulum
+from rljax.envs.pgx_api import load_pgx
 from rljax.envs.pgx_env import PgxEnv
-from rljax.envs.pgx_game import PgxGame, load_pgx
+from rljax.envs.pgx_game import PgxGame
 from rljax.envs.probes import (
     ActionReward,
     BoxTarget,
@@ -265,15 +266,9 @@ def _race_factory(env_id: str) -> EnvFactory:
     def make(*, num_players: int = 2, turns: bool = False, relative: bool = False, **arguments: Any) -> Race:
         return Race(inner(**arguments), num_players, turns, relative)
 
-    own = list(inspect.signature(make).parameters.values())[:-1]
-    others = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in named_arguments(inner).items()
-        if name not in inspect.signature(make).parameters
-    ]
-    signed: Any = make
-    signed.__signature__ = inspect.Signature(own + others)
-    return make
+    own = named_arguments(make)
+    others = {name: default for name, default in named_arguments(inner).items() if name not in own}
+    return adapters.with_arguments(make, own | others)
 
 
 def _gymnax_factory(env_id: str) -> EnvFactory:

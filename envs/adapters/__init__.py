@@ -1,7 +1,8 @@
 """Environments of other libraries by id, "SUITE:ID": one file for each suite, which is imported only when an id names it.
 
-A file of a suite has `factory(name)`, which returns a function that builds the environment of that name, with the arguments that
-it takes (see `with_arguments`), `ids()`, all names, and `adapt(env)`, which takes an environment that the suite has made.
+A file of a suite has `ids()`, all names; `factory(name)`, which returns a function that builds the environment of that name, and
+whose named arguments `make_env` takes like parameters (see `with_arguments`); and `adapt(env)`, which takes an environment that
+the suite has made.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install
 
 
 class Suite(NamedTuple):
-    """A library of environments: its package, the extra of rljax that installs it, and what it has."""
+    """A library of environments: its package and what it has. The extra of rljax that installs it has the suite's name."""
 
     package: str
-    extra: str
     about: str
 
 
 SUITES = {
-    "brax": Suite("brax", "brax", "robots and pendulums in Brax's physics"),
-    "craftax": Suite("craftax", "craftax", "Craftax and Craftax-Classic"),
-    "jaxmarl": Suite("jaxmarl", "jaxmarl", "games of several players: SMAX, MPE, Overcooked, Hanabi"),
-    "jumanji": Suite("jumanji", "jumanji", "puzzles, packing, routing and games"),
-    "navix": Suite("navix", "navix", "MiniGrid in JAX"),
-    "playground": Suite("mujoco_playground", "playground", "DeepMind's control suite and robots in MuJoCo's physics"),
-    "xland": Suite("xminigrid", "xland", "XLand and MiniGrid, as grids that are seen in part"),
+    "brax": Suite("brax", "robots and pendulums in Brax's physics"),
+    "craftax": Suite("craftax", "Craftax and Craftax-Classic"),
+    "jaxmarl": Suite("jaxmarl", "games of several players: SMAX, MPE, Overcooked, Hanabi"),
+    "jumanji": Suite("jumanji", "puzzles, packing, routing and games"),
+    "navix": Suite("navix", "MiniGrid in JAX"),
+    "playground": Suite("mujoco_playground", "DeepMind's control suite and robots in MuJoCo's physics"),
+    "xland": Suite("xminigrid", "XLand and MiniGrid, as grids that are seen in part"),
 }
 """Suites by the prefix of their ids."""
 
@@ -44,11 +45,24 @@ class SuiteParams:
     """Parameters of an environment that has none of its own."""
 
 
-@struct.dataclass
-class LimitParams:
-    """Parameters of an environment whose library leaves the time limit to others."""
+class FromSuite(Environment):
+    """Base class of adapters.
 
-    max_steps_in_episode: int = 1000
+    Args:
+        env: the environment that the suite has made, without wrappers and without auto-reset.
+        name: its name, for messages and records.
+    """
+
+    def __init__(self, env: Any, name: str):
+        self.env, self._name = env, name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def default_params(self) -> Any:
+        return SuiteParams()
 
 
 def suite_of(env_id: str) -> str | None:
@@ -67,7 +81,7 @@ def suite_module(suite: str, what: str) -> ModuleType:
         return importlib.import_module(f"{__name__}.{suite}")
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed"
-        raise ConfigError(f"{what}: {missing}: {how_to_install(SUITES[suite].extra)}") from error
+        raise ConfigError(f"{what}: {missing}: {how_to_install(suite)}") from error
 
 
 def suite_factory(env_id: str) -> Callable[..., Any]:
@@ -92,7 +106,7 @@ def suite_ids(suite: str) -> list[str]:
 def adapt(env: Any) -> Any | None:
     """Return an environment that a suite has made as one of rljax, or None if it is of no suite."""
     packages = {part.__module__.partition(".")[0] for part in type(env).__mro__}
-    for suite, (package, *_) in SUITES.items():
+    for suite, (package, _) in SUITES.items():
         if package in packages:
             return suite_module(suite, f"env: {type(env).__name__}").adapt(env)
     return None
@@ -107,21 +121,16 @@ def check_name(suite: str, name: str, known: Iterable[str]) -> None:
 
 def with_arguments(build: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
     """Say which arguments a function takes by name, with their defaults: `make_env` takes those like parameters."""
-
-    def make(**given: Any) -> Any:
-        return build(**given)
-
     named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in arguments.items()]
-    signed: Any = make
+    signed: Any = build
     signed.__signature__ = inspect.Signature(named)
-    return make
+    return build
 
 
-def plain_arguments(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Any]:
+def plain_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function whose defaults are numbers, texts or flags, which a configuration can give."""
     found = inspect.signature(function).parameters.values()
-    plain = {p.name: p.default for p in found if isinstance(p.default, (bool, int, float, str))}
-    return {name: default for name, default in plain.items() if name not in leave_out}
+    return {p.name: p.default for p in found if isinstance(p.default, (bool, int, float, str))}
 
 
 def raw_key(key: jax.Array) -> jax.Array:
@@ -131,6 +140,6 @@ def raw_key(key: jax.Array) -> jax.Array:
     return data if data.shape == shape else jax.random.bits(key, shape, jnp.uint32)
 
 
-def like(tree: Any, reset: Any) -> Any:
-    """Return a state with the dtypes of the state after a reset: in a loop, they must not change."""
-    return jax.tree.map(lambda x, first: jnp.asarray(x, first.dtype), tree, reset)
+def like(tree: Any, before: Any) -> Any:
+    """Return a state with the dtypes of the state before the step: in a loop, they must not change."""
+    return jax.tree.map(lambda x, first: jnp.asarray(x, jnp.result_type(first)), tree, before)

@@ -12,10 +12,9 @@ from craftax.craftax.renderer import make_craftax_pixel_renderer
 from craftax.craftax_classic.renderer import make_craftax_pixel_renderer as make_classic_pixel_renderer
 from craftax.craftax_env import make_craftax_env_from_name
 
-from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import as_space
-from rljax.envs.adapters import check_name
+from rljax.envs.adapters import FromSuite, check_name
 
 NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
 BLOCK = 16
@@ -23,20 +22,8 @@ BLOCK = 16
 NEVER = 2**31 - 1
 
 
-class CraftaxEnv(Environment):
-    """Craftax or Craftax-Classic, with its own parameters. Achievements, in percent, are the metrics of an episode.
-
-    Args:
-        env: Craftax's environment, made without auto-reset.
-        name: its name, for messages and records.
-    """
-
-    def __init__(self, env: Any, name: str):
-        self.env, self._name = env, name
-
-    @property
-    def name(self) -> str:
-        return self._name
+class CraftaxEnv(FromSuite):
+    """Craftax or Craftax-Classic, with its own parameters. Achievements, in percent, are the metrics of an episode."""
 
     @property
     def default_params(self) -> Any:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxmarl
+from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax import map_name_to_scenario
 
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Dict, as_space
 from rljax.core.wrappers import PRIVILEGED
-from rljax.envs.adapters import SuiteParams, check_name, like, raw_key, with_arguments
+from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
 WORLD = "world_state"
 OWN = "obs"
@@ -33,7 +34,7 @@ class JaxMarlState(NamedTuple):
     obs: Any
 
 
-class JaxMarlGame(Game):
+class JaxMarlGame(FromSuite, Game):
     """A game of JaxMARL whose players have observations and actions of one kind.
 
     Players are a team if their names differ by a number only (`ally_0`, `ally_1`). A `world_state` becomes the privileged part of
@@ -52,7 +53,7 @@ class JaxMarlGame(Game):
     step_is_random = True
 
     def __init__(self, env: Any, name: str, for_themselves: bool = False):
-        self.env, self._name = env, name
+        super().__init__(env, name)
         self.agents = tuple(env.agents)
         self.num_players = len(self.agents)
         self._spaces: list[tuple[Any, Any]] = [
@@ -64,20 +65,12 @@ class JaxMarlGame(Game):
         self._teams = tuple(sorted(set(sides), key=sides.index).index(side) for side in sides)
         self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
         self._world = self._first[0].get(WORLD)
-        self._masks = "get_avail_actions" in {name for part in type(env).__mro__[:-2] for name in vars(part)}
+        self._masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
         self._clock = next((clock for clock in CLOCKS if hasattr(self._first[1], clock)), None)
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def teams(self) -> tuple[int, ...]:
         return self._teams
-
-    @property
-    def default_params(self) -> SuiteParams:
-        return SuiteParams()
 
     def observation_space(self, params: SuiteParams) -> Any:
         own = self._first[0][self.agents[0]]
@@ -102,14 +95,14 @@ class JaxMarlGame(Game):
     def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[Any, JaxMarlState]:
         obs, state = self.env.reset(raw_key(key))
         seen = self._seen(obs)
-        return seen, JaxMarlState(like(state, self._first[1]), seen)
+        return seen, JaxMarlState(state, seen)
 
     def step_env(
         self, key: jax.Array, state: JaxMarlState, action: Any, params: SuiteParams
     ) -> tuple[Any, JaxMarlState, jax.Array, jax.Array, dict[str, Any]]:
         actions = {a: action[number] for number, a in enumerate(self.agents)}
         obs, after, rewards, dones, _ = self.env.step_env(raw_key(key), state.env_state, actions)
-        new = JaxMarlState(like(after, self._first[1]), self._seen(obs))
+        new = JaxMarlState(like(after, state.env_state), self._seen(obs))
         reward = jnp.stack([jnp.float32(rewards[a]).reshape(()) for a in self.agents])
         # JaxMARL does not tell a game that is over from one whose time is: at the limit, it counts as the latter.
         over = jnp.asarray(dones["__all__"], bool) & ~self.is_truncated(new, params)
@@ -150,7 +143,7 @@ def factory(name: str) -> Callable[..., Any]:
         given = {**(options or {}), **({"scenario": map_name_to_scenario(scenario)} if scenario else {})}
         return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}", name in FOR_THEMSELVES)
 
-    return with_arguments(build, {"scenario": "", "options": None})
+    return build
 
 
 def adapt(env: Any) -> JaxMarlGame:

@@ -12,11 +12,10 @@ import jumanji
 import numpy as np
 from flax import struct
 from jumanji import specs
-from jumanji.registration import _REGISTRY
+from jumanji.registration import _REGISTRY, load
 
-from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
-from rljax.envs.adapters import SuiteParams, check_name, like, plain_arguments, raw_key, with_arguments
+from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, plain_arguments, raw_key, with_arguments
 
 MASK = "action_mask"
 
@@ -30,20 +29,16 @@ class JumanjiState:
     truncated: jax.Array
 
 
-class JumanjiEnv(Environment):
+class JumanjiEnv(FromSuite):
     """An environment of Jumanji. An episode that ends with a discount above 0 is truncated.
 
     The observation is a dictionary of its parts, without the mask. Several numbers that are legal or not together (as in Tetris,
     whose mask is `[4, 10]`) are one choice among all combinations; those with a mask each (as in Cleaner) are heads. The rewards
     of several agents are summed up.
-
-    Args:
-        env: the environment, without wrappers.
-        name: its name, for messages and records.
     """
 
     def __init__(self, env: Any, name: str):
-        self.env, self._name = env, name
+        super().__init__(env, name)
         spec = env.action_spec
         sizes = tuple(np.asarray(getattr(spec, "num_values", ())).ravel().tolist())
         shape = getattr(getattr(env.observation_spec, MASK, None), "shape", None)
@@ -56,14 +51,6 @@ class JumanjiEnv(Environment):
             self._space = MultiDiscrete(sizes)
         else:
             self._space = Box(spec.minimum, spec.maximum, spec.shape, spec.dtype)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def default_params(self) -> SuiteParams:
-        return SuiteParams()
 
     def observation_space(self, params: SuiteParams) -> Any:
         return _space_of(self.env.observation_spec)
@@ -126,13 +113,8 @@ def ids() -> list[str]:
 def factory(name: str) -> Callable[..., Any]:
     """Return the function that builds an environment; its arguments are the plain ones of its class, such as `time_limit`."""
     check_name("jumanji", name, ids())
-    arguments = plain_arguments(specs_class(name))
+    arguments = plain_arguments(load(_REGISTRY[name].entry_point))
     return with_arguments(lambda **given: JumanjiEnv(jumanji.make(name, **given), f"jumanji:{name}"), arguments)
-
-
-def specs_class(name: str) -> Any:
-    module, _, path = _REGISTRY[name].entry_point.partition(":")
-    return getattr(__import__(module, fromlist=[path]), path)
 
 
 def adapt(env: Any) -> JumanjiEnv:

@@ -9,38 +9,24 @@ import jax
 import jax.numpy as jnp
 import navix
 
-from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.spaces import Box, Discrete
-from rljax.envs.adapters import SuiteParams, check_name, like, raw_key, with_arguments
+from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
 OBSERVATIONS = ("symbolic", "symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person")
 TRUNCATION, TERMINATION = 1, 2
 
 
-class NavixEnv(Environment):
-    """A grid world of NAVIX. Symbols of a grid are integers, i32 (not pixels); pictures are uint8.
-
-    Args:
-        env: NAVIX's environment.
-        name: its name, for messages and records.
-    """
+class NavixEnv(FromSuite):
+    """A grid world of NAVIX. Symbols of a grid are integers, i32 (not pixels); pictures are uint8."""
 
     def __init__(self, env: Any, name: str):
-        self.env, self._name = env, name
+        super().__init__(env, name)
         self.pictures = jnp.dtype(env.observation_space.dtype) == jnp.uint8 and int(env.observation_space.maximum) == 255
-        self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def default_params(self) -> SuiteParams:
-        return SuiteParams()
+        self._shape = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0)).observation.shape
 
     def observation_space(self, params: SuiteParams) -> Box:
-        return Box(0, 255, self._first.observation.shape, jnp.uint8 if self.pictures else jnp.int32)
+        return Box(0, 255, self._shape, jnp.uint8 if self.pictures else jnp.int32)
 
     def action_space(self, params: SuiteParams) -> Discrete:
         return Discrete(len(self.env.action_set))
@@ -49,14 +35,14 @@ class NavixEnv(Environment):
         return state.step_type == TRUNCATION
 
     def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[jax.Array, Any]:
-        state = like(self.env.reset(raw_key(key)), self._first)
+        state = self.env.reset(raw_key(key))
         return self._seen(state), state
 
     def step_env(
         self, key: jax.Array, state: Any, action: jax.Array, params: SuiteParams
     ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
         # Its `step` would also make the next episode, which under vmap happens at every step.
-        state = like(self.env._step(state, action), self._first)
+        state = like(self.env._step(state, action), state)
         return self._seen(state), state, jnp.float32(state.reward), state.step_type == TERMINATION, {}
 
     def render(self, state: Any, params: SuiteParams) -> jax.Array:
@@ -77,11 +63,10 @@ def factory(name: str) -> Callable[..., Any]:
     def build(observation: str = "symbolic", max_steps: int = 0) -> NavixEnv:
         if observation not in OBSERVATIONS:
             raise ConfigError(f"env = 'navix:{name}': observation = '{observation}': {did_you_mean(observation, OBSERVATIONS)}")
-        limit = {"max_steps": max_steps or None}
-        made = navix.make(name, observation_fn=getattr(navix.observations, observation), **limit)
+        made = navix.make(name, max_steps=max_steps or None, observation_fn=getattr(navix.observations, observation))
         return NavixEnv(made, f"navix:{name}")
 
-    return with_arguments(build, {"observation": "symbolic", "max_steps": 0})
+    return build
 
 
 def adapt(env: Any) -> NavixEnv:

@@ -11,9 +11,8 @@ import numpy as np
 import xminigrid
 from xminigrid.rendering.rgb_render import render as draw_rgb
 
-from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Discrete
-from rljax.envs.adapters import check_name, like, raw_key, with_arguments
+from rljax.envs.adapters import FromSuite, check_name, like, raw_key
 
 TILES = 16
 """More than the number of kinds of tiles and of colours."""
@@ -21,7 +20,7 @@ PIXELS = 32
 """Pixels along each side of a tile in a picture."""
 
 
-class XLandEnv(Environment):
+class XLandEnv(FromSuite):
     """A grid world of XLand-MiniGrid, with its own parameters. What is seen of the grid are integers, i32 (not pixels).
 
     Args:
@@ -32,11 +31,8 @@ class XLandEnv(Environment):
     """
 
     def __init__(self, env: Any, params: Any, name: str, benchmark: Any = None):
-        self.env, self._params, self._name, self.benchmark = env, params, name, benchmark
-
-    @property
-    def name(self) -> str:
-        return self._name
+        super().__init__(env, name)
+        self._params, self.benchmark = params, benchmark
 
     @property
     def default_params(self) -> Any:
@@ -87,7 +83,7 @@ def factory(name: str) -> Callable[..., Any]:
         env, params = xminigrid.make(name)
         return XLandEnv(env, params, f"xland:{name}", xminigrid.load_benchmark(benchmark) if benchmark else None)
 
-    return with_arguments(build, {"benchmark": ""})
+    return build
 
 
 def adapt(env: Any) -> XLandEnv:

@@ -86,7 +86,7 @@ def print_all() -> None:
 def _describe_suites() -> list[tuple[str, str]]:
     """Return a line for each suite, with the command that installs it if it is not here."""
     missing = {name: importlib.util.find_spec(suite.package) is None for name, suite in SUITES.items()}
-    return [(name, SUITES[name].about + f" ({how_to_install(SUITES[name].extra)})" * missing[name]) for name in SUITES]
+    return [(name, SUITES[name].about + f" ({how_to_install(name)})" * missing[name]) for name in SUITES]
 
 
 def _describe_all(ids: Iterable[str]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from rljax.envs.adapters import SUITES, raw_key, suite_ids
 
 STEPS = 100
 Shown = dict[str, Any]
-"""What a suite shows: `obs` (its parts, in order), `reward` and `over`, whether the episode has ended in any way."""
+"""A step of a suite: `obs`, a list of arrays, `reward`, and `over`: the episode is terminated or truncated."""
 
 
 def of_brax(env: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Shown]]:
@@ -221,4 +221,4 @@ def test_every_suite_has_ids_and_an_extra() -> None:
     need("xland")
     assert "xland:MiniGrid-Empty-6x6" in suite_ids("xland")
     extras = importlib.import_module("importlib.metadata").metadata("rljax-jit").get_all("Provides-Extra")
-    assert {suite.extra for suite in SUITES.values()} <= set(extras)
+    assert set(SUITES) <= set(extras)
