@@ -70,7 +70,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     that are `same_bits` need the former. All before any fixture, so that those of a module are compiled as its tests are.
     """
     folder = item.path.parent.name
-    fast = folder not in ("learning", "planning")
+    fast = folder != "learning"
     jax.config.update("jax_disable_most_optimizations", fast)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(fast))  # for processes that a test starts
     if _fusions_may_be_simple():

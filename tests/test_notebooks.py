@@ -33,7 +33,7 @@ NAMES = [
 EXTRAS = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 DISTRIBUTION, REPOSITORY = project()
 SCALE = "0.05"
-IN_CI = ("01_quickstart", "03_your_own_environment")
+IN_CI = ("01_quickstart",)
 """The others take half a minute to two, most of it to compile."""
 
 SMALL = 300_000

@@ -41,7 +41,7 @@ def bits(count: int, seed: int = 0) -> jax.Array:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(capacity=st.integers(1, 9), counts=st.lists(st.integers(1, 9), max_size=12))
 def test_ring_holds_what_a_deque_holds(capacity: int, counts: list[int]) -> None:
     counts = [min(count, capacity) for count in counts]

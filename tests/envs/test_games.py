@@ -147,7 +147,7 @@ def test_pgx_games_are_games_and_ours_have_the_same_rules(name: str, ours: Game)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["backgammon", "leduc_holdem", "tic_tac_toe"])
+@pytest.mark.parametrize("name", [pytest.param("backgammon", marks=pytest.mark.long), "leduc_holdem", "tic_tac_toe"])
 def test_pgx_games_pass_the_check(name: str) -> None:
     """Turns that do not alternate among them: the gaps declared are not exceeded."""
     pytest.importorskip("pgx")

@@ -96,6 +96,7 @@ def test_a_privileged_critic_explains_more_and_needs_fewer_steps(figure: Callabl
     assert found[f"privileged {explained}"].min() > found[f"public {explained}"].max() + 0.5
 
 
+@pytest.mark.long
 def test_value_heads_keep_a_stream_that_is_noise_out_of_the_advantages(figure: Callable[[str], None]) -> None:
     """No critic sees the hidden bit here: its stream is noise to both arms, and the control has it in every advantage."""
     found = reported(figure, features.value_heads)

@@ -191,6 +191,7 @@ def test_a_team_that_shares_weights_and_rewards_beats_players_who_are_greedy_alo
     assert leads["greedy for the nearest"].min() > 8
 
 
+@pytest.mark.long
 def test_two_players_push_a_beam_that_is_too_heavy_for_one(figure: Any) -> None:
     """Shared weights with the team's reward; an idle partner makes every return 0 (tests/envs/test_games.py). Two seeds, for
     time; five are in the record of `rljax reproduce`.

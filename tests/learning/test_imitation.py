@@ -97,7 +97,7 @@ def test_a_student_with_a_quarter_of_the_parameters_is_as_good_as_its_teacher(cl
     assert (found >= 0.95 * teacher).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clones_with_memory_remember_what_decides(tmp_path: Path) -> None:
     """The turn at the end of the T-maze depends on the first observation alone: without memory the mean return is 0 at best."""
 

@@ -15,7 +15,7 @@ from rljax.run.reproduce.features import from_starts
 STEPS = 60_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_starts_that_move_away_from_the_goal_lead_to_it() -> None:
     env, params = make_env("SparseGridWorld-v0")
     # Episodes that fail last 100 steps, so without levels some 600 of them see no reward.

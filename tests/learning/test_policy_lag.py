@@ -11,7 +11,7 @@ import rljax
 from tests.learning.test_presets import SEEDS, trained
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_correction_is_what_makes_eight_iterations_of_lag_harmless(figure: Callable[[str], None]) -> None:
     """Of 80 seeds 79 are solved with the correction, and 14 without it (`rljax reproduce policy_lag`, and three more keys)."""

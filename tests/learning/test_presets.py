@@ -40,8 +40,8 @@ def trained(config: Any) -> tuple[np.ndarray, Any]:
         pytest.param("cartpole_dqn", 100_000, 475.0, 490.0, marks=pytest.mark.long),
         pytest.param("acrobot_dqn", 100_000, -100.0, -88.0, marks=pytest.mark.long),
         ("pendulum_sac", 30_000, -180.0, -164.0),
-        ("cartpole_pqn", 100_000, 475.0, 490.0),
-        ("cartpole_impala", 100_000, 475.0, 495.0),
+        pytest.param("cartpole_pqn", 100_000, 475.0, 490.0, marks=pytest.mark.long),
+        pytest.param("cartpole_impala", 100_000, 475.0, 495.0, marks=pytest.mark.long),
     ],
 )
 def test_every_seed_solves_the_presets_task(
@@ -111,10 +111,10 @@ def test_breakout_is_learned_from_images(figure: Callable[[str], None]) -> None:
     assert (returns >= 4.0).all(), returns
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("env", "best"),
-    [("MaskedBandit-v0", 4.0), pytest.param("MultiDiscreteMatch-v0", 1.0, marks=pytest.mark.long)],
+    [("MaskedBandit-v0", 4.0), ("MultiDiscreteMatch-v0", 1.0)],
 )
 def test_every_seed_solves_a_task_whose_heads_have_their_last_action_masked(env: str, best: float) -> None:
     """The mask is needed and the best return is known: a masked action that leaked in would be seen as a lower return."""

@@ -60,19 +60,20 @@ def test_every_encoder_with_every_cell_takes_any_batch_axes(encoder: str, kind: 
     keys, shapes = ENCODERS[encoder]
     table = {"type": kind, "hidden": [6], **keys} | ({} if kind == "mlp" else {"size": 8})
     policy, params = policy_of(table, shapes, num_values)
+    apply = jax.jit(policy.apply)
     obs = drawn(shapes, (2, 3))
-    outputs, value, carry = policy.apply(params, obs)
+    outputs, value, carry = apply(params, obs)
     assert outputs.shape == (2, 3, 5)
     assert value.shape == ((2, 3) if num_values == 1 else (2, 3, num_values))
     assert jax.tree.map(jnp.shape, carry) == jax.tree.map(lambda x: (2, 3, *x.shape[2:]), jax.tree.map(jnp.asarray, carry))
     one = jax.tree.map(lambda x: x[1, 2], obs)
-    single_outputs, single_value, _ = policy.apply(params, one)
+    single_outputs, single_value, _ = apply(params, one)
     np.testing.assert_allclose(single_outputs, outputs[1, 2], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(single_value, value[1, 2], rtol=1e-4, atol=1e-5)
     if kind == "mlp":
         assert carry is None
     else:
-        later, _, _ = policy.apply(params, obs, carry)
+        later, _, _ = apply(params, obs, carry)
         assert float(jnp.abs(later - outputs).max()) > 1e-3, "a second look at the same observation is remembered as such"
 
 
@@ -80,11 +81,12 @@ def test_every_encoder_with_every_cell_takes_any_batch_axes(encoder: str, kind: 
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_a_pointer_follows_the_entities_and_the_value_does_not_care_for_their_order(kind: str) -> None:
     policy, params = policy_of({"type": kind, "hidden": [6], **ENCODERS["entities"][0], "pointer": True}, ENTITIES)
+    apply = jax.jit(policy.apply)
     obs = drawn(ENTITIES, (4,))
-    outputs, value, _ = policy.apply(params, obs)
+    outputs, value, _ = apply(params, obs)
     order = jnp.array([2, 0, 1, 4, 3])
     moved = {**obs, "entities": obs["entities"][:, order], "entity_mask": obs["entity_mask"][:, order]}
-    moved_outputs, moved_value, _ = policy.apply(params, moved)
+    moved_outputs, moved_value, _ = apply(params, moved)
     np.testing.assert_allclose(moved_outputs, outputs[:, order], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(moved_value, value, rtol=1e-4, atol=1e-5)
     assert (outputs[:, 3:] == jnp.finfo(jnp.float32).min).all()
@@ -94,7 +96,7 @@ def test_a_pointer_follows_the_entities_and_the_value_does_not_care_for_their_or
         "entities": jnp.concatenate([obs["entities"].at[:, 3:].set(9.0), jnp.full((4, 2, 3), 7.0)], axis=1),
         "entity_mask": jnp.concatenate([obs["entity_mask"], jnp.zeros((4, 2), bool)], axis=1),
     }
-    padded_outputs, padded_value, _ = policy.apply(params, padded)
+    padded_outputs, padded_value, _ = apply(params, padded)
     np.testing.assert_allclose(padded_outputs[:, :3], outputs[:, :3], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(padded_value, value, rtol=1e-4, atol=1e-5)
 

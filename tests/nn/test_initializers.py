@@ -97,7 +97,7 @@ def test_actor_critic_starts_with_the_gains_of_ppo() -> None:
 
 
 @pytest.mark.slow
-def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
+def test_initialising_64_seeds_at_once_25_times_never_hangs() -> None:
     # LAPACK's QR deadlocks here within a few calls; a hang cannot be interrupted from inside, so a process of its own.
     program = (
         "import os\n"
@@ -105,7 +105,7 @@ def test_initialising_64_seeds_at_once_100_times_never_hangs() -> None:
         "import jax, jax.numpy as jnp\n"
         "from rljax.nn.actor_critic import ActorCritic\n"
         "init = jax.jit(jax.vmap(ActorCritic(num_outputs=2, hidden=(64, 64)).init, (0, None)))\n"
-        "for i in range(100):\n"
+        "for i in range(25):\n"
         "    params = init(jax.random.split(jax.random.key(i), 64), jnp.zeros(4))\n"
         "    jax.block_until_ready(params)\n"
         "print('done')\n"

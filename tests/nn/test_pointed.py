@@ -173,7 +173,7 @@ def test_units_are_pointed_at_in_self_play_with_memory() -> None:
         env="MicroRTS-v0", env_params=units, network=NETWORK | {"type": "gru", "size": 8}, action_heads="autoregressive",
         num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, total_timesteps=64,
     )  # fmt: skip
-    state, _ = jax.eval_shape(rljax.make_train(config), jax.random.key(0))
+    state = jax.eval_shape(rljax.make_agent(config).init, jax.random.key(0))
     assert state.params["params"]["head"]["pointer"]["query"]["kernel"].shape[-2:] == (64, 16)
 
 

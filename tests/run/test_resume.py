@@ -55,7 +55,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUICK = (("ppo", None),)
 """Those that are not slow tests."""
 
-LONG = ("alphazero", "awac", "bc", "cql", "distill", "dreamer", "impala")
+LONG = ("alphazero", "awac", "bc", "cql", "distill", "dreamer", "impala", "impala with memory", "td3_bc")
 """Half a minute and more: their programs are large, or like another one's."""
 
 NOT_ONE = ("awac", "bc", "cql", "dqn", "impala", "impala with memory", "pqn", "sac", "self_play")
@@ -160,14 +160,14 @@ def test_killed_at_any_step_of_a_checkpoint_write(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_at_random_moments_of_the_command(tmp_path: Path) -> None:
-    config = CONFIG.replace(total_timesteps=64 * 6000, eval_every=None, normalize_rewards=False)
+    config = CONFIG.replace(total_timesteps=64 * 3000, eval_every=None, normalize_rewards=False)
     rljax.fit(config, run_dir=tmp_path / "whole")
     rljax.fit(config, run_dir=tmp_path / "killed", callback=lambda *_: True)
     command = [sys.executable, "-m", "rljax.cli.main", "train", "--resume", "killed", "--checkpoint-every", "64", "--keep", "2"]
     moments = random.Random(0)
     steps = [rljax.load_run(tmp_path / "killed").step]
     during_writes = 0
-    for _ in range(12):
+    for _ in range(6):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         newest = steps[-1]
         deadline = time.monotonic() + 120

@@ -527,8 +527,8 @@ def assert_trained(metrics: Mapping[str, jax.Array]) -> None:
     assert np.isfinite([float(x) for name, x in metrics.items() if name.startswith("train/")]).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("actions", [rljax.Box(-2.0, 2.0, (3,)), pytest.param(HEADS, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("actions", [rljax.Box(-2.0, 2.0, (3,)), HEADS])
 def test_a_dictionary_with_a_picture_is_trained_on_with_all_kinds_of_actions(actions: Any) -> None:
     state, metrics = updated(Room(actions))
     assert_trained(metrics)

@@ -328,8 +328,8 @@ def test_illegal_actions_end_or_wait() -> None:
     assert np.asarray(state.remaining)[0].tolist() == [7, 0, 0, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("workerrush", marks=pytest.mark.long), "lightrush"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["workerrush", "lightrush"])
 def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> None:
     env, _ = make_env("MicroRTS-v0", actions="units")
     at_once, _ = make_env("MicroRTS-v0")
@@ -347,7 +347,7 @@ def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> N
     assert (planned.action != NONE).sum() > 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_policy_of_units_gives_whole_cycles_of_orders_to_the_java_engine() -> None:
     """The random player's orders are legal, in no conflict, and more than one a cycle."""
     game, params = make_env("MicroRTS-v0", actions="units")
@@ -389,8 +389,8 @@ SMALL = {"num_envs": 4, "num_steps": 16, "num_minibatches": 1, "num_epochs": 1, 
 PARAMS = {"map_name": "melee4x4light2", "actions": "units", "max_cycles": 30}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [pytest.param(rljax.PPOConfig, marks=pytest.mark.long), rljax.SelfPlayConfig])
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", [rljax.PPOConfig, rljax.SelfPlayConfig])
 def test_training_takes_auto_regressive_heads(algorithm: Any) -> None:
     env, arguments = ("MicroRTSBots-v0", {"opponents": ("lightrush",)}) if algorithm is rljax.PPOConfig else ("MicroRTS-v0", {})
     config = algorithm(env=env, env_params=PARAMS | arguments, action_heads="autoregressive", **SMALL)
