@@ -64,7 +64,8 @@ from rljax.collect.replay import (
     sample_windows,
     update_priorities,
 )
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
+from rljax.collect.resets import EnvironmentNoise, environment_noise
+from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
@@ -177,10 +178,9 @@ def dqn_noise(parts: DQNParts, state: DQNState, turns: int | None = None) -> tup
     config = parts.config
     key, action_key, env_key, sample_key = jax.random.split(state.key, 4)
     count, every = turns or 1, config.train_every
-    env = environment_noise(parts.env, parts.env_params, env_key, count * every, config.num_envs)
     noise = DQNNoise(
         action=draw(jax.random.bits, action_key, (count, every, config.num_envs, 2)),
-        env=jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), env),
+        env=environment_noise(parts.env, parts.env_params, env_key, every, config.num_envs, config, count),
         sample=draw(jax.random.bits, sample_key, (count, config.updates_per_step, config.batch_size)),
         step=jnp.arange(count) * every,
     )

@@ -36,8 +36,9 @@ from rljax.algos.common.q_learning import (
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.resets import environment_noise
 from rljax.collect.returns import q_lambda_returns
-from rljax.collect.rollout import Steps, environment_noise, episode_metrics, rollout_scan
+from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
@@ -139,7 +140,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
         state.env_state,
         state.obs,
         (bits, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
-        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
+        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs, config),
     )
     next_q_max = legal_max(q_values(parts.network, state.params, normalize_obs(state, steps.next_obs)), steps.next_mask)
     chex.assert_equal_shape([next_q_max, steps.reward])

@@ -49,7 +49,8 @@ from rljax.algos.common.state import NormalizedState, initial_fields, normalize_
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer
 from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
-from rljax.collect.rollout import EnvironmentNoise, Steps, environment_noise
+from rljax.collect.resets import EnvironmentNoise, environment_noise
+from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.devices import over_devices
@@ -185,13 +186,12 @@ def sac_noise(parts: SACParts, state: SACState, turns: int | None = None) -> tup
     config, head = parts.config, parts.policy.head
     key, action_key, env_key, sample_key, policy_key = jax.random.split(state.key, 5)
     count, every, updates = turns or 1, config.train_every, config.updates_per_step
-    env = environment_noise(parts.env, parts.env_params, env_key, count * every, config.num_envs)
     policy = None
     if isinstance(parts.policy.space, Box):
         policy = head.noise(policy_key, (count, updates, 2, config.batch_size))
     noise = SACNoise(
         action=head.noise(action_key, (count, every, config.num_envs)),
-        env=jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), env),
+        env=environment_noise(parts.env, parts.env_params, env_key, every, config.num_envs, config, count),
         sample=draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
         policy=policy,
     )

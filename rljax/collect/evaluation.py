@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
-from rljax.collect.rollout import initial_environments
+from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import action_mask_of, plays_greedily, step_and_reset
+from rljax.core.environment import action_mask_of, plays_greedily, step_or_restart
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
@@ -100,9 +100,10 @@ def play_episodes(
         action, after = agent.act(state, obs, carry, act_key, greedy, mask)
         carry = advance_carry(jax.vmap(env.env.own_moves)(env_state.env_state), carry, after) if games else after
         keys = draw(jax.random.split, env_key, (num_episodes, 2))
+        # Nothing follows an episode's end, so nothing is reset: it goes back to its last state, and ends again.
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
-            lambda k, s, a: step_and_reset(env, k[0], k[1], s, a, env_params)
-        )(keys, env_state, action)
+            lambda k, o, s, a: step_or_restart(env, k, (o, s), s, a, env_params)
+        )(keys[:, 0], obs, env_state, action)
         if games:
             longer = jax.vmap(lambda *x: fingerprint(*x[1:], after=x[0]))(prints, action, reward, info["final_observation"])
             prints = jnp.where(results.ended[:, None], prints, longer)
@@ -112,7 +113,7 @@ def play_episodes(
             results.ended | terminated | truncated,
             None,
         )
-        # The carry after a slot's episode is not used, because its next episode does not count.
+        # The carry after a slot's episode is not used, because what follows does not count.
         return time + 1, env_state, obs, carry, prints, results
 
     mask = jax.eval_shape(jax.vmap(lambda s: action_mask_of(env, s, env_params)), env_state)

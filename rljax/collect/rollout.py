@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from flax import struct
 from flax.core import FrozenDict
 
+from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
 from rljax.core.agent import Metrics
 from rljax.core.contract import METRICS
-from rljax.core.environment import action_mask_of, step_or_restart, strong
-from rljax.core.keys import draw
-from rljax.core.memory import tree_bytes
+from rljax.core.environment import action_mask_of, step_or_restart
 from rljax.nn.composite import legal_given
 
 
@@ -41,56 +40,6 @@ class Steps(NamedTuple):
     carry: Any = None
     extras: Mapping[str, Any] = FrozenDict()
     metrics: Mapping[str, jax.Array] = FrozenDict()
-
-
-def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: int) -> tuple[Any, Any]:
-    """`(env_state, obs)` of `num_envs` fresh episodes, `[N, ...]`."""
-    obs, env_state = jax.vmap(env.reset_env, (0, None))(jax.random.split(key, num_envs), env_params)
-    return strong(env_state), strong(obs)
-
-
-class EnvironmentNoise(NamedTuple):
-    """Random numbers of N environments for T steps.
-
-    Attributes:
-        step_key: random keys `[T, N]`, for `step_env`.
-        reset_key: random keys `[T, N]`, for a reset after the step; None where `fresh` is not.
-        fresh: `(obs, state)` of the episodes that begin where one ends, `[T, N, ...]`; None: they are made at each step.
-    """
-
-    step_key: jax.Array
-    reset_key: jax.Array | None
-    fresh: tuple[Any, Any] | None
-
-
-MAX_FRESH_BYTES = 2**20
-"""Largest size of the initial states that a rollout computes before its scan; larger ones are computed at each step, because
-thousands of rollouts may be vmapped.
-"""
-
-
-def environment_noise(env: Any, env_params: Any, key: jax.Array, num_steps: int, num_envs: int) -> EnvironmentNoise:
-    """Draw for T steps of N environments, and begin T times N episodes: drawing them all at once is several times cheaper than
-    at each step, where the draws of an auto-reset are as much work as the step itself.
-    """
-    keys = draw(jax.random.split, key, (num_steps, num_envs, 2))
-    step_key, reset_key = keys[..., 0], keys[..., 1]
-
-    def reset(keys: jax.Array) -> tuple[Any, Any]:
-        return strong(jax.vmap(env.reset_env, (0, None))(keys, env_params))
-
-    flat = reset_key.reshape(-1)
-    if tree_bytes(jax.eval_shape(reset, flat)) > MAX_FRESH_BYTES:
-        return EnvironmentNoise(step_key, reset_key, None)
-    fresh = jax.tree.map(lambda x: x.reshape(num_steps, num_envs, *x.shape[1:]), reset(flat))
-    return EnvironmentNoise(step_key, None, fresh)
-
-
-def fresh_episodes(env: Any, env_params: Any, noise: EnvironmentNoise) -> tuple[Any, Any]:
-    """`(obs, state)` `[N, ...]` of the episodes that begin where one ends in a step, `noise` that of the step."""
-    if noise.fresh is not None:
-        return noise.fresh
-    return strong(jax.vmap(env.reset_env, (0, None))(noise.reset_key, env_params))
 
 
 def rollout_scan(
@@ -126,13 +75,15 @@ def rollout_scan(
         and what happened, `[T, N, ...]`.
     """
 
+    pool = fresh_pool(env, env_params, env_noise)
+
     def step_env(key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any) -> Any:
         return step_or_restart(env, key, fresh, state, action, env_params)
 
     def step(loop: tuple[Any, Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any, Any], Steps]:
         env_state, obs, carry = loop
         noise_t, env_noise_t = random
-        fresh = fresh_episodes(env, env_params, env_noise_t)
+        fresh = fresh_episodes(env, env_params, env_noise_t, pool)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action, carry = act(obs, carry, mask, noise_t)
         stepped = jax.vmap(step_env)(env_noise_t.step_key, fresh, env_state, to_env(action))

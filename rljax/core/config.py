@@ -159,6 +159,19 @@ class Config:
         default=False, doc="divide rewards by the running standard deviation of the discounted return"
     )
 
+    reset: str = static(
+        default="auto",
+        doc="where the states come from in which episodes begin: made for every environment at every step, a pool of a rollout, "
+        "or a few made at every step; auto: each if that is cheap",
+        choices=("auto", "each", "pool", "optimistic"),
+    )
+    reset_states: int | None = static(
+        default=None,
+        doc="number of fresh states of a pool, or of every step if optimistic; none: one for 16 steps or environments, at most "
+        "one for each environment",
+        gt=0,
+    )
+
     average_decay: float | None = leaf(
         default=None,
         doc="decay per iteration of a moving average of the parameters, which acts outside training",

@@ -18,7 +18,8 @@ from rljax.collect.games.rollout import Playing
 from rljax.collect.intrinsic import make_intrinsic
 from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
-from rljax.collect.rollout import initial_environments, reset_carry
+from rljax.collect.resets import initial_environments
+from rljax.collect.rollout import reset_carry
 from rljax.core.contract import BELIEF
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, did_you_mean

@@ -25,7 +25,8 @@ from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import normalize
-from rljax.collect.rollout import environment_noise, episode_means, episode_totals
+from rljax.collect.resets import environment_noise
+from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.game import ScriptedPlayer
@@ -105,7 +106,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         action=head.noise(action_key, (*shape, parts.acting)),
         team=draw_teams(parts, team_key, shape),
         lane=jnp.broadcast_to(newest, shape),
-        env=environment_noise(game, parts.game_params, env_key, *shape),
+        env=environment_noise(game, parts.game_params, env_key, *shape, config),
     )
     playing, obs, carry, steps = game_rollout(
         game,

@@ -23,16 +23,9 @@ from rljax.algos.common.policy import policy_and_value
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool, initial_environments
 from rljax.collect.returns import explained_variance
-from rljax.collect.rollout import (
-    environment_noise,
-    episode_means,
-    episode_totals,
-    fresh_episodes,
-    initial_environments,
-    metrics_of,
-    steps_without_action,
-)
+from rljax.collect.rollout import episode_means, episode_totals, metrics_of, steps_without_action
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
@@ -192,17 +185,18 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
         joint = jnp.repeat(taken[:, None], game.num_players, axis=1)
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, game_params)
-        )(noise.step_key, fresh_episodes(game, game_params, noise), env_state, joint)
+        )(noise.step_key, fresh_episodes(game, game_params, noise, pool), env_state, joint)
         weights = found.action_weights[:, : nodes.num_actions]
         done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
         happened = SearchedMoves(seen, mask, weights, moves, reward, done, length, returns, metrics_of(info))
         return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
 
-    noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs)
+    noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs, config)
     chance_key, search_key = jax.random.split(search_key)
     actions = game.action_space(game_params).n
     chance = draw(jax.random.uniform, chance_key, (config.num_steps, config.num_envs, 1 + actions))
     keys = jax.random.split(search_key, config.num_steps)
+    pool = fresh_pool(game, game_params, noise)
     start = (state.env_state, state.obs, state.length, state.returns)
     (env_state, obs, length, returns), moves = jax.lax.scan(step, start, (keys, chance, noise))
     return state.replace(key=key, env_state=env_state, obs=obs, length=length, returns=returns), moves

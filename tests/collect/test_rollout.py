@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax.collect.rollout import Steps, environment_noise, episode_metrics, initial_environments, rollout_scan
+from rljax.collect.resets import environment_noise, initial_environments
+from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.core.environment import Environment
 from rljax.core.spaces import Box, Discrete
 from rljax.core.wrappers import EpisodeStatistics

@@ -15,7 +15,7 @@ from flax import struct
 import rljax
 from rljax.algos.common.state import initial_fields
 from rljax.collect.environments import make_training_env
-from rljax.collect.rollout import environment_noise, fresh_episodes
+from rljax.collect.resets import environment_noise, fresh_episodes
 from rljax.core.agent import Agent, register_agent
 from rljax.core.config import ALGORITHMS, Config, algorithm, leaf, static
 from rljax.core.state import Role, buffer, buffer_cursor, copy_of_params, per_environment, random_key, roles_of, statistics

@@ -19,7 +19,8 @@ from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
-from rljax.collect.rollout import EnvironmentNoise, EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
+from rljax.collect.resets import EnvironmentNoise
+from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import MAX_COUNT, leaf, static
 from rljax.core.environment import action_mask_of

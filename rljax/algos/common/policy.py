@@ -11,7 +11,8 @@ from flax.errors import FlaxError
 
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.state import normalize_obs
-from rljax.collect.rollout import Steps, environment_noise, reset_carry, rollout_scan
+from rljax.collect.resets import environment_noise
+from rljax.collect.rollout import Steps, reset_carry, rollout_scan
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
@@ -225,7 +226,7 @@ def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str,
         state.env_state,
         state.obs,
         head.noise(noise_key, (config.num_steps, config.num_envs)),
-        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs),
+        environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs, config),
         state.carry,
         keep,
     )

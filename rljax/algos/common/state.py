@@ -16,7 +16,8 @@ from rljax.collect.normalizers import (
     normalize_rewards,
     update_statistics,
 )
-from rljax.collect.rollout import Steps, initial_environments
+from rljax.collect.resets import initial_environments
+from rljax.collect.rollout import Steps
 from rljax.core.config import Config
 from rljax.core.keys import as_key
 from rljax.core.state import State, statistics

@@ -42,7 +42,8 @@ from rljax.algos.dreamer.representation import normalized_prototypes
 from rljax.collect.environments import make_training_env
 from rljax.collect.normalizers import init_return_normalizer, update_statistics
 from rljax.collect.replay import add_rows, init_online_queue, init_replay, sample_online
-from rljax.collect.rollout import EpisodeSums, environment_noise, episode_totals, fresh_episodes, metrics_of, steps_without_action
+from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool
+from rljax.collect.rollout import EpisodeSums, episode_totals, metrics_of, steps_without_action
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, strong, tree_where
@@ -110,14 +111,13 @@ def dreamer_noise(parts: DreamerParts, state: DreamerState, turns: int | None = 
     every, updates, _ = config.schedule
     key, latent_key, action_key, env_key, sample_key, update_key = jax.random.split(state.key, 6)
     count = turns or 1
-    steps = count * every
-    collect = CollectNoise(
-        latent=draw(jax.random.uniform, latent_key, (steps, config.num_envs, networks.rssm.groups)),
-        action=parts.head.noise(action_key, (steps, config.num_envs)),
-        env=environment_noise(parts.env, parts.env_params, env_key, steps, config.num_envs),
-    )
+    shape = (count, every, config.num_envs)
     noise = DreamerNoise(
-        jax.tree.map(lambda x: x.reshape(count, every, *x.shape[1:]), collect),
+        CollectNoise(
+            latent=draw(jax.random.uniform, latent_key, (*shape, networks.rssm.groups)),
+            action=parts.head.noise(action_key, shape),
+            env=environment_noise(parts.env, parts.env_params, env_key, every, config.num_envs, config, count),
+        ),
         UpdateNoise(
             draw(jax.random.bits, sample_key, (count, updates, config.batch_size)),
             draw(jax.random.split, update_key, (count, updates)),
@@ -144,6 +144,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
     """
     env, env_params, params = parts.env, parts.env_params, state.params
     nvec = action_heads(env, env_params)
+    pool = fresh_pool(env, env_params, noise.env)
 
     def step(loop: Any, noise: CollectNoise) -> tuple[Any, tuple[DreamerRow, EpisodeSums]]:
         env_state, obs, arrival, carry = loop
@@ -153,7 +154,7 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         action = parts.head.sample(distribution, noise.action)
         action = jnp.where(arrival.is_last[:, None], 0.0, action)
         row = DreamerRow(obs, action, **arrival._asdict(), deter=latent.deter, stoch=stored_classes(latent))
-        fresh = fresh_episodes(env, env_params, noise.env)
+        fresh = fresh_episodes(env, env_params, noise.env, pool)
         next_obs, next_state, reward, terminated, info = jax.vmap(env.step_env, (0, 0, 0, None))(
             noise.env.step_key, env_state, parts.head.to_env(action), env_params
         )

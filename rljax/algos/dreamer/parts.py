@@ -11,7 +11,7 @@ from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.dreamer.networks import TARGETS, Networks
 from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
 from rljax.collect.replay import OnlineQueue, Replay
-from rljax.collect.rollout import EnvironmentNoise
+from rljax.collect.resets import EnvironmentNoise
 from rljax.core.state import State, buffer, buffer_cursor, copy_of_params, per_environment, statistics
 from rljax.nn.actions import ActionHead
 from rljax.nn.rssm import Latent

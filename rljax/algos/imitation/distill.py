@@ -44,7 +44,8 @@ from rljax.algos.imitation.parts import (
 )
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_statistics, normalize
-from rljax.collect.rollout import Steps, episode_means, episode_totals, initial_environments, reset_carry
+from rljax.collect.resets import initial_environments
+from rljax.collect.rollout import Steps, episode_means, episode_totals, reset_carry
 from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static

@@ -32,7 +32,8 @@ from rljax.algos.common.state import normalize_obs
 from rljax.algos.offline.parts import OfflineParts, dataset_batch
 from rljax.collect.demos import Dataset, observation_statistics, open_fitting
 from rljax.collect.replay import NStep, read_apart, sample_windows
-from rljax.collect.rollout import EpisodeSums, environment_noise
+from rljax.collect.resets import environment_noise
+from rljax.collect.rollout import EpisodeSums
 from rljax.core.agent import Act, Agent, Metrics
 from rljax.core.config import env_name
 from rljax.core.devices import over_devices
@@ -151,10 +152,9 @@ def _turns(parts: OfflineParts, learner: Learner, state: Any, steps: Any) -> tup
     turns = _Turns(data, learner.update_noise(update_key, shape))
     if config.online:
         every = config.train_every
-        env = environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs)
         turns = turns._replace(
             act=learner.act_noise(act_key, (config.turns, every, config.num_envs)),
-            env=jax.tree.map(lambda x: x.reshape(config.turns, every, *x.shape[1:]), env),
+            env=environment_noise(parts.env, parts.env_params, env_key, every, config.num_envs, config, config.turns),
             sample=draw(jax.random.bits, sample_key, (*shape, 2, config.batch_size)),
         )
     return state.replace(key=key), turns

@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_game
-from rljax.collect.rollout import initial_environments
+from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from rljax.collect.rollout import EnvironmentNoise, fresh_episodes, metrics_of, reset_carry, steps_without_action
+from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
+from rljax.collect.rollout import metrics_of, reset_carry, steps_without_action
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
@@ -164,6 +165,7 @@ def game_rollout(
         `(playing, obs, carry, steps)`.
     """
     teams = jnp.asarray(game.teams)
+    pool = fresh_pool(game, params, noise.env)
 
     def step(loop: tuple[Playing, Any, Any], noise_t: GameNoise) -> tuple[tuple[Playing, Any, Any], GameSteps]:
         now, obs, carry = loop
@@ -178,7 +180,7 @@ def game_rollout(
             joint = scripted(now.game, both[:, 1], teams == now.team[:, None], joint)
         next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
-        )(step_keys, fresh_episodes(game, params, noise_t.env), now.game, joint)
+        )(step_keys, fresh_episodes(game, params, noise_t.env, pool), now.game, joint)
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
         happened = GameSteps(

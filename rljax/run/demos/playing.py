@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.collect.games.matches import joint_action
-from rljax.collect.rollout import initial_environments
+from rljax.collect.resets import initial_environments
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.game import Game
 from rljax.core.memory import check_memory, tree_bytes

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.ppo import PPOConfig
-from rljax.collect.rollout import initial_environments
+from rljax.collect.resets import initial_environments
 from rljax.core.config import load_config
 from rljax.core.environment import step_and_reset
 from rljax.core.wrappers import PublicObservation

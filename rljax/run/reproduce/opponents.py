@@ -13,7 +13,8 @@ import numpy as np
 from rljax.algos.opponents import against_scripted, train_opponent_model
 from rljax.algos.ppo import PPOConfig, ppo_parts
 from rljax.collect.demos.dataset import Dataset, open_dataset
-from rljax.collect.rollout import initial_environments, reset_carry
+from rljax.collect.resets import initial_environments
+from rljax.collect.rollout import reset_carry
 from rljax.core.agent import make_agent
 from rljax.core.environment import step_and_reset
 from rljax.envs import HabitRPS

@@ -1,0 +1,188 @@
+"""Episodes that begin where one ends: for every environment at every step, from a pool, or a few at every step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import struct
+
+from rljax.core.chance import step_shapes
+from rljax.core.config import Config
+from rljax.core.environment import strong
+from rljax.core.keys import draw
+from rljax.core.memory import tree_bytes
+from rljax.core.operations import count_operations
+
+
+def initial_environments(env: Any, env_params: Any, key: jax.Array, num_envs: int) -> tuple[Any, Any]:
+    """`(env_state, obs)` of `num_envs` fresh episodes, `[N, ...]`."""
+    obs, env_state = _begun(env, env_params, jax.random.split(key, num_envs))
+    return env_state, obs
+
+
+def _begun(env: Any, env_params: Any, keys: jax.Array) -> tuple[Any, Any]:
+    return strong(jax.vmap(env.reset_env, (0, None))(keys, env_params))
+
+
+MAX_FRESH_BYTES = 2**20
+"""Largest size of the initial states that a rollout computes before its scan; larger ones are computed at each step, because
+thousands of rollouts may be vmapped.
+"""
+
+CHEAP_RESET = 8_000
+"""Number of operations below which a reset never matters: a small network's forward pass takes as many."""
+
+CHEAP_STEPS = 2
+"""Number of steps whose operations a reset must exceed to matter."""
+
+STEPS_PER_FRESH = 16
+"""Number of steps, or of environments, for which one fresh state is made, unless the configuration says how many."""
+
+
+class Resets(NamedTuple):
+    """How episodes begin.
+
+    Attributes:
+        kind: "each", "pool" or "optimistic", as in `Config.reset`.
+        count: number of fresh states: of a pool, or of each step.
+    """
+
+    kind: str
+    count: int
+
+
+class ResetCost(NamedTuple):
+    """Operations of a reset and of a step, counted (`count_operations`)."""
+
+    reset: int
+    step: int
+
+    @property
+    def matters(self) -> bool:
+        return self.reset > max(CHEAP_RESET, CHEAP_STEPS * self.step)
+
+
+def reset_cost(env: Any, env_params: Any) -> ResetCost:
+    """Count what a reset and a step of an environment cost; nothing is compiled."""
+    state, action, key = step_shapes(env, env_params)
+    return ResetCost(
+        count_operations(lambda k: env.reset_env(k, env_params), key),
+        count_operations(lambda k, s, a: env.step_env(k, s, a, env_params), key, state, action),
+    )
+
+
+def choose_resets(
+    config: Config, env: Any, env_params: Any, num_steps: int, num_envs: int, turns: int = 1
+) -> tuple[Resets, ResetCost | None]:
+    """Return how the episodes of rollouts of `num_steps` steps of `num_envs` environments begin, `turns` of them an iteration: as
+    the configuration says, or for "auto" by the operations of a reset and of a step, which are the same on every machine.
+
+    The cost is None where "auto" need not know it, because the states are so small that all are made at once.
+    """
+    kind, cost = config.reset, None
+    if kind != "auto":
+        cost = reset_cost(env, env_params)
+    elif _fits(env, env_params, turns * num_steps * num_envs):
+        kind = "each"
+    else:
+        cost = reset_cost(env, env_params)
+        kind = "each" if not cost.matters else "optimistic" if num_envs >= STEPS_PER_FRESH else "pool"
+    steps = num_envs if kind == "optimistic" else num_steps * num_envs
+    count = config.reset_states or max(steps // STEPS_PER_FRESH, 1)
+    return Resets(kind, min(count, num_envs)), cost
+
+
+def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
+    """Return a line about the resets of a run, None if they need none: nothing was asked for, and a reset is cheap."""
+    resets, cost = choose_resets(config, env, env_params, config.steps_per_iteration // config.num_envs, config.num_envs)
+    if cost is None or (config.reset == "auto" and not cost.matters):
+        return None
+    kinds = {
+        "each": "each environment has its own at every step",
+        "pool": "pool",
+        "optimistic": f"optimistic, {resets.count} a step",
+    }
+    return f"resets: {kinds[resets.kind]}; one is as many operations as {cost.reset / max(cost.step, 1):.2g} steps"
+
+
+def _fits(env: Any, env_params: Any, count: int) -> bool:
+    """Return whether `count` fresh states are small enough to be computed before a rollout."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return count * tree_bytes(jax.eval_shape(lambda k: env.reset_env(k, env_params), key)) <= MAX_FRESH_BYTES
+
+
+class EnvironmentNoise(struct.PyTreeNode):
+    """Random numbers of N environments for T steps.
+
+    Attributes:
+        step_key: random keys `[T, N]`, for `step_env`.
+        reset_key: random keys for resets after a step, `[T, N]`, or `[T, R]` if R fresh states are made for all environments;
+            None where `fresh` is not.
+        fresh: `(obs, state)` of the episodes that begin where one ends, `[T, N, ...]`; None: they are made from `reset_key`.
+        which: which fresh state each environment gets, i32 `[T, N]`, if they share some; else None.
+        pool: number of fresh states made once for all steps; 0: they are made at each step.
+    """
+
+    step_key: jax.Array
+    reset_key: jax.Array | None
+    fresh: tuple[Any, Any] | None = None
+    which: jax.Array | None = None
+    pool: int = struct.field(pytree_node=False, default=0)
+
+
+def environment_noise(
+    env: Any,
+    env_params: Any,
+    key: jax.Array,
+    num_steps: int,
+    num_envs: int,
+    config: Config | None = None,
+    turns: int | None = None,
+) -> EnvironmentNoise:
+    """Draw for T steps of N environments, and begin T times N episodes if they are small: drawing them all at once is several
+    times cheaper than at each step, where the draws of an auto-reset are as much work as the step itself.
+
+    Args:
+        env: the environment, unbatched.
+        env_params: its parameters.
+        key: random key.
+        num_steps: T.
+        num_envs: N.
+        config: says by `reset` and `reset_states` how episodes begin; None: each environment has its own fresh state.
+        turns: number of rollouts of T steps, a leading axis of the result; None: one, without that axis.
+    """
+    count = (turns or 1) * num_steps
+    shape = (num_steps,) if turns is None else (turns, num_steps)
+    keys = draw(jax.random.split, key, (count, num_envs, 2)).reshape(*shape, num_envs, 2)
+    step_key, reset_key = keys[..., 0], keys[..., 1]
+    resets = Resets("each", 0)
+    if config is not None:
+        resets, _ = choose_resets(config, env, env_params, num_steps, num_envs, turns or 1)
+    if resets.kind != "each":
+        # Which one does not depend on who ends, so a shared state is as likely to be any as a fresh one of its own.
+        which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.count)
+        if resets.kind == "pool":
+            return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.count)
+        return EnvironmentNoise(step_key, reset_key[..., : resets.count], which=which)
+    if not _fits(env, env_params, count * num_envs):
+        return EnvironmentNoise(step_key, reset_key)
+    fresh = _begun(env, env_params, reset_key.reshape(-1))
+    return EnvironmentNoise(step_key, None, jax.tree.map(lambda x: x.reshape(*shape, num_envs, *x.shape[1:]), fresh))
+
+
+def fresh_pool(env: Any, env_params: Any, noise: EnvironmentNoise) -> tuple[Any, Any] | None:
+    """`(obs, state)` `[K, ...]` for all steps of a rollout, made before its scan; None unless they have a pool."""
+    if not noise.pool:
+        return None
+    assert noise.reset_key is not None
+    return _begun(env, env_params, noise.reset_key.reshape(-1)[: noise.pool])
+
+
+def fresh_episodes(env: Any, env_params: Any, noise: EnvironmentNoise, pool: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+    """`(obs, state)` `[N, ...]` of the episodes that begin where one ends in a step, `noise` that of the step, `pool` from
+    `fresh_pool`."""
+    if noise.fresh is not None:
+        return noise.fresh
+    states = pool if noise.pool else _begun(env, env_params, noise.reset_key)
+    return states if noise.which is None else jax.tree.map(lambda x: x[noise.which], states)

@@ -1,0 +1,64 @@
+"""Count the arithmetic of a function, without compiling or running it: the same number on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+FREE = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze", "stop_gradient", "transpose")
+"""Operations that a compiler does beside others."""
+
+RANDOM = ("random_bits", "random_fold_in", "random_split", "random_wrap", "threefry2x32")
+PER_RANDOM_NUMBER = 60
+"""Operations for 32 random bits by Threefry: 20 rounds of an addition, a rotation and a combination."""
+
+
+def count_operations(function: Callable[..., Any], *arguments: Any) -> int:
+    """Return about how many numbers a function computes; shapes (`jax.ShapeDtypeStruct`) are enough as arguments.
+
+    A product of matrices counts its multiplications and additions. A loop whose number of trips is known only at run time counts
+    as one trip, and of the branches of a condition the longest.
+    """
+    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Jaxpr) -> int:
+    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any) -> int:
+    name, inputs, outputs = equation.primitive.name, equation.invars, equation.outvars
+    inner = [_of_jaxpr(x) for x in _programs(equation.params)]
+    if inner:
+        return max(inner) if name == "cond" else sum(inner) * equation.params.get("length", 1)
+    if name in FREE:
+        return 0
+    size = sum(math.prod(x.aval.shape) for x in outputs)
+    if name in RANDOM:
+        return PER_RANDOM_NUMBER * size
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * size * math.prod(inputs[0].aval.shape[axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel, spec = inputs[1].aval.shape, equation.params["dimension_numbers"].rhs_spec
+        return 2 * size * math.prod(kernel) // kernel[spec[0]]
+    if name.startswith(("reduce_", "arg", "cum")):
+        return sum(math.prod(x.aval.shape) for x in inputs)
+    if name == "dynamic_update_slice":
+        return math.prod(inputs[1].aval.shape)
+    if name.startswith("scatter"):
+        return math.prod(inputs[2].aval.shape)
+    if name == "sort":
+        length = max(inputs[0].aval.shape[equation.params["dimension"]], 2)
+        return size * math.ceil(math.log2(length))
+    return size
+
+
+def _programs(params: dict[str, Any]) -> list[Jaxpr]:
+    """Return the programs among the parameters of an operation, such as the body of a loop."""
+    flat = [y for x in params.values() for y in (x if isinstance(x, (tuple, list)) else (x,))]
+    return [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in flat if isinstance(x, (ClosedJaxpr, Jaxpr))]
