@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX
 from rljax.core.contract import attribute, name_of
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -317,7 +317,7 @@ def _replace_fields(env_name: str, default: Any, changes: dict[str, Any], also: 
             hint = did_you_mean(name, [*known, *also]) if known or also else "it has no parameters"
             raise ConfigError(f"environment {env_name} has no parameter '{name}': {hint}")
     cast = {name: _cast(env_name, name, value, getattr(default, name)) for name, value in changes.items()}
-    return default._replace(**cast) if hasattr(default, "_replace") else dataclasses.replace(default, **cast)
+    return with_fields(default, cast)
 
 
 def _field_names(params: Any) -> Iterable[str]:

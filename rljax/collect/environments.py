@@ -7,13 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
 from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
+from rljax.core.observation_wrappers import FrameStack
 from rljax.core.spaces import Dict, as_space
+from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, StickyActions
 from rljax.core.versus import Versus
 from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
 from rljax.envs import game_ids, resolve_env
@@ -51,6 +54,14 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
             "games are for self_play, league and alphazero"
         )
     check_contract(env, env_params)
+    if config.randomize:
+        env = randomized(env, env_params, config.randomize)
+    if config.end_on_nan:
+        env = EndOnNaN(env)
+    if config.sticky_actions is not None:
+        env = StickyActions(env, config.sticky_actions)
+    if config.action_repeat is not None:
+        env = ActionRepeat(env, config.action_repeat)
     if config.time_limit is not None:
         env = TimeLimit(env, config.time_limit)
     space = as_space(env.observation_space(env_params))
@@ -66,6 +77,8 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
             )
     if config.flatten_observations:
         env = FlattenObservation(env)
+    if config.frame_stack is not None:
+        env = FrameStack(env, config.frame_stack)
     return EpisodeStatistics(env), env_params
 
 
@@ -83,6 +96,9 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
         game = game.env
     if not isinstance(game, Game):
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
+    for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack", "scale_rewards"):
+        if config.of_games and getattr(config, name):
+            raise ConfigError(f"{name}: is for environments of one agent, and env = {game.name!r} is a game of several players")
     check_contract(game, env_params)
     if config.time_limit is not None:
         game = GameTimeLimit(game, config.time_limit)
@@ -132,11 +148,19 @@ def player_groups(game: Game, weights: str) -> tuple[int, ...]:
 
 
 def make_training_env(config: Config) -> tuple[Any, Any]:
-    """Return the environment of `make_evaluation_env`, with rewards clipped if `clip_rewards` is set; statistics are of true
-    rewards.
+    """Return the environment of `make_evaluation_env`, with rewards scaled and clipped as the configuration says; the totals of
+    episodes are those of true rewards.
     """
     env, env_params = make_evaluation_env(config)
+    if config.scale_rewards is not None:
+        env = ScaleReward(env, config.scale_rewards)
     return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params
+
+
+def training_reward(config: Config, reward: jax.Array) -> jax.Array:
+    """Return true rewards, of a dataset for example, as `make_training_env` has them."""
+    reward = reward if config.scale_rewards is None else reward * config.scale_rewards
+    return reward if config.clip_rewards is None else jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
 
 
 _TRIED: dict[tuple[Any, str], Any] = {}

@@ -151,6 +151,20 @@ class Config:
 
     time_limit: int | None = static(default=None, doc="truncate episodes after this many steps", gt=0)
     clip_rewards: float | None = leaf(default=None, doc="clip rewards to [-x, x] for training", gt=0)
+    scale_rewards: float | None = leaf(default=None, doc="multiply rewards by this for training, before they are clipped", gt=0)
+    action_repeat: int | None = static(
+        default=None, doc="take each action this many times and add up the rewards; steps and time limits count actions", gt=0
+    )
+    sticky_actions: float | None = leaf(
+        default=None, doc="probability that an action is replaced by the one before", ge=0, le=0.999
+    )
+    frame_stack: int | None = static(
+        default=None, doc="observe this many observations at once, joined along their last axis", gt=0
+    )
+    randomize: Mapping[str, Any] = static(
+        default=FrozenDict(), doc="ranges of environment parameters, { mass = [0.5, 2.0] }, that are drawn for each episode"
+    )
+    end_on_nan: bool = static(default=False, doc="end an episode where the simulation returns a NaN or an infinity")
     flatten_observations: bool = static(default=False, doc="flatten every observation into one vector")
     normalize_observations: bool = static(
         default=False, doc="standardise observations with running statistics and clip them to [-10, 10]"

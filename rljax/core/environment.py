@@ -6,6 +6,8 @@ Any gymnax environment meets the contract too, so code here asks for attributes 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -135,6 +137,11 @@ def strong(tree: Any) -> Any:
 def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
     """Apply `jnp.where` to two trees of one structure; `condition` is a scalar."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)
+
+
+def with_fields(params: Any, values: Mapping[str, Any]) -> Any:
+    """Return parameters, a NamedTuple or a dataclass, with other values of some fields."""
+    return params._replace(**values) if hasattr(params, "_replace") else dataclasses.replace(params, **values)
 
 
 def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:

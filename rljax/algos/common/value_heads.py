@@ -88,10 +88,10 @@ def check_heads(config: HeadConfig) -> None:
     names = config.value_heads
     if len(set(names)) < len(names) or INTRINSIC in names:
         raise ConfigError(f"value_heads = {list(names)}: expected different names, none of them '{INTRINSIC}'")
-    if names and config.clip_rewards is not None:
-        raise ConfigError(
-            f"clip_rewards = {config.clip_rewards}: expected none with value_heads, whose components are not clipped"
-        )
+    for field, done in (("clip_rewards", "clipped"), ("scale_rewards", "scaled")):
+        value = getattr(config, field)
+        if names and value is not None:
+            raise ConfigError(f"{field} = {value}: expected none with value_heads, whose components are not {done}")
     for field in ("head_gammas", "head_lambdas", "head_weights"):
         given = getattr(config, field)
         if given is not None and (not names or len(given) != len(names)):

@@ -42,6 +42,7 @@ from rljax.algos.imitation.parts import (
     seen_obs,
 )
 from rljax.collect.demos import Dataset, Window, open_fitting
+from rljax.collect.environments import training_reward
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards
 from rljax.collect.returns import gae
@@ -178,8 +179,7 @@ def bc_update(parts: ImitationParts, state: ImitationState, window: Window) -> t
 
 def _rewards(parts: ImitationParts, state: ImitationState, window: Window) -> tuple[Any, jax.Array]:
     """Return the statistics of rewards, and rewards f32 `[T, S]` clipped and scaled as training with these fields has them."""
-    clip, reward = parts.config.clip_rewards, jnp.asarray(window.reward)
-    reward = reward if clip is None else jnp.clip(reward, -clip, clip)
+    reward = training_reward(parts.config, jnp.asarray(window.reward))
     if state.reward_statistics is None:
         return None, reward
     return normalize_rewards(state.reward_statistics, reward, window.terminated | window.truncated, parts.config.gamma)

@@ -17,7 +17,7 @@ from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.soft_policy import Choice, SoftPolicy, check_soft_space, critic_values, make_soft_policy, policy_outputs
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.demos import Transitions
-from rljax.collect.environments import make_training_env
+from rljax.collect.environments import make_training_env, training_reward
 from rljax.collect.minibatches import gradient_step, init_optimizer
 from rljax.collect.normalizers import init_statistics
 from rljax.collect.replay import NStep, Replay, init_replay
@@ -207,11 +207,10 @@ def dataset_batch(parts: OfflineParts, state: Any, steps: Transitions) -> NStep:
     does not.
     """
     config, space = parts.config, as_space(parts.env.action_space(parts.env_params))
-    reward = jnp.asarray(steps.reward)
     return NStep(
         obs=normalize_obs(state, steps.obs),
         action=Choice(policy_action(space, steps.action), steps.mask),
-        reward=reward if config.clip_rewards is None else jnp.clip(reward, -config.clip_rewards, config.clip_rewards),
+        reward=training_reward(config, jnp.asarray(steps.reward)),
         discount=jnp.where(steps.terminated, 0.0, jnp.asarray(config.gamma, jnp.float32)),
         next_obs=normalize_obs(state, steps.next_obs),
         next_mask=steps.next_mask,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.core.environment import with_fields
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -48,8 +49,7 @@ class LevelParams(struct.PyTreeNode):
 
     def of(self, level: Any) -> Any:
         """Return the environment's parameters in a level, i32 []."""
-        chosen = {name: x[level] for name, x in self.values.items()}
-        return self.base._replace(**chosen) if hasattr(self.base, "_replace") else self.base.replace(**chosen)
+        return with_fields(self.base, {name: x[level] for name, x in self.values.items()})
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Draw a level, i32 []."""

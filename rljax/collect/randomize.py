@@ -1,0 +1,130 @@
+"""Domain randomisation: parameters of an environment that are drawn anew for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.environment import with_fields
+from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
+from rljax.core.spaces import as_space
+from rljax.core.wrappers import Wrapper
+
+
+class RandomizedState(NamedTuple):
+    """State of `RandomizeParams`: that of the environment, and the parameters drawn for the episode, by name."""
+
+    env_state: Any
+    drawn: Mapping[str, jax.Array]
+
+
+class RandomizeParams(Wrapper):
+    """Draw parameters for each episode, uniformly between two bounds; they hold until it ends (Tobin et al., "Domain
+    randomization for transferring deep neural networks from simulation to the real world", 2017).
+
+    A policy does not observe them: what it needs to know of them it must find out, for which it may need memory.
+
+    Args:
+        env: an environment whose parameters are fields of a dataclass or a NamedTuple.
+        ranges: `{ name: (low, high) }` of parameters that are numbers or arrays of numbers; of whole numbers both bounds are
+            drawn, too.
+    """
+
+    def __init__(self, env: Any, ranges: Mapping[str, tuple[float, float]]):
+        super().__init__(env)
+        self.ranges = dict(ranges)
+
+    def inner(self, state: RandomizedState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, RandomizedState]:
+        draw_key, key = jax.random.split(key)
+        keys = jax.random.split(draw_key, len(self.ranges))
+        drawn = {
+            name: _draw(k, getattr(params, name), *self.ranges[name]) for k, name in zip(keys, sorted(self.ranges), strict=True)
+        }
+        obs, state = self.env.reset_env(key, with_fields(params, drawn))
+        return obs, RandomizedState(state, drawn)
+
+    def step_env(
+        self, key: jax.Array, state: RandomizedState, action: Any, params: Any
+    ) -> tuple[Any, RandomizedState, jax.Array, jax.Array, dict[str, Any]]:
+        obs, env_state, reward, terminated, info = self.env.step_env(
+            key, state.env_state, action, with_fields(params, state.drawn)
+        )
+        return obs, RandomizedState(env_state, state.drawn), reward, terminated, info
+
+    def is_truncated(self, state: RandomizedState, params: Any) -> jax.Array:
+        return super().is_truncated(state, with_fields(params, state.drawn))
+
+    def action_mask(self, state: RandomizedState, params: Any) -> jax.Array | None:
+        return super().action_mask(state, with_fields(params, state.drawn))
+
+    def render(self, state: RandomizedState, params: Any) -> jax.Array:
+        return super().render(state, with_fields(params, state.drawn))
+
+
+def _draw(key: jax.Array, default: Any, low: float, high: float) -> jax.Array:
+    dtype, shape = jnp.result_type(default), jnp.shape(default)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jax.random.randint(key, shape, int(low), int(high) + 1, dtype)
+    return jax.random.uniform(key, shape, dtype, low, high)
+
+
+def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
+    """Return the environment with the parameters that a configuration's `randomize` names drawn for each episode.
+
+    Raises:
+        ConfigError: there is no such parameter, a range is none, or the environment cannot take it anew for each episode.
+    """
+    ranges = {name: _range(env, env_params, name, bounds) for name, bounds in table.items()}
+    wrapped = RandomizeParams(env, ranges)
+    try:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        _, state = jax.eval_shape(lambda k: wrapped.reset_env(k, env_params), key)
+        action = jax.eval_shape(as_space(env.action_space(env_params)).sample, key)
+        jax.eval_shape(lambda k, s, a: wrapped.step_env(k, s, a, env_params), key, state, action)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"randomize: {env.name} cannot take {', '.join(ranges)} anew for each episode, its program depends on them: "
+            f"{first_line(error)}"
+        ) from error
+    return wrapped
+
+
+def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, float]:
+    known = list(getattr(env_params, "__dataclass_fields__", getattr(env_params, "_fields", ())))
+    if name not in known:
+        hint = did_you_mean(name, known) if known else "it has none"
+        raise ConfigError(f"randomize: {env.name} has no parameter '{name}': {hint}")
+    default = getattr(env_params, name)
+    dtype = (
+        None
+        if isinstance(default, bool) or not isinstance(default, (int, float, np.ndarray, np.generic, jax.Array))
+        else (jnp.result_type(default))
+    )
+    if dtype is None or not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise ConfigError(
+            f"randomize: parameter {name} of {env.name} is a {type(default).__name__}, expected one that is a number"
+        )
+    whole = bool(jnp.issubdtype(dtype, jnp.integer))
+    numbers = isinstance(bounds, (list, tuple)) and len(bounds) == 2 and all(_is_number(x, whole) for x in bounds)
+    if not numbers or bounds[0] > bounds[1]:
+        example = "[1, 3]" if whole else "[0.5, 2.0]"
+        kind = "whole numbers" if whole else "numbers"
+        raise ConfigError(
+            f"randomize: {name} = {shown(bounds)}: expected two {kind} [low, high] with low <= high, such as {example}"
+        )
+    if name == "max_steps_in_episode" and bounds[0] < 1:
+        raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")
+    return bounds[0], bounds[1]
+
+
+def _is_number(x: Any, whole: bool) -> bool:
+    if isinstance(x, bool) or not isinstance(x, (int, float)):
+        return False
+    return bool(np.isfinite(x)) and (not whole or (x == int(x) and abs(x) < 2**31 - 1))

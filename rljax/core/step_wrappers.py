@@ -1,0 +1,163 @@
+"""Wrappers that change what a step does: its reward, its action, how often it is taken, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rljax.core.contract import METRICS
+from rljax.core.environment import strong, tree_where
+from rljax.core.errors import ConfigError, check_int, shown
+from rljax.core.spaces import as_space
+from rljax.core.wrappers import Wrapper
+
+Stepped = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
+"""What `step_env` returns: `(obs, state, reward, terminated, info)`."""
+
+
+class ScaleReward(Wrapper):
+    """Multiply each reward by `scale`."""
+
+    def __init__(self, env: Any, scale: float):
+        super().__init__(env)
+        self.scale = scale
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return obs, state, reward * self.scale, terminated, info
+
+
+class ShapeReward(Wrapper):
+    """Add `gamma * potential(next state) - potential(state)` to each reward, which leaves the best policies what they are (Ng,
+    Harada, Russell, "Policy invariance under reward transformations", 1999). Terminal states have a potential of 0.
+
+    Args:
+        env: an environment.
+        potential: `(state, params) -> f32 []`, of the states and parameters of `env`.
+        gamma: the discount factor of the algorithm.
+    """
+
+    def __init__(self, env: Any, potential: Callable[[Any, Any], jax.Array], gamma: float):
+        super().__init__(env)
+        self.potential = potential
+        self.gamma = gamma
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
+        before = self.potential(state, params)
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        after = jnp.where(terminated, 0.0, self.potential(state, params))
+        return obs, state, reward + self.gamma * after - before, terminated, info
+
+
+class ActionRepeat(Wrapper):
+    """Take each action `times` times, or until the episode ends; the reward is the sum, all else is that of the last step taken.
+
+    Raises:
+        ConfigError: `times` is not a whole number above 0.
+    """
+
+    def __init__(self, env: Any, times: int):
+        check_int("ActionRepeat", 1, times=times)
+        super().__init__(env)
+        self.times = times
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
+        keys = jax.random.split(key, self.times)
+
+        def take(key: jax.Array, state: Any) -> tuple[Any, ...]:
+            obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+            return strong((obs, state, jnp.asarray(reward, jnp.float32), terminated, info))
+
+        def again(before: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
+            obs, state, total, terminated, info = before
+            over = terminated | self.env.is_truncated(state, params)
+            obs, state, reward, terminated, info = take(key, state)
+            return tree_where(over, before, (obs, state, total + reward, terminated, info)), None
+
+        result: Stepped = jax.lax.scan(again, take(keys[0], state), keys[1:])[0]
+        return result
+
+
+class StickyState(NamedTuple):
+    env_state: Any
+    action: Any
+    begun: jax.Array
+
+
+class StickyActions(Wrapper):
+    """Take the action of the step before again with a probability, whatever the policy chose; an episode's first action is never
+    replaced (Machado et al., "Revisiting the Arcade Learning Environment", 2018, where the probability is .25).
+
+    A repeated action may be illegal by then, so environments with action masks are refused.
+
+    Raises:
+        ConfigError: the probability is not in [0, 1).
+    """
+
+    def __init__(self, env: Any, probability: float):
+        if isinstance(probability, float) and not 0 <= probability < 1:
+            raise ConfigError(f"StickyActions: probability = {shown(probability)}: expected a number >= 0 and < 1")
+        super().__init__(env)
+        self.probability = probability
+
+    def inner(self, state: StickyState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, StickyState]:
+        obs, state = self.env.reset_env(key, params)
+        if super().action_mask(StickyState(state, None, jnp.asarray(False)), params) is not None:
+            raise ConfigError(f"sticky_actions: {self.name} has action masks, and a repeated action may be illegal")
+        shapes = jax.eval_shape(as_space(self.env.action_space(params)).sample, key)
+        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return obs, StickyState(state, none, jnp.asarray(False))
+
+    def step_env(self, key: jax.Array, state: StickyState, action: Any, params: Any) -> Stepped:
+        stick_key, key = jax.random.split(key)
+        repeats = state.begun & (jax.random.uniform(stick_key) < self.probability)
+        action = jax.tree.map(lambda old, new: jnp.where(repeats, old, new).astype(old.dtype), state.action, action)
+        obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
+        return obs, StickyState(env_state, action, jnp.asarray(True)), reward, terminated, info
+
+
+ENDED_BY_NAN = "ended_by_nan"
+"""Metric of `EndOnNaN`: 1 in a step whose result was not finite, else 0. Logged, it is the share of episodes that ended so."""
+
+
+class EndOnNaN(Wrapper):
+    """End an episode where the simulation fails: a step that brings a NaN or an infinity into the observation, the reward or the
+    state terminates, with a reward of 0, zeros in place of what is not finite, and the state before.
+    `info["metrics"]["ended_by_nan"]` counts such steps.
+
+    It is a termination and no truncation, because what such a state is worth cannot be known.
+    """
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
+        obs, after, reward, terminated, info = self.env.step_env(key, state, action, params)
+        # A state may hold an infinity on purpose, in a place of its own.
+        spoilt = jnp.any(jnp.stack([_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(state, after)))
+        obs = jax.tree.map(lambda x: jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if _is_float(x) else x, obs)
+        after = tree_where(spoilt, state, after)
+        info = jax.tree.map(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x) if _is_float(x) else x, info)
+        metrics = {**info.get(METRICS, {}), ENDED_BY_NAN: jnp.asarray(spoilt, jnp.float32)}
+        reward = jnp.where(spoilt, 0.0, reward)
+        return obs, after, reward, terminated | spoilt, {**info, METRICS: metrics}
+
+
+def _is_float(x: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(x), jnp.floating))
+
+
+def _floats(tree: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(tree) if _is_float(x)]
+
+
+def _not_finite(x: Any) -> jax.Array:
+    return ~jnp.all(jnp.isfinite(x))
+
+
+def _newly_not_finite(before: Any, after: Any) -> list[jax.Array]:
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return [jnp.any(jnp.isfinite(a) & ~jnp.isfinite(b)) for a, b in pairs if _is_float(b)]

@@ -1,0 +1,27 @@
+"""Wrappers of environments: each takes an environment and returns one, so they compose.
+
+`FrameStack(GrayScale(PixelObservation(env)), 4)` observes four grey pictures.
+"""
+
+from rljax.collect.randomize import RandomizeParams
+from rljax.core.observation_wrappers import FrameStack, GrayScale, Resize
+from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward, StickyActions
+from rljax.core.wrappers import ClipReward, EpisodeStatistics, FlattenObservation, PixelObservation, TimeLimit, Wrapper
+
+__all__ = [
+    "ActionRepeat",
+    "ClipReward",
+    "EndOnNaN",
+    "EpisodeStatistics",
+    "FlattenObservation",
+    "FrameStack",
+    "GrayScale",
+    "PixelObservation",
+    "RandomizeParams",
+    "Resize",
+    "ScaleReward",
+    "ShapeReward",
+    "StickyActions",
+    "TimeLimit",
+    "Wrapper",
+]
