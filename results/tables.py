@@ -161,6 +161,17 @@ def scouting(record: Record) -> list[Row]:
     return rows
 
 
+def randomization(record: Record) -> list[Row]:
+    """A row for each length of the pole, with the returns of both arms."""
+    summary = record["summary"]
+    lengths = [name.removeprefix("plain: half length ") for name in summary if name.startswith("plain: ")]
+    arms = ("plain", "randomized")
+    return [
+        [length, *(span(summary[f"{arm}: half length {length}"], 0) for arm in arms), steps(record, "plain")]
+        for length in lengths
+    ]
+
+
 def opponent_models(record: Record) -> list[Row]:
     summary = record["summary"]
     one, four = (
@@ -473,6 +484,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         },
     ),
     "game_features": (["feature, in games of two players", "steps", "with it", "without it"], {"game_features": game_features}),
+    "randomization": (
+        ["half length of the pole in m", "trained with .5 m", "trained with .25 to 3 m", "steps"],
+        {"randomization": randomization},
+    ),
     "scouting": (["Scouting-v0", "steps", "looks of an episode", "return", "of the best play"], {"scouting": scouting}),
     "opponent_models": (
         ["opponents of three habits", "steps", "with a model", "for comparison"],

@@ -21,6 +21,7 @@ from rljax.run.reproduce import (
     offline,
     opponents,
     presets,
+    randomizing,
     scouting,
     speed,
 )
@@ -111,6 +112,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "critics": Experiment("hidden_bit_ppo: steps to a return of 7, by critic; explained variance", 2, 10, features.critics),
     "command": Experiment("command_ppo: R2 between achieved and commanded numbers", 1, 10, features.command),
+    "randomization": Experiment(
+        "CartPole-v1 with poles of other lengths: greedy mean return, trained with one pole or with one drawn for each episode",
+        2,
+        10,
+        randomizing.randomization,
+    ),
     "scouting": Experiment(
         "Scouting-v0: returns and looks where the answer depends on what a look shows or not, with a bonus for information",
         2,
