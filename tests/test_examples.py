@@ -24,7 +24,7 @@ ROWS = {
     "privileged": ["sees the bit", "does not"],
     "value_heads": ["two heads", "one head"],
 }
-LONG = ("composite", "draft", "entities", "exploration", "memory", "value_heads")
+LONG = ("composite", "draft", "entities", "exploration", "memory", "own_network", "value_heads")
 
 
 def test_every_example_is_tested() -> None:

@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_one_line(tiny: str, tmp_path: Path) -> None:
     "network",
     [
         pytest.param({}, id="mlp"),
-        pytest.param({"type": "gru", "size": 8}, id="gru", marks=pytest.mark.slow),
+        pytest.param({"type": "gru", "size": 8}, id="gru", marks=pytest.mark.long),
         pytest.param({"encoder": "dict"}, id="dict", marks=pytest.mark.slow),
     ],
 )

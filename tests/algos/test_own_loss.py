@@ -204,7 +204,7 @@ def test_a_run_goes_on_with_its_own_step_to_another_budget(tmp_path: Path) -> No
     assert read_info(tmp_path / "fork").own == HALVED
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweeps_train_agents_of_ones_own(tmp_path: Path) -> None:
     config, make = small("ppo"), functools.partial(rljax.make_agent, loss_fn=pulled)
     space = {"learning_rate": [1e-3]}
@@ -219,7 +219,7 @@ def test_sweeps_train_agents_of_ones_own(tmp_path: Path) -> None:
         rljax.sweep(config, space, make_agent=lambda c: c)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tuning_trains_agents_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     config = small("ppo")

@@ -24,8 +24,15 @@ NOT_AS_DECLARED = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "Mem
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", [env_id for env_id in gymnax.registered_envs if env_id not in NEEDS_DATA])
+# Ten to twenty seconds each; two others of their kind are tried in CI.
+LONG = {"Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar"}
+
+
+def param(env_id: str) -> Any:
+    return pytest.param(env_id, marks=pytest.mark.long if env_id in LONG else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("env_id", [param(env_id) for env_id in gymnax.registered_envs if env_id not in NEEDS_DATA])
 def test_gymnax_environment_meets_the_contract_and_steps(env_id: str) -> None:
     env, params = make_env("gymnax:" + env_id)
     doubts = check_contract(env, params) + check_play(env, params)

@@ -48,7 +48,7 @@ def test_who_wins_everything_has_a_finite_rating_and_draws_are_halves() -> None:
     np.testing.assert_allclose(even.rating, [1000.0, 1000.0], atol=1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plackett_luce_of_two_is_elo_and_of_four_finds_the_strengths() -> None:
     wins = results(50, 1)
     rankings = [(i, j) for i in range(4) for j in range(4) for _ in range(int(wins[i, j]))]

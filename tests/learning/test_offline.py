@@ -52,7 +52,7 @@ def wrong_way(tmp_path_factory: pytest.TempPathFactory) -> str:
     "config",
     [
         rljax.IQLConfig(expectile=0.9, beta=10.0, **GRID),
-        rljax.AWACConfig(beta=5.0, **GRID),
+        pytest.param(rljax.AWACConfig(beta=5.0, **GRID), marks=pytest.mark.long),
         rljax.CQLConfig(alpha=0.1, **GRID),
     ],
     ids=lambda config: config.algorithm,
@@ -71,7 +71,7 @@ def test_cloning_that_data_fails(wrong_way: str) -> None:
     assert (found < 0.0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_actions_between_recorded_ones_are_found_where_cloning_finds_their_mean(tmp_path: Path) -> None:
     """Recorded actions are uniform, so their mean is 0, which costs 0.21; the right one is the observation."""
     record(tmp_path / "data", "BoxTarget-v0", lambda key, _obs, _state: jax.random.uniform(key, (2,), minval=-1.0), 2_000, 1)

@@ -192,7 +192,7 @@ def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len({f.stem for f in files}) == 1  # one identity
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

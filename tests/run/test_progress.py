@@ -160,7 +160,7 @@ def test_true_is_the_progress_of_where_it_runs(capsys: pytest.CaptureFixture[str
     assert not capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_notebook_shows_one_bar_that_is_drawn_anew(tmp_path: Path) -> None:
     code = """
 import rljax

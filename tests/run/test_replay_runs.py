@@ -85,7 +85,7 @@ def test_priorities_of_another_exponent_start_anew(parent: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [None, 2])
+@pytest.mark.parametrize("seeds", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_past_policies_and_targets_made_anew_are_copies_of_the_weights_taken_over(seeds: int | None, tmp_path: Path) -> None:
     config = TINY["impala"].replace(total_timesteps=64 * 4, eval_every=None)
     rljax.fit(config, run_dir=tmp_path / "a", seeds=seeds)

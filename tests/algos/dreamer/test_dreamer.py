@@ -543,7 +543,7 @@ def test_a_dictionary_with_a_picture_is_trained_on_with_all_kinds_of_actions(act
         np.testing.assert_array_equal(np.asarray(data.action)[:8].sum(-1), 2.0 * ~last[:8])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rendered_environment_is_trained_on() -> None:
     state, metrics = updated("GridWorldPixels-v0")
     assert_trained(metrics)

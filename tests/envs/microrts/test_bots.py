@@ -45,7 +45,7 @@ def orders_of_bots(names: tuple[str, ...], states: RTSState) -> dict[str, Orders
 
 @pytest.mark.parametrize(
     "names",
-    [("passive", "randombiased", "lightrush"), pytest.param(("workerrush", "heavyrush", "rangedrush"), marks=pytest.mark.slow)],
+    [("passive", "randombiased", "lightrush"), pytest.param(("workerrush", "heavyrush", "rangedrush"), marks=pytest.mark.long)],
 )
 def test_all_orders_are_legal_in_recorded_positions(names: tuple[str, ...]) -> None:
     """By the Java engine's own list of legal orders; orders of one player are in no conflict with each other."""
@@ -82,7 +82,7 @@ def assert_no_conflicts(states: RTSState, orders: Orders, own: np.ndarray, playe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["workerrush", "lightrush", "heavyrush", "rangedrush"])
+@pytest.mark.parametrize("name", [pytest.param("workerrush", marks=pytest.mark.long), "lightrush", "heavyrush", "rangedrush"])
 def test_rushes_give_the_orders_of_the_java_bots(java_engine: Any, name: str) -> None:
     """Those that differ are of bots that remember: the place of a building, or where a base was."""
     states, seat, wanted = record_bot(java_engine, MAP, name, ("coac", "lightrush", "workerrush", "heavyrush"))

@@ -91,7 +91,7 @@ def test_what_is_printed_is_written_as_json(
     assert "expected a file name that ends in .json" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_is_measured_beside_the_bare_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     config = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
     bench_sweep.print_agents(config, (1, 2), 2)
@@ -103,7 +103,7 @@ def test_a_sweep_is_measured_beside_the_bare_program(monkeypatch: pytest.MonkeyP
     assert said["notes"][-1].startswith("sweep of 3 learning rates x 2 seeds")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_devices_are_measured_in_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,9 +84,9 @@ def test_a_folder_has_the_study_and_goes_on(tmp_path: Path, capsys: pytest.Captu
         assert len(picture.convert("RGB").getcolors(2**24) or []) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("storage", [None, pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize("storage", [None, "sqlite"])
 def test_two_processes_work_on_one_study(storage: str | None, tmp_path: Path) -> None:
     where = None if storage is None else f"sqlite:///{tmp_path / 'study.db'}"
     rljax.tune(CONFIG, SPACE, trials=1, batch_size=4, episodes=2, run_dir=tmp_path / "a", storage=where)
