@@ -45,11 +45,11 @@ class Resets(NamedTuple):
 
     Attributes:
         kind: "each", "pool" or "optimistic", as in `Config.reset`.
-        count: number of fresh states: of a pool, or of each step.
+        states: number of fresh states: of a pool, or of each step.
     """
 
     kind: str
-    count: int
+    states: int
 
 
 class ResetCost(NamedTuple):
@@ -101,7 +101,7 @@ def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
     kinds = {
         "each": "each environment has its own at every step",
         "pool": "pool",
-        "optimistic": f"optimistic, {resets.count} a step",
+        "optimistic": f"optimistic, {resets.states} a step",
     }
     return f"resets: {kinds[resets.kind]}; one is as many operations as {cost.reset / max(cost.step, 1):.2g} steps"
 
@@ -161,10 +161,10 @@ def environment_noise(
         resets, _ = choose_resets(config, env, env_params, num_steps, num_envs, turns or 1)
     if resets.kind != "each":
         # Which one does not depend on who ends, so a shared state is as likely to be any as a fresh one of its own.
-        which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.count)
+        which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.states)
         if resets.kind == "pool":
-            return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.count)
-        return EnvironmentNoise(step_key, reset_key[..., : resets.count], which=which)
+            return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.states)
+        return EnvironmentNoise(step_key, reset_key[..., : resets.states], which=which)
     if not _fits(env, env_params, count * num_envs):
         return EnvironmentNoise(step_key, reset_key)
     fresh = _begun(env, env_params, reset_key.reshape(-1))
@@ -184,5 +184,10 @@ def fresh_episodes(env: Any, env_params: Any, noise: EnvironmentNoise, pool: tup
     `fresh_pool`."""
     if noise.fresh is not None:
         return noise.fresh
-    states = pool if noise.pool else _begun(env, env_params, noise.reset_key)
+    if noise.pool:
+        assert pool is not None, "a pool is made before the scan, by fresh_pool"
+        states = pool
+    else:
+        assert noise.reset_key is not None
+        states = _begun(env, env_params, noise.reset_key)
     return states if noise.which is None else jax.tree.map(lambda x: x[noise.which], states)
