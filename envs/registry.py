@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX
 from rljax.core.contract import attribute, name_of
-from rljax.core.environment import Environment, with_fields
+from rljax.core.environment import Environment, field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -311,19 +310,13 @@ def _replace_fields(env_name: str, default: Any, changes: dict[str, Any], also: 
     """Return `default` with `changes`; `also` has further names to suggest in place of an unknown one."""
     if not changes:
         return default
-    known = _field_names(default)
+    known = field_names(default)
     for name in changes:
         if name not in known:
             hint = did_you_mean(name, [*known, *also]) if known or also else "it has no parameters"
             raise ConfigError(f"environment {env_name} has no parameter '{name}': {hint}")
     cast = {name: _cast(env_name, name, value, getattr(default, name)) for name, value in changes.items()}
     return with_fields(default, cast)
-
-
-def _field_names(params: Any) -> Iterable[str]:
-    if dataclasses.is_dataclass(params):
-        return [field.name for field in dataclasses.fields(params)]
-    return getattr(params, "_fields", ())
 
 
 def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:

@@ -64,7 +64,7 @@ def _with_simple_fusions(*args: Any, env_options_overrides: dict[str, Any] | Non
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Most tests compile far longer than they compute: XLA optimises for those that train or search (two thirds of all time).
+    """Most tests compile far longer than they compute: XLA optimises for those that train (two thirds of all time).
 
     The default generator's code for fusions gives the same bits in whatever program they are, the older one's does not: tests
     that are `same_bits` need the former. All before any fixture, so that those of a module are compiled as its tests are.

@@ -15,7 +15,7 @@ from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.cli.phases import train_phases, wants_phases
-from rljax.collect.environments import evaluation_opponent, make_evaluation_env, make_training_env
+from rljax.collect.environments import evaluation_opponent, make_evaluation_env, make_game, make_training_env
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import describe_resets
 from rljax.core.agent import Agent
@@ -45,7 +45,8 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     agent, folder, title, how = prepare(options, overrides)
     config, quoted = agent.config, shlex.quote(str(folder))
     title += f"\ndevice: {device_summary()}"
-    resets = describe_resets(config, *make_training_env(config))
+    world = make_game(config) if config.of_games else make_training_env(config)
+    resets = describe_resets(config, *world)
     title += "" if resets is None else f"\n{resets}"
     if agent.memory:
         title += f"\nmemory{'' if options.seeds is None else ' of each seed'}: {agent.memory}"

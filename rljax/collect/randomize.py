@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import with_fields
+from rljax.core.chance import step_shapes
+from rljax.core.environment import field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
-from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
 
 
@@ -84,9 +84,7 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
     ranges = {name: _range(env, env_params, name, bounds) for name, bounds in table.items()}
     wrapped = RandomizeParams(env, ranges)
     try:
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        _, state = jax.eval_shape(lambda k: wrapped.reset_env(k, env_params), key)
-        action = jax.eval_shape(as_space(env.action_space(env_params)).sample, key)
+        state, action, key = step_shapes(wrapped, env_params)
         jax.eval_shape(lambda k, s, a: wrapped.step_env(k, s, a, env_params), key, state, action)
     except (TypeError, ValueError, IndexError) as error:
         raise ConfigError(
@@ -97,7 +95,7 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
 
 
 def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, float]:
-    known = list(getattr(env_params, "__dataclass_fields__", getattr(env_params, "_fields", ())))
+    known = field_names(env_params)
     if name not in known:
         hint = did_you_mean(name, known) if known else "it has none"
         raise ConfigError(f"randomize: {env.name} has no parameter '{name}': {hint}")

@@ -46,10 +46,12 @@ class Resets(NamedTuple):
     Attributes:
         kind: "each", "pool" or "optimistic", as in `Config.reset`.
         states: number of fresh states: of a pool, or of each step.
+        at_once: whether each environment's own states are so small that those of all steps are made together.
     """
 
     kind: str
     states: int
+    at_once: bool
 
 
 class ResetCost(NamedTuple):
@@ -72,32 +74,27 @@ def reset_cost(env: Any, env_params: Any) -> ResetCost:
     )
 
 
-def choose_resets(
-    config: Config, env: Any, env_params: Any, num_steps: int, num_envs: int, turns: int = 1
-) -> tuple[Resets, ResetCost | None]:
+def choose_resets(config: Config, env: Any, env_params: Any, num_steps: int, num_envs: int, turns: int = 1) -> Resets:
     """Return how the episodes of rollouts of `num_steps` steps of `num_envs` environments begin, `turns` of them an iteration: as
-    the configuration says, or for "auto" by the operations of a reset and of a step, which are the same on every machine.
-
-    The cost is None where "auto" need not know it, because the states are so small that all are made at once.
+    the configuration says, or for "auto" by the operations of a reset and of a step, which are the same on every machine. These
+    are counted only if the states are too large to be made all at once.
     """
-    kind, cost = config.reset, None
-    if kind != "auto":
-        cost = reset_cost(env, env_params)
-    elif _fits(env, env_params, turns * num_steps * num_envs):
-        kind = "each"
-    else:
-        cost = reset_cost(env, env_params)
-        kind = "each" if not cost.matters else "optimistic" if num_envs >= STEPS_PER_FRESH else "pool"
+    kind = config.reset
+    at_once = kind in ("auto", "each") and _fits(env, env_params, turns * num_steps * num_envs)
+    if kind == "auto":
+        dear = not at_once and reset_cost(env, env_params).matters
+        kind = "each" if not dear else "optimistic" if num_envs >= STEPS_PER_FRESH else "pool"
     steps = num_envs if kind == "optimistic" else num_steps * num_envs
-    count = config.reset_states or max(steps // STEPS_PER_FRESH, 1)
-    return Resets(kind, min(count, num_envs)), cost
+    states = config.reset_states or max(steps // STEPS_PER_FRESH, 1)
+    return Resets(kind, min(states, num_envs), at_once)
 
 
 def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
     """Return a line about the resets of a run, None if they need none: nothing was asked for, and a reset is cheap."""
-    resets, cost = choose_resets(config, env, env_params, config.steps_per_iteration // config.num_envs, config.num_envs)
-    if cost is None or (config.reset == "auto" and not cost.matters):
+    resets = choose_resets(config, env, env_params, config.steps_per_iteration // config.num_envs, config.num_envs)
+    if config.reset == "auto" and resets.kind == "each":
         return None
+    cost = reset_cost(env, env_params)
     kinds = {
         "each": "each environment has its own at every step",
         "pool": "pool",
@@ -156,16 +153,17 @@ def environment_noise(
     shape = (num_steps,) if turns is None else (turns, num_steps)
     keys = draw(jax.random.split, key, (count, num_envs, 2)).reshape(*shape, num_envs, 2)
     step_key, reset_key = keys[..., 0], keys[..., 1]
-    resets = Resets("each", 0)
-    if config is not None:
-        resets, _ = choose_resets(config, env, env_params, num_steps, num_envs, turns or 1)
+    if config is None:
+        resets = Resets("each", 0, _fits(env, env_params, count * num_envs))
+    else:
+        resets = choose_resets(config, env, env_params, num_steps, num_envs, turns or 1)
     if resets.kind != "each":
         # Which one does not depend on who ends, so a shared state is as likely to be any as a fresh one of its own.
         which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.states)
         if resets.kind == "pool":
             return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.states)
         return EnvironmentNoise(step_key, reset_key[..., : resets.states], which=which)
-    if not _fits(env, env_params, count * num_envs):
+    if not resets.at_once:
         return EnvironmentNoise(step_key, reset_key)
     fresh = _begun(env, env_params, reset_key.reshape(-1))
     return EnvironmentNoise(step_key, None, jax.tree.map(lambda x: x.reshape(*shape, num_envs, *x.shape[1:]), fresh))

@@ -175,8 +175,8 @@ class Config:
 
     reset: str = static(
         default="auto",
-        doc="where the states come from in which episodes begin: made for every environment at every step, a pool of a rollout, "
-        "or a few made at every step; auto: each if that is cheap",
+        doc="how the first states of episodes are made: each environment its own at every step, a pool for a rollout, or "
+        "a few at every step (optimistic); auto: each if that is cheap",
         choices=("auto", "each", "pool", "optimistic"),
     )
     reset_states: int | None = static(

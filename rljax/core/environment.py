@@ -139,6 +139,13 @@ def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)
 
 
+def field_names(params: Any) -> list[str]:
+    """Return the names of the fields of parameters, a NamedTuple or a dataclass; of anything else none."""
+    if dataclasses.is_dataclass(params):
+        return [field.name for field in dataclasses.fields(params)]
+    return list(getattr(params, "_fields", ()))
+
+
 def with_fields(params: Any, values: Mapping[str, Any]) -> Any:
     """Return parameters, a NamedTuple or a dataclass, with other values of some fields."""
     return params._replace(**values) if hasattr(params, "_replace") else dataclasses.replace(params, **values)

@@ -15,7 +15,7 @@ from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
 
 Stepped = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
-"""What `step_env` returns: `(obs, state, reward, terminated, info)`."""
+"""Result of `step_env`: `(obs, state, reward, terminated, info)`."""
 
 
 class ScaleReward(Wrapper):

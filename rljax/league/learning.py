@@ -12,6 +12,7 @@ from rljax.algos.common.teacher import Teacher, teacher_streams
 from rljax.algos.common.value_heads import COMPONENTS
 from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
 from rljax.algos.ppo import ppo_learn
+from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
@@ -137,8 +138,7 @@ def _rewards(
     """
     config, extras = parts.config, steps.extras
     rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]
-    if config.clip_rewards is not None:
-        rewards = [jnp.clip(x, -config.clip_rewards, config.clip_rewards) for x in rewards]
+    rewards = [training_reward(config, x) for x in rewards]
     if learner.reward_statistics is not None:
         reward, ended = _seats(steps.reward), _seats(jnp.broadcast_to(steps.done[..., None], steps.reward.shape))
         moved = update_reward_statistics(learner.reward_statistics, reward, ended, config.gamma)

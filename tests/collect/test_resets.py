@@ -21,6 +21,7 @@ from rljax.core.operations import count_operations
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import env_ids, game_ids, make_env
 from tests.run.tiny_runs import TINY
+from tests.run.tiny_teacher import ready
 
 SIZE, WORK = 1024, 20
 
@@ -60,7 +61,7 @@ class Dear(Environment):
 
 
 def begun(kind: str, num_steps: int, num_envs: int, seed: int, count: int | None = None) -> np.ndarray:
-    """What begins in each step of each environment: the place `[T, N]`, which is another one in every fresh state."""
+    """Return the place of the fresh state of each step and environment, `[T, N]`. No two fresh states have the same place."""
     env = Dear()
     config = rljax.PPOConfig(env=env, num_envs=num_envs, num_steps=num_steps, reset=kind, reset_states=count)
     noise = environment_noise(env, None, jax.random.key(seed), num_steps, num_envs, config)
@@ -166,10 +167,17 @@ def test_own_environments_and_games_are_cheap_to_begin() -> None:
 @pytest.mark.parametrize("kind", ["pool", "optimistic"])
 @pytest.mark.parametrize(
     "name",
-    ["ppo", "dqn", *(pytest.param(x, marks=pytest.mark.slow) for x in ("sac", "pqn", "impala", "iql", "league", "alphazero"))],
+    [
+        "ppo",
+        "dqn",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("sac", "pqn", "impala", "iql", "self_play", "league", "alphazero")
+        ),
+    ],
 )
 def test_every_learner_takes_them(name: str, kind: str) -> None:
-    config = TINY[name].replace(reset=kind)
+    config = ready(TINY[name]).replace(reset=kind)
     agent = rljax.make_agent(config)
     before = jax.eval_shape(agent.init, jax.random.key(0))
     after, _ = jax.eval_shape(agent.step, before)
@@ -179,8 +187,8 @@ def test_every_learner_takes_them(name: str, kind: str) -> None:
 def test_small_numbers_of_environments_have_a_pool_and_cheap_resets_no_line() -> None:
     env = Dear()
     few, many = (rljax.PPOConfig(env=env, num_envs=n, num_steps=128) for n in (4, 64))
-    assert choose_resets(few, env, None, 128, 4)[0] == ("pool", 4)
-    assert choose_resets(many, env, None, 128, 64)[0] == ("optimistic", 4)
+    assert choose_resets(few, env, None, 128, 4)[:2] == ("pool", 4)
+    assert choose_resets(many, env, None, 128, 64)[:2] == ("optimistic", 4)
     line = describe_resets(many, *make_training_env(many))
     assert line is not None
     assert line.startswith("resets: optimistic, 4 a step; one is as many operations as ")

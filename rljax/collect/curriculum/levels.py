@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import with_fields
+from rljax.core.environment import field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -170,7 +170,7 @@ def _columns(levels: Any) -> dict[str, Sequence[Any]]:
 
 def _stacked(env: Any, env_params: Any, name: str, column: Sequence[Any]) -> jax.Array:
     """Return the values of one parameter as an array `[L, ...]` of its dtype."""
-    known = list(getattr(env_params, "__dataclass_fields__", getattr(env_params, "_fields", ())))
+    known = field_names(env_params)
     if name not in known:
         hint = did_you_mean(name, known) if known else "it has none"
         raise ConfigError(f"curriculum.levels: {env.name} has no parameter '{name}' that can change between episodes: {hint}")
