@@ -26,8 +26,8 @@ PAD_HEIGHT = HEIGHT / 4
 HULL = np.array([(-14, 17), (-17, 0), (-17, -10), (17, -10), (17, 0), (14, 17)]) / SCALE
 """Corners of the lander, counter-clockwise, relative to its origin, at which the legs are joined."""
 LEG_DOWN = 18 / SCALE
-LEG_LOWER, LEG_UPPER = 0.4, 0.9
-"""Limits of the angle by which a leg is turned outwards."""
+LEG_LOWER, LEG_UPPER = 0.35, 0.85
+"""Limits of the angle by which a leg is turned outwards: Gymnasium's 0.4 and 0.9 count from the 0.05 of a leg that is created."""
 LEG_SPEED, LEG_TORQUE = 0.3, 40.0
 """The motor of a leg turns it inwards at this speed with at most this torque, and so works as a spring."""
 MAIN_ENGINE_DOWN, SIDE_ENGINE_AWAY, SIDE_ENGINE_UP, SIDE_ENGINE_BACK = 4 / SCALE, 12 / SCALE, 14 / SCALE, 17 / SCALE
@@ -123,8 +123,8 @@ def start(heights: jax.Array, force: jax.Array, wind: jax.Array, params: LunarLa
     angle = 0.000439 * twist - 0.009250 * push_x
     fall = params.gravity * DT
     spin = 0.021754 * twist - 0.457878 * push_x
-    outwards = jnp.stack([0.541889 - 0.002747 * push_x, 0.542163 + 0.002747 * push_x])
-    # Box2D leaves the joints a little apart, and closes them in the next step; this is where the legs then are.
+    outwards = jnp.stack([0.491889 - 0.002747 * push_x, 0.492163 + 0.002747 * push_x])
+    # In the next step Box2D stops short of what the motors of the legs want, by this much.
     outwards += 0.0003 * push_y - 0.000031 * push_x**2
     return LunarLanderState(
         position=jnp.stack([WIDTH / 2 + 0.079827 * push_x + 0.00004 * twist, 13.339469 + fall * DT + 0.080663 * push_y]),

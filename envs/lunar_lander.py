@@ -45,12 +45,11 @@ class LunarLander(Environment):
 
     The motion follows Gymnasium's closely, not exactly:
 
-    - Box2D's joints give way a little, and the joints here do not, so that after 100 steps of flight positions differ by less
-      than 0.002 of the observation's units.
+    - Box2D's joints give way a little and the joints here do not: after 100 steps of flight observations differ by up to 0.0004.
     - Box2D stops a leg at the moment when it reaches the ground, and here a leg is moved out of the ground after the step.
     - Only the feet of the legs, not their sides, push on the ground.
 
-    Touchdowns therefore differ step by step, but the returns of policies are those in Gymnasium within sampling error.
+    Touchdowns therefore differ step by step, but the returns of fixed policies are those in Gymnasium within sampling error.
     """
 
     reward_threshold = 200.0
