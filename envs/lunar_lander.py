@@ -124,7 +124,7 @@ def draw(state: LunarLanderState) -> jax.Array:
     """Return the picture of a state, uint8 `[256, 384, 3]`."""
     picture = drawing.canvas(256, 384, (WIDTH / 2, HEIGHT / 2), WIDTH)
     for side in (-1, 1):
-        x = WIDTH / 2 + side * 2 * CHUNK / 2
+        x = WIDTH / 2 + side * CHUNK
         picture = drawing.capsule(picture, x, PAD_HEIGHT - 0.1, x, PAD_HEIGHT + 1.6, 0.04, drawing.INK)
         picture = drawing.rectangle(picture, x + 0.4, PAD_HEIGHT + 1.4, 0.8, 0.4, drawing.GOLD)
     for i in range(2):
