@@ -191,12 +191,12 @@ def advance(
     places = turned(angles, CENTERS)
     levers = _across(places)
     momentum = (MASSES[:, None] * velocities).sum(0)
-    angular_momenta = INERTIAS * spins + MASSES * (levers * velocities).sum(1)
+    angular_momenta = jnp.asarray(INERTIAS * spins + MASSES * (levers * velocities).sum(1))
     motion = _respond(levers, momentum, angular_momenta)
 
     feet = turned(jnp.repeat(state.leg_angle, 2), FEET.reshape(4, 2))
     gaps, normals = _gap(state.ground, state.position + feet)
-    opened = SIDES * (state.leg_angle - state.angle)
+    opened = jnp.asarray(SIDES * (state.leg_angle - state.angle))
     joints = _rows(levers, jnp.zeros((2, 2)), jnp.array([(-1.0, 1.0, 0.0), (1.0, 0.0, -1.0)]))
     normal_rows = _rows(levers, normals, _spin_of_leg((normals * _across(feet)).sum(1)))
     tangents = -_across(normals)
@@ -212,7 +212,7 @@ def advance(
     angles = angles + DT * spins
     position = center - _common_center(turned(angles, CENTERS))
     depths = _gap(state.ground, position + turned(jnp.repeat(angles[1:], 2), FEET.reshape(4, 2)))[0] - SKIN
-    shift = _correct_positions(SIDES * (angles[1:] - angles[0]), opened, depths, joints, normal_rows)
+    shift = _correct_positions(jnp.asarray(SIDES * (angles[1:] - angles[0])), opened, depths, joints, normal_rows)
     position, angles = position + shift[:2], angles + shift[2:]
 
     # Box2D looks for contacts before it moves the bodies, and while it moves them only for those that go in deep.

@@ -129,10 +129,11 @@ def draw(state: LunarLanderState) -> jax.Array:
         picture = drawing.rectangle(picture, x + 0.4, PAD_HEIGHT + 1.4, 0.8, 0.4, drawing.GOLD)
     for i in range(2):
         x, y = state.position + turned(state.leg_angle[i], CENTERS[1 + i])
-        picture = drawing.rectangle(picture, x, y, *(LEG[2] - LEG[0]), drawing.INK, angle=state.leg_angle[i])
+        width, height = LEG[2] - LEG[0]
+        picture = drawing.rectangle(picture, x, y, width, height, drawing.INK, angle=state.leg_angle[i])
     picture = drawing.polygon(picture, state.position + turned(state.angle, HULL), drawing.BLUE)
     places = jnp.arange(NUM_POINTS) * CHUNK
-    height = jnp.interp(picture.x[0], places, state.ground)
-    steep = jnp.hypot(1.0, jnp.interp(picture.x[0] + 0.01, places, state.ground) / 0.01 - height / 0.01)
-    picture = drawing.paint(picture, (picture.y - height) / steep, drawing.GREY)
+    surface = jnp.interp(picture.x[0], places, state.ground)
+    steep = jnp.hypot(1.0, jnp.interp(picture.x[0] + 0.01, places, state.ground) / 0.01 - surface / 0.01)
+    picture = drawing.paint(picture, (picture.y - surface) / steep, drawing.GREY)
     return drawing.finish(picture)

@@ -64,8 +64,34 @@ def score(continuous: bool, policy: str) -> None:
     print(f"continuous={continuous} {policy}: {text}")
 
 
+def drop(height: float, speed: float) -> None:
+    """Let the lander fall from this height above the pad, with its legs at their limits and this speed to the right."""
+    env: Any = gymnasium.make("LunarLander-v3").unwrapped
+    env.reset(seed=1)
+    bodies = [env.lander, *env.legs]
+    # Without gravity, the motors first bring the legs to their limits.
+    env.world.gravity = (0, -1e-6)
+    for body in bodies:
+        body.linearVelocity, body.angularVelocity = (0, 0), 0
+    for _ in range(30):
+        env.world.Step(1 / 50, 180, 60)
+    offset = np.array([10.0, 3.3 + height]) - np.array(env.lander.position)
+    for body in bodies:
+        body.transform = tuple(np.array(body.position) + offset), body.angle
+        body.linearVelocity, body.angularVelocity = (speed, 0), 0
+    env.world.gravity = (0, -10)
+    for step in range(400):
+        obs, reward, terminated, _, _ = env.step(0)
+        if terminated:
+            print(f"height {height}, speed {speed}: reward {reward} in step {step}, y {obs[1]:.4f}")
+            return
+
+
 if __name__ == "__main__":
-    if "scores" in sys.argv:
+    if "drops" in sys.argv:
+        for height, speed in ((0.65, 0), (0.8, 0), *((h, 2) for h in (0.65, 0.8, 1.0, 1.2, 1.4, 1.6, 2.0, 2.5, 3.0))):
+            drop(height, speed)
+    elif "scores" in sys.argv:
         for continuous in (False, True):
             for policy in ("heuristic", "random"):
                 score(continuous, policy)
