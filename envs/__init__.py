@@ -13,6 +13,8 @@ from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
+from rljax.envs.lunar_lander import LunarLander
+from rljax.envs.lunar_lander_continuous import LunarLanderContinuous
 from rljax.envs.matrix_game import MatrixGame
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
@@ -44,6 +46,8 @@ __all__ = [
     "GridWorld",
     "GridWorldPixels",
     "HiddenBit",
+    "LunarLander",
+    "LunarLanderContinuous",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",

@@ -71,6 +71,16 @@ def rectangle(
     return paint(picture, outside + jnp.minimum(jnp.maximum(over_x, over_y), 0.0) - rounding, color)
 
 
+def polygon(picture: Canvas, corners: jax.Array, color: Any) -> Canvas:
+    """Draw a convex polygon of `corners` f32 `[K, 2]`, counter-clockwise."""
+    edges = jnp.roll(corners, -1, 0) - corners
+    distance = jnp.full(jnp.broadcast_shapes(picture.x.shape, picture.y.shape), -jnp.inf)
+    for (x, y), (along_x, along_y) in zip(corners, edges, strict=True):
+        outside = ((picture.x - x) * along_y - (picture.y - y) * along_x) / jnp.hypot(along_x, along_y)
+        distance = jnp.maximum(distance, outside)
+    return paint(picture, distance, color)
+
+
 def bars(values: jax.Array) -> jax.Array:
     """Return a bar chart of `values` (f32 `[N]`, drawn within -1..1), uint8 `[256, 256, 3]`."""
     picture = canvas(256, 256, (0.0, 0.0), 2.4)

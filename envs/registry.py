@@ -30,6 +30,8 @@ from rljax.envs.heavy_box import HeavyBox
 from rljax.envs.hidden_bit import HiddenBit
 from rljax.envs.kuhn_poker import KuhnPoker
 from rljax.envs.leduc_poker import LeducPoker
+from rljax.envs.lunar_lander import LunarLander
+from rljax.envs.lunar_lander_continuous import LunarLanderContinuous
 from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
 from rljax.envs.microrts.against_bots import MicroRTSBots
 from rljax.envs.microrts.game import MicroRTS
@@ -70,6 +72,8 @@ _factories: dict[str, EnvFactory] = {
     "Acrobot-v1": Acrobot,
     "MountainCar-v0": MountainCar,
     "MountainCarContinuous-v0": MountainCarContinuous,
+    "LunarLander-v3": LunarLander,
+    "LunarLanderContinuous-v3": LunarLanderContinuous,
     "GridWorld-v0": GridWorld,
     "MicroRTSBots-v0": MicroRTSBots,
     "GridWorldPixels-v0": GridWorldPixels,
