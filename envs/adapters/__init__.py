@@ -36,6 +36,8 @@ SUITES = {
     "navix": Suite("navix", "MiniGrid in JAX"),
     "playground": Suite("mujoco_playground", "DeepMind's control suite and robots in MuJoCo's physics"),
     "xland": Suite("xminigrid", "XLand and MiniGrid, as grids that are seen in part"),
+    "envpool": Suite("envpool", "Atari, MuJoCo, control and more in C++, simulated outside JAX"),
+    "gymnasium": Suite("gymnasium", "whatever is registered there, simulated outside JAX"),
 }
 """Suites by the prefix of their ids."""
 

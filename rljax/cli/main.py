@@ -131,6 +131,13 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
     # For env = "module:Class". It comes last, so that no local file hides an installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    from rljax.core.host import failures_explained
+
+    with failures_explained():
+        _dispatch(command, overrides)
+
+
+def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
     from rljax.cli import data, listing, measure, search, train, view
 
     if isinstance(command, Train):

@@ -11,7 +11,8 @@ from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
 from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
-from rljax.core.errors import ConfigError
+from rljax.core.environment import is_outside_jax
+from rljax.core.errors import ConfigError, shown
 from rljax.core.game import Game
 from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
 from rljax.core.observation_wrappers import FrameStack
@@ -54,6 +55,8 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
             "games are for self_play, league and alphazero"
         )
     check_contract(env, env_params)
+    if is_outside_jax(env):
+        _check_outside(config, env)
     if config.randomize:
         env = randomized(env, env_params, config.randomize)
     if config.end_on_nan:
@@ -80,6 +83,20 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.frame_stack is not None:
         env = FrameStack(env, config.frame_stack)
     return EpisodeStatistics(env), env_params
+
+
+def _check_outside(config: Config, env: Any) -> None:
+    """Refuse what cannot be done with simulators outside JAX."""
+    refused = {
+        "reset": config.reset not in ("auto", "each") and "its simulators begin episodes where they end",
+        "num_devices": config.num_devices > 1 and "its simulators serve one device",
+        "end_on_nan": config.end_on_nan and "its simulators cannot go back to the state before",
+    }
+    for name, why in refused.items():
+        if why:
+            raise ConfigError(f"{name} = {shown(getattr(config, name))}: {env.name} is simulated outside JAX, and {why}")
+    if jax.process_count() > 1:
+        raise ConfigError(f"env = '{env.name}': is simulated outside JAX, where a run has one process")
 
 
 def make_base_game(config: Config) -> tuple[Game, Any]:

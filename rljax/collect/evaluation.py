@@ -11,7 +11,7 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import action_mask_of, plays_greedily, step_or_restart
+from rljax.core.environment import action_mask_of, plays_greedily, step_or_stay
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
@@ -100,9 +100,8 @@ def play_episodes(
         action, after = agent.act(state, obs, carry, act_key, greedy, mask)
         carry = advance_carry(jax.vmap(env.env.own_moves)(env_state.env_state), carry, after) if games else after
         keys = draw(jax.random.split, env_key, (num_episodes, 2))
-        # Nothing follows an episode's end, so nothing is reset: it goes back to its last state, and ends again.
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
-            lambda k, o, s, a: step_or_restart(env, k, (o, s), s, a, env_params)
+            lambda k, o, s, a: step_or_stay(env, k, o, s, a, env_params)
         )(keys[:, 0], obs, env_state, action)
         if games:
             longer = jax.vmap(lambda *x: fingerprint(*x[1:], after=x[0]))(prints, action, reward, info["final_observation"])

@@ -9,7 +9,7 @@ from flax import struct
 
 from rljax.core.chance import step_shapes
 from rljax.core.config import Config
-from rljax.core.environment import strong
+from rljax.core.environment import is_outside_jax, strong
 from rljax.core.keys import draw
 from rljax.core.memory import tree_bytes
 from rljax.core.operations import count_operations
@@ -44,7 +44,7 @@ class Resets(NamedTuple):
     """How episodes begin.
 
     Attributes:
-        kind: "each", "pool" or "optimistic", as in `Config.reset`.
+        kind: "each", "pool" or "optimistic", as in `Config.reset`; "outside" if simulators outside JAX begin their episodes.
         states: number of fresh states: of a pool, or of each step.
         at_once: whether each environment's own states are so small that those of all steps are made together.
     """
@@ -79,6 +79,8 @@ def choose_resets(config: Config, env: Any, env_params: Any, num_steps: int, num
     the configuration says, or for "auto" by the operations of a reset and of a step, which are the same on every machine. These
     are counted only if the states are too large to be made all at once.
     """
+    if is_outside_jax(env):
+        return Resets("outside", 0, False)
     kind = config.reset
     at_once = kind in ("auto", "each") and _fits(env, env_params, turns * num_steps * num_envs)
     if kind == "auto":
@@ -92,7 +94,7 @@ def choose_resets(config: Config, env: Any, env_params: Any, num_steps: int, num
 def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
     """Return a line about the resets of a run, None if they need none: nothing was asked for, and a reset is cheap."""
     resets = choose_resets(config, env, env_params, config.steps_per_iteration // config.num_envs, config.num_envs)
-    if config.reset == "auto" and resets.kind == "each":
+    if resets.kind == "outside" or (config.reset == "auto" and resets.kind == "each"):
         return None
     cost = reset_cost(env, env_params)
     kinds = {
@@ -115,8 +117,9 @@ class EnvironmentNoise(struct.PyTreeNode):
     Attributes:
         step_key: random keys `[T, N]`, for `step_env`.
         reset_key: random keys for resets after a step, `[T, N]`, or `[T, R]` if R fresh states are made for all environments;
-            None where `fresh` is not.
-        fresh: `(obs, state)` of the episodes that begin where one ends, `[T, N, ...]`; None: they are made from `reset_key`.
+            None where `fresh` is not, and for an environment outside JAX.
+        fresh: `(obs, state)` of the episodes that begin where one ends, `[T, N, ...]`; None: they are made from `reset_key`, if
+            that is not None.
         which: which fresh state each environment gets, i32 `[T, N]`, if they share some; else None.
         pool: number of fresh states made once for all steps; 0: they are made at each step.
     """
@@ -153,6 +156,8 @@ def environment_noise(
     shape = (num_steps,) if turns is None else (turns, num_steps)
     keys = draw(jax.random.split, key, (count, num_envs, 2)).reshape(*shape, num_envs, 2)
     step_key, reset_key = keys[..., 0], keys[..., 1]
+    if is_outside_jax(env):
+        return EnvironmentNoise(step_key, None)
     if config is None:
         resets = Resets("each", 0, _fits(env, env_params, count * num_envs))
     else:
@@ -177,11 +182,15 @@ def fresh_pool(env: Any, env_params: Any, noise: EnvironmentNoise) -> tuple[Any,
     return _begun(env, env_params, noise.reset_key.reshape(-1)[: noise.pool])
 
 
-def fresh_episodes(env: Any, env_params: Any, noise: EnvironmentNoise, pool: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+def fresh_episodes(
+    env: Any, env_params: Any, noise: EnvironmentNoise, pool: tuple[Any, Any] | None = None
+) -> tuple[Any, Any] | None:
     """`(obs, state)` `[N, ...]` of the episodes that begin where one ends in a step, `noise` that of the step, `pool` from
-    `fresh_pool`."""
+    `fresh_pool`; None for an environment outside JAX, which begins them itself."""
     if noise.fresh is not None:
         return noise.fresh
+    if is_outside_jax(env):
+        return None
     if noise.pool:
         assert pool is not None, "a pool is made before the scan, by fresh_pool"
         states = pool

@@ -77,7 +77,7 @@ def rollout_scan(
 
     pool = fresh_pool(env, env_params, env_noise)
 
-    def step_env(key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any) -> Any:
+    def step_env(key: jax.Array, fresh: tuple[Any, Any] | None, state: Any, action: Any) -> Any:
         return step_or_restart(env, key, fresh, state, action, env_params)
 
     def step(loop: tuple[Any, Any, Any], random: tuple[Any, EnvironmentNoise]) -> tuple[tuple[Any, Any, Any], Steps]:

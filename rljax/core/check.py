@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax.core.chance import draws_in_step, num_outcomes, play_chance, step_shapes
 from rljax.core.contract import Subject, attribute, check_contract, warn_of
-from rljax.core.environment import Environment, action_mask_of, strong, tree_where
+from rljax.core.environment import Environment, action_mask_of, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.game import Game
 from rljax.core.memory import tree_bytes
@@ -52,7 +52,8 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
 def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:
     """Step 8 environments 128 times with random legal actions and check the results. Compiles a program.
 
-    Under a trace nothing is done: an environment made there may hold arrays without values.
+    Under a trace nothing is done: an environment made there may hold arrays without values. Nor is anything with an environment
+    outside JAX, whose states cannot be played twice.
 
     Args:
         env: an environment or a game that keeps the contract (see `check_contract`).
@@ -65,7 +66,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     Raises:
         ConfigError: one line that says what was found and what was expected.
     """
-    if any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
+    if is_outside_jax(env) or any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
         return []
     subject = Subject(env, lambda inner: check_play(inner, params, key))
     key = jax.random.key(0) if key is None else key

@@ -29,6 +29,22 @@ class EnvParams:
     max_steps_in_episode: int = 1000
 
 
+class SimulatorParams:
+    """Parameters of an environment outside JAX, which has none of its own.
+
+    Attributes:
+        ended: None, or `(state, done)` of an episode: `reset_env` then begins the episode after it, if bool [] `done`.
+    """
+
+    def __init__(self, ended: tuple[Any, jax.Array] | None = None):
+        self.ended = ended
+
+
+jax.tree_util.register_pytree_node(
+    SimulatorParams, lambda params: ((params.ended,), None), lambda _, parts: SimulatorParams(*parts)
+)
+
+
 class Environment:
     """Base class of environments: pure functions of a key, a state, an action and parameters; nothing is stored in `self`.
 
@@ -38,10 +54,12 @@ class Environment:
     Attributes:
         reward_threshold: mean return at which the task counts as solved (Gymnasium's if it has one), or None.
         best_is_random: whether the best policy is random, so that policies are evaluated by sampled actions.
+        outside_jax: whether a simulator outside JAX takes the steps, so that states cannot be copied, saved or gone back to.
     """
 
     reward_threshold: float | None = None
     best_is_random: bool = False
+    outside_jax: bool = False
 
     @property
     def name(self) -> str:
@@ -84,6 +102,10 @@ class Environment:
         """
         return None
 
+    def innermost_state(self, state: Any) -> Any:
+        """Return the state without what wrappers add to it."""
+        return state
+
     def render(self, state: Any, params: Any) -> jax.Array:
         """Return an RGB picture of the state, uint8 `[H, W, 3]`."""
         raise NotImplementedError(f"{self.name} cannot be rendered: it does not define render(state, params)")
@@ -109,24 +131,55 @@ def step_and_reset(
     env: Any, key_step: jax.Array, key_reset: jax.Array, state: Any, action: Any, params: Any
 ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
     """Do `Environment.step` with its two keys given, so that a rollout can draw the keys of all its steps at once."""
-    return step_or_restart(env, key_step, env.reset_env(key_reset, params), state, action, params)
+    fresh = None if is_outside_jax(env) else env.reset_env(key_reset, params)
+    return step_or_restart(env, key_step, fresh, state, action, params)
 
 
 def step_or_restart(
-    env: Any, key: jax.Array, fresh: tuple[Any, Any], state: Any, action: Any, params: Any
+    env: Any, key: jax.Array, fresh: tuple[Any, Any] | None, state: Any, action: Any, params: Any
 ) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
     """Do `Environment.step` with the next episode given: if this one ends, continue with `fresh`, a result of `reset_env`.
 
-    `info` has the final observation and, in an environment with masks, the legal actions there as `final_action_mask`.
+    `info` has the final observation and, in an environment with masks, the legal actions there as `final_action_mask`. An
+    environment outside JAX begins its next episode itself, when this one has ended; `fresh` is not used.
     """
     final_obs, next_state, reward, terminated, info = env.step_env(key, state, action, params)
     truncated = env.is_truncated(next_state, params)
     final_mask = action_mask_of(env, next_state, params)
     if final_mask is not None:
         info = {**info, "final_action_mask": final_mask}
-    obs, next_state = tree_where(terminated | truncated, fresh, (final_obs, next_state))
+    done = terminated | truncated
+    if is_outside_jax(env):
+        fresh = following_episode(env, key, next_state, done)
+    obs, next_state = tree_where(done, fresh, (final_obs, next_state))
     obs, next_state = strong((obs, next_state))
     return obs, next_state, reward, terminated, truncated, {**info, "final_observation": final_obs}
+
+
+def following_episode(env: Any, key: jax.Array, state: Any, done: jax.Array) -> tuple[Any, Any]:
+    """Return `(obs, state)` of the episode that follows one of an environment outside JAX, if bool [] `done`; else nothing of
+    use.
+    """
+    fresh: tuple[Any, Any] = env.reset_env(key, SimulatorParams((env.innermost_state(state), done)))
+    return fresh
+
+
+def step_or_stay(
+    env: Any, key: jax.Array, obs: Any, state: Any, action: Any, params: Any
+) -> tuple[Any, Any, jax.Array, jax.Array, jax.Array, dict[str, Any]]:
+    """Do `Environment.step` where nothing follows the end of an episode: it goes back to `obs` and `state`, and ends again.
+
+    An environment outside JAX cannot go back: its episode stays where it ended.
+    """
+    if not is_outside_jax(env):
+        return step_or_restart(env, key, (obs, state), state, action, params)
+    final_obs, state, reward, terminated, info = env.step_env(key, state, action, params)
+    return final_obs, state, reward, terminated, env.is_truncated(state, params), {**info, "final_observation": final_obs}
+
+
+def is_outside_jax(env: Any) -> bool:
+    """Return whether an environment is outside JAX; those of other libraries (gymnax) need not say that they are not."""
+    return getattr(env, "outside_jax", False)
 
 
 def strong(tree: Any) -> Any:

@@ -24,9 +24,14 @@ class Wrapper(Environment):
         self.env = env
         self.reward_threshold = getattr(env, "reward_threshold", None)
         self.best_is_random = getattr(env, "best_is_random", False)
+        self.outside_jax = getattr(env, "outside_jax", False)
 
     def inner(self, state: Any) -> Any:
         return state
+
+    def innermost_state(self, state: Any) -> Any:
+        inner: Any = self.inner(state)
+        return self.env.innermost_state(inner) if isinstance(self.env, Environment) else inner
 
     @property
     def name(self) -> str:

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.algos.common.feed import WAITING
 from rljax.collect.environments import evaluation_opponent
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import config_table, env_name
 from rljax.core.devices import make_mesh, replicated, shardings
 from rljax.core.errors import RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
+from rljax.core.host import WAITING, failures_explained
 from rljax.run.chunks import (
     INT32,
     Seeds,
@@ -216,13 +216,13 @@ class Driver:
             # The time of cheap iterations does not predict the first one that learns, which may take a thousand times as long.
             length = 1 if self.done == self.learns_at - 1 else min(length, size, self._next_stop() - self.done)
             started = time.perf_counter()
-            with self._explain_data_errors():
+            with self._explain_host_errors():
                 state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
                 # Slice on the host: JAX would compile a program for each length.
                 new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
             speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
-            self.perf = {"perf/steps_per_second": speed} | WAITING.share(seconds)
+            self.perf = {"perf/steps_per_second": speed} | WAITING.shares(seconds)
             bad = None if isinstance(state, Seeds) and finite else first_bad(new, self.names, self.alive)
             if self.file is not None or self.loggers.loggers or self.callback is not None or not self.every_iteration:
                 self.records.add(new if bad is None else new[: bad[0] + 1])
@@ -266,14 +266,13 @@ class Driver:
         return _states(gather_state(state, layout))
 
     @contextlib.contextmanager
-    def _explain_data_errors(self) -> Iterator[None]:
-        """Turn an error of JAX into one line if the program stopped because its data could not be read."""
+    def _explain_host_errors(self) -> Iterator[None]:
+        """Stop the run with one line if its program stopped because a call of the host failed: data that could not be read, or a
+        simulator."""
         try:
-            yield
-        except jax.errors.JaxRuntimeError:
-            failure = WAITING.take_failure()
-            if failure is None:
-                raise
+            with failures_explained():
+                yield
+        except RljaxError as failure:
             raise TrainingError(f"training stopped: {failure}{self._saved_note()}") from None
 
     def _save(self, state: Any, best: bool) -> None:

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
-from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table
+from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table, env_name
 from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.state import Role, fields_to_reset, roles_of
 from rljax.nn.opponents import check_opponent_model, check_same_opponent_model
+from rljax.run.episodes import runs_outside_jax, with_new_episodes
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
@@ -101,7 +103,8 @@ def _initialize(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
     program = jax.jit(lambda keys: initial_state(agent, keys, seeds)).lower(keys)
     what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
     check_memory(tree_bytes(program.out_info), what, "take fewer seeds, or a smaller buffer or network")
-    return program.compile()(keys)
+    with failures_explained():
+        return jax.block_until_ready(program.compile()(keys))
 
 
 def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None, seeds: int | None) -> Start:
@@ -145,9 +148,18 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     if info.data and info.data != data_of(agent):
         what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
         raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
+    state = checkpoint_state(agent, info, saved, folder)
+    if runs_outside_jax(config):
+        state = with_new_episodes(agent, state, info.seeds)
+        warnings.warn(
+            f"{folder}: resumed with new episodes, not exactly: the simulators of {env_name(config)} are outside JAX and cannot "
+            "be saved",
+            RljaxWarning,
+            stacklevel=2,
+        )
     start = Start(
         agent=agent,
-        state=checkpoint_state(agent, info, saved, folder),
+        state=state,
         info=info,
         iteration=saved.meta["iteration"],
         pending=saved.pending,
@@ -205,6 +217,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             f"fork of {source}: left out, because this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
         )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
+    if runs_outside_jax(config):
+        state = with_new_episodes(agent, state, info.seeds)
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}
     start = Start(
         agent=agent,

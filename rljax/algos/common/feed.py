@@ -16,6 +16,7 @@ from rljax.collect.demos import Dataset, Transitions, Window
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Metrics
 from rljax.core.errors import RljaxError, check_int
+from rljax.core.host import WAITING
 
 READ_AHEAD = 4
 """Number of windows or batches that are read before they are asked for: those of so many iterations are in memory."""
@@ -30,49 +31,6 @@ class Source(Protocol):
 
     def read(self, number: int) -> Any:
         """Return a tree of NumPy arrays."""
-
-
-class Waiting:
-    """Time that compiled programs of this process spent waiting for data, for a report of the share of it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds, self._reads = 0.0, 0
-        self._failure: RljaxError | None = None
-
-    def add(self, seconds: float) -> None:
-        with self._lock:
-            self._seconds += seconds
-            self._reads += 1
-
-    def fail(self, error: RljaxError) -> None:
-        """Note why data could not be read: JAX reports an error of a callback as one of its own."""
-        with self._lock:
-            self._failure = error
-
-    def reset(self) -> None:
-        """Forget what other programs waited for, and why they stopped."""
-        with self._lock:
-            self._seconds, self._reads, self._failure = 0.0, 0, None
-
-    def share(self, seconds: float) -> dict[str, float]:
-        """Return `perf/data_wait`, the share of the last `seconds` that was waiting for data; nothing if none was read.
-
-        It counts what was waited since the last call.
-        """
-        with self._lock:
-            waited, reads, self._seconds, self._reads = self._seconds, self._reads, 0.0, 0
-        return {"perf/data_wait": min(1.0, waited / seconds)} if reads else {}
-
-    def take_failure(self) -> RljaxError | None:
-        """Return why data could not be read, if it could not since the last call."""
-        with self._lock:
-            failure, self._failure = self._failure, None
-        return failure
-
-
-WAITING = Waiting()
-"""Waiting of all feeds in this process."""
 
 
 class ReadAhead:
@@ -113,7 +71,7 @@ class ReadAhead:
             WAITING.fail(error)
             raise
         finally:
-            WAITING.add(time.perf_counter() - started)
+            WAITING.add("data", time.perf_counter() - started)
 
 
 def make_feed(source: Source, ahead: int = READ_AHEAD) -> Callable[[jax.Array], Any]:

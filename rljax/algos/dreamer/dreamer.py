@@ -12,6 +12,7 @@ One turn is `dreamer_collect` then `dreamer_update`; both are public, so a user 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,7 +47,7 @@ from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool
 from rljax.collect.rollout import EpisodeSums, episode_totals, metrics_of, steps_without_action
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.devices import over_devices
-from rljax.core.environment import action_mask_of, strong, tree_where
+from rljax.core.environment import action_mask_of, following_episode, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import action_heads
@@ -161,6 +162,8 @@ def dreamer_collect(parts: DreamerParts, state: DreamerState, noise: CollectNois
         over = terminated | jax.vmap(env.is_truncated, (0, None))(next_state, env_params)
         # The raw step, and the reset one step later: the other way round would lose the last observation.
         resets, no = arrival.is_last, jnp.zeros_like(over)
+        if fresh is None:
+            fresh = jax.vmap(partial(following_episode, env))(noise.env.step_key, next_state, resets)
         obs, env_state = jax.vmap(tree_where)(resets, fresh, strong((next_obs, next_state)))
         stepped = Arrival(reward.astype(jnp.float32), no, over, terminated)
         arrival = jax.vmap(tree_where)(resets, Arrival(jnp.zeros_like(stepped.reward), ~no, no, no), stepped)

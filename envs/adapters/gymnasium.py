@@ -1,0 +1,109 @@
+"""Gymnasium (Towers et al., 2024): `gymnasium:Ant-v5`, `gymnasium:ALE/Pong-v5`, `gymnasium:my_package:MyEnv-v0` and so on."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from rljax.core.errors import ConfigError, did_you_mean, first_line
+from rljax.envs.adapters import plain_arguments, with_arguments
+from rljax.envs.simulators.environment import SimulatedEnv
+from rljax.envs.simulators.processes import Plan
+from rljax.envs.simulators.spaces import convert_spaces
+
+OWN_ARGUMENTS = {"workers": 0, "timeout": 60.0}
+"""Arguments that every environment takes here besides its own: the number of processes, 0 for one on each processor, and the
+time in seconds that a step or a reset may take."""
+
+
+def ids() -> list[str]:
+    """Return the ids of the newest versions that Gymnasium knows without further packages."""
+    newest: dict[str, int] = {}
+    for spec in gymnasium.registry.values():
+        if spec.namespace is None:
+            newest[spec.name] = max(newest.get(spec.name, 0), spec.version or 0)
+    return sorted(spec.id for spec in gymnasium.registry.values() if (spec.name, spec.version) in newest.items())
+
+
+def factory(name: str) -> Callable[..., Any]:
+    """Return the function that builds an environment; its arguments are those of Gymnasium's class and `OWN_ARGUMENTS`."""
+    spec = _spec(name)
+    entry = spec.entry_point
+    try:
+        made_by = (
+            getattr(importlib.import_module(entry.partition(":")[0]), entry.partition(":")[2])
+            if isinstance(entry, str)
+            else entry
+        )
+        arguments = plain_arguments(made_by)
+    except Exception as error:
+        raise ConfigError(f"env = 'gymnasium:{name}': {first_line(error)}") from error
+    arguments |= {key: value for key, value in spec.kwargs.items() if isinstance(value, (bool, int, float, str))}
+    arguments |= {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
+    return with_arguments(functools.partial(_make, name), arguments | OWN_ARGUMENTS)
+
+
+def adapt(env: Any) -> Any:
+    raise ConfigError(
+        f"env: {type(env).__name__} is an object of Gymnasium, of which many are needed: register it there and give its id, "
+        "env = 'gymnasium:my_package:MyEnv-v0'"
+    )
+
+
+def _spec(name: str) -> Any:
+    """Return Gymnasium's entry of an id, after importing the package that the id may begin with."""
+    package, colon, env_id = name.rpartition(":")
+    try:
+        if colon:
+            importlib.import_module(package)
+        elif name.startswith("ALE/"):
+            gymnasium.register_envs(importlib.import_module("ale_py"))
+        return gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, gymnasium.registry)}") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env = 'gymnasium:{name}': {error.name} is not installed") from error
+
+
+def _make(name: str, workers: int = 0, timeout: float = 60.0, **arguments: Any) -> SimulatedEnv:
+    return _made(name, workers, float(timeout), tuple(sorted(arguments.items())))
+
+
+@functools.lru_cache(maxsize=32)
+def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, Any], ...]) -> SimulatedEnv:
+    title = f"gymnasium:{name}"
+    env = gymnasium.make(name, disable_env_checker=True, **dict(arguments))
+    spaces = env.observation_space, env.action_space
+    threshold = env.spec.reward_threshold if env.spec else None
+    env.close()
+    return simulated(title, "gymnasium", name, dict(arguments), *spaces, workers, timeout, threshold)
+
+
+def simulated(
+    title: str,
+    suite: str,
+    name: str,
+    arguments: dict[str, Any],
+    observation_space: Any,
+    action_space: Any,
+    workers: int,
+    timeout: float,
+    reward_threshold: float | None,
+) -> SimulatedEnv:
+    """Return an environment of one of `worker.SUITES`; the spaces are Gymnasium's.
+
+    Raises:
+        ConfigError: a number is not allowed, or a space is not supported.
+    """
+    if workers < 0:
+        raise ConfigError(f"workers = {workers}: expected a whole number >= 0; 0: one for each processor")
+    if not timeout > 0:
+        raise ConfigError(f"timeout = {timeout}: expected a number of seconds > 0")
+    obs_space, actions, layout = convert_spaces(title, observation_space, action_space)
+    number = workers or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return SimulatedEnv(Plan(title, suite, name, arguments, layout, number, timeout), obs_space, actions, reward_threshold)

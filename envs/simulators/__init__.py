@@ -1,0 +1,1 @@
+"""Environments whose simulators are outside JAX: processes that a compiled program calls."""

@@ -1,0 +1,262 @@
+"""An environment whose simulators are outside JAX: one call of the host steps all of them, inside the compiled program.
+
+The state of such an environment only says which simulator it is and how often that was called. So it cannot be copied, saved or
+gone back to: a simulator that is called from a state which it has left behind says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.core.environment import Environment, SimulatorParams
+from rljax.core.errors import ConfigError
+from rljax.core.host import host_call
+from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators
+
+MAX_RUNNING = 4
+"""Number of groups of simulators that run at a time, such as those of training and those of evaluations: those that have not been
+called for the longest time are ended when another one begins."""
+
+
+@struct.dataclass
+class SimulatorState:
+    """Which simulator this is, and what its last call brought.
+
+    Attributes:
+        session: number of the simulators that began together, i32 [].
+        slot: which of them this is, i32 [].
+        count: number of calls of this one since then, i32 [].
+        terminated: whether its episode has terminated, bool [].
+        truncated: whether its own time limit has ended it, bool [].
+    """
+
+    session: jax.Array
+    slot: jax.Array
+    count: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+
+
+class Running:
+    """Simulators that run, and how often each was called."""
+
+    def __init__(self, site: object, simulators: Simulators):
+        self.site, self.simulators = site, simulators
+        self.count = np.zeros(simulators.count, np.int32)
+
+
+_running: OrderedDict[int, Running] = OrderedDict()
+_sessions = itertools.count(1)
+_lock = threading.RLock()
+
+
+def _begin(site: object, plan: Plan, seeds: np.ndarray) -> tuple[int, Running]:
+    """Begin episodes at a place of a program, in the processes that are there from the last time."""
+    for session, running in list(_running.items()):
+        if running.site is site:
+            del _running[session]
+            if running.simulators.closed or running.simulators.count != len(seeds):
+                running.simulators.close()
+                continue
+            break
+    else:
+        while len(_running) >= MAX_RUNNING:
+            _running.popitem(last=False)[1].simulators.close()
+        running = Running(site, Simulators(plan, len(seeds)))
+    running.simulators.begin(seeds)
+    running.count[:] = 0
+    session = next(_sessions)
+    _running[session] = running
+    return session, running
+
+
+def _find(title: str, session: np.ndarray, slot: np.ndarray) -> Running:
+    number = int(session[0])
+    running = _running.get(number)
+    if running is None or running.simulators.closed or (session != number).any() or (slot >= running.simulators.count).any():
+        raise SimulatorError(
+            f"{title}: the simulators of this state do not run (any more); they are not saved with a state, and begin anew with "
+            "a new one"
+        )
+    _running.move_to_end(number)
+    return running
+
+
+def close_simulators() -> None:
+    """End all simulators of this process."""
+    with _lock:
+        while _running:
+            _running.popitem()[1].simulators.close()
+
+
+class SimulatedEnv(Environment):
+    """An environment outside JAX.
+
+    Args:
+        plan: what is simulated.
+        observation_space: of rljax, like `plan.layout.obs`.
+        action_space: of rljax, like `plan.layout.action`.
+        reward_threshold: mean return at which the task counts as solved, or None.
+    """
+
+    outside_jax = True
+
+    def __init__(self, plan: Plan, observation_space: Any, action_space: Any, reward_threshold: float | None = None):
+        self.plan = plan
+        self.reward_threshold = reward_threshold
+        self._obs_space, self._action_space = observation_space, action_space
+        shapes = jax.eval_shape(observation_space.sample, jax.eval_shape(lambda: jax.random.key(0)))
+        self._obs, self._structure = jax.tree.flatten(shapes)
+        self._step, self._restart = _of_each(self._step_all, plan.title), _of_each(self._restart_all, plan.title)
+
+    @property
+    def name(self) -> str:
+        return self.plan.title
+
+    @property
+    def default_params(self) -> SimulatorParams:
+        return SimulatorParams()
+
+    def observation_space(self, params: Any) -> Any:
+        return self._obs_space
+
+    def action_space(self, params: Any) -> Any:
+        return self._action_space
+
+    def is_truncated(self, state: SimulatorState, params: Any) -> jax.Array:
+        return state.truncated
+
+    def reset_env(self, key: jax.Array, params: SimulatorParams) -> tuple[Any, SimulatorState]:
+        if params.ended is not None:
+            state, ended = params.ended
+            count, *obs = self._restart(state.session, state.slot, state.count, ended)
+            going = jnp.zeros((), jnp.bool_)
+            state = SimulatorState(state.session, state.slot, count, going, going)
+        else:
+            site = object()  # each place of a program where episodes begin has simulators of its own
+            begin = _of_each(lambda seeds: self._begin_all(site, seeds), self.name)
+            session, slot, *obs = begin(jax.random.bits(key, (), jnp.uint32))
+            going = jnp.zeros((), jnp.bool_)
+            state = SimulatorState(session, slot, jnp.zeros((), jnp.int32), going, going)
+        return jax.tree.unflatten(self._structure, obs), state
+
+    def step_env(
+        self, key: jax.Array, state: SimulatorState, action: Any, params: SimulatorParams
+    ) -> tuple[Any, SimulatorState, jax.Array, jax.Array, dict[str, Any]]:
+        over = state.terminated | state.truncated
+        count, reward, terminated, truncated, *obs = self._step(
+            state.session, state.slot, state.count, over, *jax.tree.leaves(action)
+        )
+        state = SimulatorState(state.session, state.slot, count, terminated, truncated)
+        return jax.tree.unflatten(self._structure, obs), state, reward, terminated, {}
+
+    def _shapes(self, rows: int, *dtypes: Any) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of results: numbers of these dtypes, then an observation."""
+        numbers = [jax.ShapeDtypeStruct((rows,), dtype) for dtype in dtypes]
+        return [*numbers, *(jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for x in self._obs)]
+
+    def _begin_all(self, site: object, seeds: jax.Array) -> list[jax.Array]:
+        rows = seeds.shape[0]
+
+        def begin(seeds: np.ndarray) -> list[np.ndarray]:
+            with _lock:
+                session, running = _begin(site, self.plan, seeds)
+                return [np.full(rows, session, np.int32), np.arange(rows, dtype=np.int32), *running.simulators.obs]
+
+        return host_call(begin, self._shapes(rows, jnp.int32, jnp.int32), seeds)
+
+    def _step_all(
+        self, session: jax.Array, slot: jax.Array, count: jax.Array, over: jax.Array, *action: jax.Array
+    ) -> list[jax.Array]:
+        def step(
+            session: np.ndarray, slot: np.ndarray, count: np.ndarray, over: np.ndarray, *action: np.ndarray
+        ) -> list[np.ndarray]:
+            with _lock:
+                running = _find(self.name, session, slot)
+                simulators = running.simulators
+                if (running.count[slot] != count)[~over].any():
+                    raise SimulatorError(
+                        f"{self.name}: a step from a state that its simulator has left behind; it cannot go back, so take one "
+                        "step from each state"
+                    )
+                # An episode that is over stays where it is.
+                which = np.zeros(simulators.count, bool)
+                which[slot] = ~over
+                for array, x in zip(simulators.action, action, strict=True):
+                    array[slot] = x
+                if which.any():
+                    simulators.step(which)
+                running.count[which] += 1
+                reward = np.where(over, np.float32(0), simulators.reward[slot])
+                ends = simulators.terminated[slot], simulators.truncated[slot]
+                return [np.where(over, count, count + 1), reward, *ends, *(x[slot] for x in simulators.obs)]
+
+        shapes = self._shapes(session.shape[0], jnp.int32, jnp.float32, jnp.bool_, jnp.bool_)
+        return host_call(step, shapes, session, slot, count, over, *action)
+
+    def _restart_all(self, session: jax.Array, slot: jax.Array, count: jax.Array, ended: jax.Array) -> list[jax.Array]:
+        shapes = self._shapes(session.shape[0], jnp.int32)
+
+        def restart(session: np.ndarray, slot: np.ndarray, ended: np.ndarray) -> list[np.ndarray]:
+            with _lock:
+                running = _find(self.name, session, slot)
+                which = np.zeros(running.simulators.count, bool)
+                which[slot] = ended
+                running.simulators.restart(which)
+                running.count[which] += 1
+                return [running.count[slot], *(x[slot] for x in running.simulators.obs)]
+
+        def nothing(*_: jax.Array) -> list[jax.Array]:
+            return [count, *(jnp.zeros(x.shape, x.dtype) for x in shapes[1:])]
+
+        def call(*args: jax.Array) -> list[jax.Array]:
+            return host_call(restart, shapes, *args)
+
+        found: list[jax.Array] = jax.lax.cond(jnp.any(ended), call, nothing, session, slot, ended)
+        return found
+
+
+def _of_each(call: Callable[..., list[jax.Array]], title: str) -> Callable[..., Sequence[jax.Array]]:
+    """Return a function of one simulator that is one call for all of them under vmap.
+
+    Args:
+        call: takes arrays `[N, ...]` and returns such.
+        title: how messages name the environment.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def of_all(*args: jax.Array) -> list[jax.Array]:
+        return call(*args)
+
+    @of_all.def_vmap
+    def of_runs(runs: int, batched: Sequence[bool], *args: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+        if runs > 1:
+            raise ConfigError(
+                f"env = '{title}': is simulated outside JAX, so several runs cannot be one program (seeds, sweeps, vmap): "
+                "train them one after the other"
+            )
+        found = of_all(*(x[0] if is_batched else x for x, is_batched in zip(args, batched, strict=True)))
+        return [x[None] for x in found], [True] * len(found)
+
+    @jax.custom_batching.custom_vmap
+    def of_one(*args: jax.Array) -> list[jax.Array]:
+        return [x[0] for x in of_all(*(x[None] for x in args))]
+
+    @of_one.def_vmap
+    def of_rows(rows: int, batched: Sequence[bool], *args: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+        found = of_all(
+            *(x if is_batched else jnp.broadcast_to(x, (rows, *x.shape)) for x, is_batched in zip(args, batched, strict=True))
+        )
+        return found, [True] * len(found)
+
+    result: Callable[..., Sequence[jax.Array]] = of_one
+    return result

@@ -1,0 +1,161 @@
+"""Process that simulates: run as a script by `processes.py`, it imports the suite, NumPy and nothing of rljax or JAX.
+
+It has some of the rows of arrays that it shares with the program: it reads what to do and the actions there, and writes
+observations, rewards and ends. A byte says what to do, a byte answers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+BEGIN, STEP, RESTART = b"b", b"s", b"r"
+DONE = b"."
+
+CHANNELS_FIRST = "channels first"
+"""Mark of pictures `[C, H, W]`, which become `[H, W, C]`."""
+
+
+class Gymnasium:
+    """Environments of Gymnasium, one after the other."""
+
+    def __init__(self, name: str, arguments: dict[str, Any], count: int):
+        gymnasium = importlib.import_module("gymnasium")
+        # Its checker warns of habits that do no harm here, in every process.
+        self.envs = [gymnasium.make(name, disable_env_checker=True, **arguments) for _ in range(count)]
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[int, Any]]:
+        for i, row in enumerate(rows):
+            yield row, self.envs[row].reset(seed=None if seeds is None else int(seeds[i]))[0]
+
+    def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
+        for row, action in zip(rows, actions, strict=True):
+            obs, reward, terminated, truncated, _ = self.envs[row].step(action)
+            yield row, obs, reward, terminated, truncated
+
+
+class EnvPool:
+    """Environments of EnvPool, together, by its own threads."""
+
+    def __init__(self, name: str, arguments: dict[str, Any], count: int):
+        self.name, self.arguments, self.count = name, arguments, count
+        self.envs: Any = None
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[int, Any]]:
+        if seeds is not None:
+            # It takes a seed only when it is made.
+            if self.envs is not None:
+                self.envs.close()
+            make = importlib.import_module("envpool").make
+            seed = int(seeds[0]) % 2**31
+            self.envs = make(self.name, env_type="gymnasium", num_envs=self.count, seed=seed, **self.arguments)
+        obs, info = self.envs.reset(rows.astype(np.int32))
+        yield from zip(info["env_id"], obs, strict=True)
+
+    def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
+        obs, reward, terminated, truncated, info = self.envs.step(np.stack(actions), rows.astype(np.int32))
+        yield from zip(info["env_id"], obs, reward, terminated, truncated, strict=True)
+
+
+SUITES: dict[str, Any] = {"gymnasium": Gymnasium, "envpool": EnvPool}
+
+
+def leaves(tree: Any, structure: Any) -> list[Any]:
+    """Return the arrays of an observation, in the order of `jax.tree.leaves`.
+
+    Args:
+        tree: dictionaries and tuples of arrays.
+        structure: the same with what is changed of an array in place of it: None, the number where its integers begin, or
+            `CHANNELS_FIRST`.
+    """
+    if isinstance(structure, dict):
+        return [x for key in sorted(structure) for x in leaves(tree[key], structure[key])]
+    if isinstance(structure, tuple):
+        return [x for part, inner in zip(tree, structure, strict=True) for x in leaves(part, inner)]
+    if structure is None:
+        return [tree]
+    return [np.moveaxis(tree, 0, -1) if isinstance(structure, str) else np.asarray(tree) - structure]
+
+
+def action_of(arrays: Iterator[np.ndarray], structure: Any) -> Any:
+    """Return an action from its arrays; `structure` has a dtype, what is added, and whether it is a single number."""
+    if isinstance(structure, dict):
+        return {key: action_of(arrays, structure[key]) for key in sorted(structure)}
+    dtype, first, single = structure
+    action = next(arrays).astype(dtype)
+    action = action if first is None else action + np.asarray(first, dtype)
+    return action[()] if single else action
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then hangs up
+    connection, memory = Connection(int(sys.argv[1])), int(sys.argv[2])
+    try:
+        plan = connection.recv()
+    except EOFError:
+        return
+    parent = os.getppid()
+
+    def leave_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    sys.path[:] = plan["path"]
+    shared = mmap.mmap(memory, 0)
+    first, last = plan["rows"]
+    arrays = {
+        name: np.ndarray(shape, dtype, shared, offset)[first:last] for name, (shape, dtype, offset) in plan["arrays"].items()
+    }
+    obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
+    action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
+    try:
+        suite = SUITES[plan["suite"]](plan["name"], plan["arguments"], last - first)
+        connection.send_bytes(DONE)
+        while True:
+            command = connection.recv_bytes()
+            rows = np.flatnonzero(arrays["which"])
+            if command == STEP:
+                actions = [action_of(iter([x[row] for x in action_arrays]), plan["action"]) for row in rows]
+                for row, obs, reward, terminated, truncated in suite.step(rows, actions) if len(rows) else ():
+                    write(obs_arrays, row, leaves(obs, plan["obs"]))
+                    arrays["reward"][row] = reward
+                    arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
+            else:
+                seeds = arrays["seed"][rows] if command == BEGIN else None
+                for row, obs in suite.reset(rows, seeds) if len(rows) else ():
+                    write(obs_arrays, row, leaves(obs, plan["obs"]))
+                    arrays["reward"][row], arrays["terminated"][row], arrays["truncated"][row] = 0.0, False, False
+            connection.send_bytes(DONE)
+    except (EOFError, ConnectionError):
+        return  # the program has ended
+    except Exception as error:
+        text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        connection.send_bytes(text.encode(errors="replace"))
+
+
+def write(arrays: list[np.ndarray], row: int, values: list[Any]) -> None:
+    """Write an observation into its row.
+
+    Raises:
+        ValueError: it has another shape than its space: NumPy would repeat it.
+    """
+    for array, x in zip(arrays, values, strict=True):
+        if np.shape(x) != array.shape[1:]:
+            raise ValueError(f"an observation has the shape {np.shape(x)}, its space {array.shape[1:]}")
+        array[row] = x
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""New episodes for a saved state whose simulators are outside JAX and were not saved with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.normalizers import RewardStatistics
+from rljax.collect.replay import Replay
+from rljax.core.agent import Agent
+from rljax.core.config import Config
+from rljax.core.environment import is_outside_jax
+from rljax.core.host import failures_explained
+from rljax.core.state import Role, roles_of
+from rljax.envs import resolve_env
+
+
+def runs_outside_jax(config: Config) -> bool:
+    """Return whether the environment of a configuration is simulated outside JAX."""
+    return not config.of_games and is_outside_jax(resolve_env(config.env, config.env_params)[0])
+
+
+def with_new_episodes(agent: Agent, state: Any, seeds: int | None) -> Any:
+    """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics.
+
+    Args:
+        agent: the agent.
+        state: its state; with a leading axis of one seed if `seeds` is not None.
+        seeds: number of seeds, at most 1.
+    """
+
+    def begin(state: Any) -> Any:
+        # Other episodes than those with which the run began, and than those of another resume.
+        fresh = agent.init(jax.random.fold_in(state.key, state.iteration))
+        changes = {}
+        for name, role in roles_of(state).items():
+            value = getattr(state, name)
+            if role.role is Role.PER_ENVIRONMENT:
+                changes[name] = getattr(fresh, name)
+            elif isinstance(value, Replay):
+                changes[name] = _cut(value)
+            elif isinstance(value, RewardStatistics):
+                changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
+        return state.replace(**changes)
+
+    with failures_explained():
+        return jax.block_until_ready(jax.jit(begin if seeds is None else jax.vmap(begin))(state))
+
+
+def _cut(replay: Replay) -> Replay:
+    """Return a buffer whose newest steps do not go on in what is written next."""
+    row = (replay.position - 1) % replay.capacity
+    data = replay.data
+    name = "truncated" if hasattr(data, "truncated") else "is_last"
+    going = ~data.terminated[row] if hasattr(data, "terminated") else True
+    flags = getattr(data, name)
+    return replay.replace(data=data._replace(**{name: flags.at[row].set(flags[row] | going)}))

@@ -1,0 +1,51 @@
+"""Environments of Gymnasium for tests, in a module that simulators' processes import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Nested observations with integers that begin at 3, actions that begin at 2, and whatever goes wrong in a step."""
+
+    observation_space = spaces.Dict(
+        {"b": spaces.Tuple((spaces.Discrete(5, start=3), spaces.Box(-1, 1, (2,), np.float64))), "a": spaces.MultiBinary(3)}
+    )
+    action_space = spaces.Discrete(4, start=2)
+
+    def __init__(self, fails: str = "", after: int = 5):
+        self.fails, self.after, self.time, self.taken = fails, after, 0, 2
+
+    def _obs(self) -> Any:
+        flags = np.array([self.time % 2, 0, 1], np.int8)
+        numbers = np.array([self.time / 100, 0.5])
+        return {"b": (np.int64(3 + self.time % 5), numbers), "a": flags if self.fails != "shape" else flags[:2]}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.time += 1
+        if self.time == self.after:
+            if self.fails == "raises":
+                raise ValueError("the wheel came off\nand rolled away")
+            if self.fails == "hangs":
+                time.sleep(1000)
+            if self.fails == "exits":
+                os._exit(3)
+            if self.fails == "dies":
+                os.kill(os.getpid(), signal.SIGSEGV)
+        return self._obs(), float(action), self.time == 9, False, {}
+
+
+gymnasium.register("Odd-v0", Odd)

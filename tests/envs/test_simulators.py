@@ -1,0 +1,339 @@
+"""Simulators outside JAX: their steps are the suite's own, and whatever happens to their processes ends in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.collect.environments import make_training_env
+from rljax.collect.evaluation import play_episodes
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError
+from rljax.core.host import failures_explained
+from rljax.core.wrappers import TimeLimit
+from rljax.envs.simulators import environment
+from rljax.envs.simulators.environment import close_simulators
+from tests.run.tiny_runs import TINY
+
+ODD = "gymnasium:odd_simulators:Odd-v0"
+
+
+@pytest.fixture(autouse=True)
+def _ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(Path(__file__).parent)  # for the module of ODD
+    yield
+    close_simulators()
+
+
+def seeds_of(keys: jax.Array) -> list[int]:
+    return [int(jax.random.bits(key, (), jnp.uint32)) for key in keys]
+
+
+def process_ids() -> list[int]:
+    return [pid for running in environment._running.values() for pid in running.simulators.process_ids]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "odd_simulators:Odd-v0"])
+def test_random_steps_are_the_suites_own(name: str) -> None:
+    env, params = rljax.make_env(f"gymnasium:{name}", workers=2)
+    keys = jax.random.split(jax.random.key(7), 3)
+    action_space, offset = env.action_space(params), getattr(gymnasium.make(name).action_space, "start", 0)
+    reset, step = jax.jit(jax.vmap(env.reset, (0, None))), jax.jit(jax.vmap(env.step, (0, 0, 0, None)))
+    obs, state = reset(keys, params)
+    theirs = [gymnasium.make(name) for _ in keys]
+    firsts = [their.reset(seed=seed)[0] for their, seed in zip(theirs, seeds_of(keys), strict=True)]
+
+    def check(ours: Any, row: int, expected: Any) -> None:
+        ours, expected = jax.tree.leaves(jax.tree.map(lambda x: np.asarray(x[row]), ours)), jax.tree.leaves(expected)
+        for x, y in zip(ours, expected, strict=True):
+            np.testing.assert_array_equal(
+                x, np.asarray(y, x.dtype) - (3 if name.startswith("odd") and x.dtype == np.int32 else 0)
+            )
+
+    for row, first in enumerate(firsts):
+        check(obs, row, first)
+    ended = 0
+    for t in range(100):
+        actions = jax.vmap(action_space.sample)(jax.random.split(jax.random.key(t), 3))
+        obs, state, reward, terminated, truncated, info = step(keys, state, actions, params)
+        for row, their in enumerate(theirs):
+            action = np.asarray(actions[row])
+            their_obs, their_reward, *ends, _ = their.step(
+                action + np.asarray(offset, action.dtype) if action.ndim == 0 else action
+            )
+            check(info["final_observation"], row, their_obs)
+            np.testing.assert_allclose(reward[row], their_reward, rtol=1e-6)
+            assert [bool(terminated[row]), bool(truncated[row])] == [bool(x) for x in ends]
+            check(obs, row, their.reset()[0] if any(ends) else their_obs)
+            ended += any(ends)
+    assert ended or name == "Pendulum-v1"
+
+
+def test_a_time_limit_of_the_configuration_begins_new_episodes() -> None:
+    env, params = rljax.make_env("gymnasium:Pendulum-v1")
+    limited = TimeLimit(env, 4)
+    keys = jax.random.split(jax.random.key(0), 2)
+    obs, state = jax.vmap(limited.reset, (0, None))(keys, params)
+    theirs = [gymnasium.make("Pendulum-v1") for _ in keys]
+    for their, seed in zip(theirs, seeds_of(keys), strict=True):
+        their.reset(seed=seed)
+    for t in range(12):
+        obs, state, _, terminated, truncated, _ = jax.vmap(limited.step, (0, 0, 0, None))(keys, state, jnp.zeros((2, 1)), params)
+        assert truncated.tolist() == [t % 4 == 3] * 2
+        assert not terminated.any()
+        expected = [their.step(np.zeros(1))[0] for their in theirs]
+        expected = [their.reset()[0] for their in theirs] if t % 4 == 3 else expected
+        np.testing.assert_array_equal(obs, np.stack(expected))
+
+
+def test_evaluated_episodes_are_played_once_to_their_end() -> None:
+    config = rljax.PPOConfig(env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64)
+    agent = rljax.make_agent(config)
+    state = agent.init(jax.random.key(0))
+    play = jax.jit(lambda key: play_episodes(agent, state, key, 6))
+    results, again, others = play(jax.random.key(1)), play(jax.random.key(1)), play(jax.random.key(2))
+    assert results.ended.all()
+    np.testing.assert_array_equal(results.returns, results.lengths)
+    np.testing.assert_array_equal(results.returns, again.returns)
+    assert (results.returns != others.returns).any()
+    # The same episodes by hand.
+    reset_key, _ = jax.random.split(jax.random.key(1))
+    their, act = gymnasium.make("CartPole-v1"), jax.jit(lambda obs: agent.act(state, obs, None, jax.random.key(0), True)[0])
+    for row, seed in enumerate(seeds_of(jax.random.split(reset_key, 6))):
+        obs, over, length = their.reset(seed=seed)[0], False, 0
+        while not over:
+            obs, _, terminated, truncated, _ = their.step(int(act(jnp.asarray(obs))))
+            over, length = terminated or truncated, length + 1
+        assert length == results.lengths[row]
+
+
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        ("raises", "a simulator failed in a step: ValueError: the wheel came off$"),
+        ("hangs", "a simulator did not answer a step within 1.5 s, so its process was ended; one that is slow"),
+        ("exits", "a process of its simulators exited with status 3 in a step$"),
+        ("dies", "a process of its simulators was killed by SIGSEGV in a step$"),
+        ("shape", r"failed in a reset: ValueError: an observation has the shape \(2,\), its space \(3,\)$"),
+    ],
+)
+def test_what_goes_wrong_in_a_simulator_is_one_line(fails: str, told: str) -> None:
+    timeout = 1.5 if fails == "hangs" else 60.0
+    env, params = rljax.make_env(ODD, fails=fails, after=3, timeout=timeout, workers=2)
+
+    def play(key: jax.Array) -> Any:
+        _, state = jax.vmap(env.reset, (0, None))(jax.random.split(key, 3), params)
+
+        def step(state: Any, key: jax.Array) -> Any:
+            _, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(
+                jax.random.split(key, 3), state, jnp.zeros(3, jnp.int32), params
+            )
+            return state, reward
+
+        return jax.lax.scan(step, state, jax.random.split(key, 6))[1]
+
+    with pytest.raises(RljaxError, match=told) as caught, failures_explained():
+        jax.block_until_ready(jax.jit(play)(jax.random.key(0)))
+    assert str(caught.value).startswith(ODD)
+    assert process_ids() == [] or environment._running.popitem()[1].simulators.closed
+
+
+def test_a_simulator_cannot_go_back() -> None:
+    env, params = rljax.make_env("gymnasium:CartPole-v1")
+    key = jax.random.key(0)
+    _, state = env.reset(key, params)
+    _, after, *_ = env.step(key, state, jnp.int32(0), params)
+    env.step(key, after, jnp.int32(0), params)
+    with pytest.raises(RljaxError, match="a step from a state that its simulator has left behind"), failures_explained():
+        jax.block_until_ready(env.step(key, after, jnp.int32(0), params))
+    close_simulators()
+    with pytest.raises(RljaxError, match="the simulators of this state do not run"), failures_explained():
+        jax.block_until_ready(env.step(key, state, jnp.int32(0), params))
+
+
+def test_at_most_so_many_groups_run() -> None:
+    env, params = rljax.make_env("gymnasium:CartPole-v1")
+    for _ in range(environment.MAX_RUNNING + 2):
+        env.reset(jax.random.key(0), params)
+        assert len(process_ids()) <= environment.MAX_RUNNING
+    begin = jax.jit(env.reset)
+    begin(jax.random.key(0), params)
+    running = process_ids()
+    begin(jax.random.key(1), params)
+    assert process_ids() == running, "a program that begins again keeps its processes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"reset": "pool"}, "reset = 'pool': gymnasium:CartPole-v1 is simulated outside JAX, and its simulators begin episodes"),
+        ({"end_on_nan": True}, "end_on_nan = True: .* cannot go back"),
+        ({"randomize": {"gravity": [1.0, 2.0]}}, "has no parameter 'gravity'"),
+        ({"env": "gymnasium:CartPoel-v1"}, r"env = 'gymnasium:CartPoel-v1': did you mean 'CartPole-v1'\?"),
+        ({"env": "gymnasium:no_such_package:Env-v0"}, "no_such_package is not installed"),
+        ({"env_params": {"workers": -1}}, "workers = -1: expected a whole number >= 0"),
+        ({"env_params": {"timeout": 0.0}}, "timeout = 0.0: expected a number of seconds > 0"),
+        ({"env_params": {"gravity": 1.0}}, "has no parameter 'gravity'"),
+        ({"env": gymnasium.make("CartPole-v1")}, "is an object of Gymnasium, of which many are needed"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(changes: dict[str, Any], told: str) -> None:
+    config = {"env": "gymnasium:CartPole-v1", "num_envs": 4, "num_steps": 8, "total_timesteps": 64, "num_minibatches": 1}
+    with pytest.raises(ConfigError, match=told):
+        make_training_env(rljax.PPOConfig(**{**config, **changes}))
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.Text(4), gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))])
+def test_spaces_without_a_shape_are_refused(space: Any) -> None:
+    from rljax.envs.simulators.spaces import convert_spaces
+
+    with pytest.raises(ConfigError, match=f"observations in a {type(space).__name__} of Gymnasium are not supported"):
+        convert_spaces("gymnasium:X-v0", space, gymnasium.spaces.Discrete(2))
+    with pytest.raises(ConfigError, match=f"actions in a {type(space).__name__} of Gymnasium are not supported"):
+        convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
+
+
+def test_pictures_have_their_channels_last() -> None:
+    from rljax.envs.simulators.spaces import convert_spaces
+    from rljax.envs.simulators.worker import leaves
+
+    pictures = gymnasium.spaces.Box(0, 255, (4, 10, 12), np.uint8)
+    space, _, layout = convert_spaces("envpool:X-v0", pictures, gymnasium.spaces.Discrete(2))
+    picture = np.arange(480, dtype=np.uint8).reshape(4, 10, 12)
+    (converted,) = leaves(picture, layout.obs_structure)
+    assert space.shape == layout.obs[0][0] == converted.shape == (10, 12, 4)
+    np.testing.assert_array_equal(converted[3, 5], picture[:, 3, 5])
+
+
+def ppo(**changes: Any) -> Any:
+    fields: dict[str, Any] = {"env": "gymnasium:CartPole-v1", "num_envs": 4, "num_steps": 16, "num_minibatches": 2}
+    return rljax.PPOConfig(**{**fields, "total_timesteps": 64 * 8, "network": {"hidden": [8]}, **changes})
+
+
+def test_several_runs_in_one_program_are_refused_and_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is simulated outside JAX, so several runs cannot be one program"):
+        rljax.fit(ppo(), seeds=2)
+    with pytest.raises(ConfigError, match="is simulated outside JAX, so several runs cannot be one program"):
+        jax.vmap(rljax.make_train(ppo()))(jax.random.split(jax.random.key(0), 2))
+    assert rljax.fit(ppo(), seeds=1).complete
+
+
+def test_equal_keys_train_equal_agents() -> None:
+    config = ppo(eval_every=256, eval_episodes=3)
+    train = jax.jit(rljax.make_train(config))
+    first, second = train(jax.random.key(0)), train(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, first.state.params, second.state.params)
+    np.testing.assert_array_equal(first.metrics["eval/return"], second.metrics["eval/return"])
+    fitted = rljax.fit(config)
+    jax.tree.map(np.testing.assert_array_equal, first.state.params, fitted.state.params)
+
+
+def test_a_killed_simulator_stops_the_run_which_resumes_with_new_episodes(tmp_path: Path) -> None:
+    config, killed = ppo(total_timesteps=64 * 200), []
+
+    def kill(step: int, metrics: dict[str, float]) -> None:
+        assert 0 < metrics["perf/simulator_wait"] <= 1
+        if step >= 64 * 20 and not killed:
+            killed.append(step)
+            os.kill(process_ids()[0], signal.SIGKILL)
+
+    told = (
+        r"training stopped: gymnasium:CartPole-v1: a process of its simulators was killed by SIGKILL in a (step|reset); the last"
+    )
+    with pytest.raises(TrainingError, match=told):
+        rljax.fit(config, run_dir=tmp_path / "run", callback=kill, checkpoint_every=64)
+    saved = rljax.load_run(tmp_path / "run")
+    assert saved.step >= killed[0] - 64
+    with pytest.warns(RljaxWarning, match="resumed with new episodes, not exactly: the simulators of gymnasium:CartPole-v1 are"):
+        result = rljax.fit(resume=tmp_path / "run")
+    assert result.complete
+    assert result.step == 64 * 200
+
+
+def test_a_resumed_buffer_ends_its_episodes(tmp_path: Path) -> None:
+    config = rljax.DQNConfig(
+        env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, buffer_size=512, learning_starts=64, n_step=3,
+        total_timesteps=32 * 4, network={"hidden": [8]},
+    )  # fmt: skip
+    before = rljax.fit(config, run_dir=tmp_path / "run").state
+    with pytest.warns(RljaxWarning, match="resumed with new episodes"):
+        after = rljax.fit(resume=tmp_path / "run", total_timesteps=32 * 5).state
+    newest = int(before.replay.position) - 1
+    ends = before.replay.data.truncated | before.replay.data.terminated
+    assert not ends[newest].all()
+    expected = ends.at[newest].set(True)
+    now = after.replay.data.truncated | after.replay.data.terminated
+    np.testing.assert_array_equal(now[: newest + 1], expected[: newest + 1])
+    assert int(after.env_state.episode_length.max()) <= 8
+
+
+def test_simulators_end_with_their_program() -> None:
+    """They hang up when the program is killed, also one that is in a step at that time."""
+    program = textwrap.dedent("""
+        import jax, rljax, sys
+        from rljax.envs.simulators import environment
+        env, params = rljax.make_env("gymnasium:odd_simulators:Odd-v0", fails="hangs", after=2, workers=2)
+        reset = jax.vmap(env.reset, (0, None))
+        _, state = reset(jax.random.split(jax.random.key(0), 2), params)
+        print(*[pid for running in environment._running.values() for pid in running.simulators.process_ids], flush=True)
+        for _ in range(3):
+            keys = jax.random.split(jax.random.key(0), 2)
+            _, state, *_ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, jax.numpy.zeros(2, int), params)
+    """)
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.1)
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", "dqn", "impala", *(pytest.param(name, marks=pytest.mark.long) for name in ("pqn", "sac", "dreamer"))]
+)
+def test_every_learner_learns_from_simulators_and_resumes(algorithm: str, tmp_path: Path) -> None:
+    env = "gymnasium:Pendulum-v1" if algorithm == "sac" else "gymnasium:CartPole-v1"
+    more: dict[str, Any] = {} if algorithm == "dreamer" else {"frame_stack": 2}
+    config = TINY[algorithm].replace(env=env, time_limit=20, sticky_actions=0.25, action_repeat=2, **more)
+    result = rljax.fit(config, run_dir=tmp_path / "run")
+    assert np.nansum(result.metrics["episode/count"]) > 0
+    assert np.nanmax(result.metrics["episode/length"]) <= 20
+    assert np.isfinite(result.metrics["eval/return"][-1])
+    with pytest.warns(RljaxWarning, match="resumed with new episodes"):
+        resumed = rljax.fit(resume=tmp_path / "run", total_timesteps=config.total_timesteps + 128)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(resumed.state.params))
+
+
+@pytest.mark.long
+def test_ppo_learns_cartpole_of_gymnasium() -> None:
+    config = rljax.load_config("cartpole_ppo", env="gymnasium:CartPole-v1", total_timesteps=300_000)
+    agent = rljax.make_agent(config)
+    state = rljax.fit(agent).state
+    assert play_episodes(agent, state, jax.random.key(1), 20).returns.mean() > 475
