@@ -41,12 +41,13 @@ from rljax.collect.minibatches import init_optimizer, minibatch_steps, ravel, un
 from rljax.collect.returns import explained_variance, importance_ratio, upgo, vtrace
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts, own_mean, traced_seat
-from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.agent import Agent, Halves, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
+from rljax.core.environment import is_outside_jax
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
-from rljax.core.state import copy_of_params, per_environment
+from rljax.core.state import buffer, copy_of_params, per_environment
 from rljax.nn.actions import ActionHead
 from rljax.nn.policy import Policy
 
@@ -74,6 +75,11 @@ class ImpalaConfig(VtraceConfig):
     num_epochs: int = static(default=1, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=1, doc="minibatches of whole trajectories per pass; must divide num_envs", gt=0)
     learning_rate: float = leaf(default=6e-4, doc="Adam step size", ge=0)
+    overlap: bool = static(
+        default=False,
+        doc="whether a rollout is collected while the one before is learned from, by a policy that is one update older; for "
+        "environments outside JAX",
+    )
 
     def check_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
@@ -96,10 +102,12 @@ class ImpalaState(TaughtState, kw_only=True):
     Attributes:
         past_params: parameters of past iterations, raveled, oldest first, f32 `[policy_lag, P]`; None without lag.
         carry: memory of the policy in the episodes under way, `[N, ...]`, zeros where one begins; None without memory.
+        rollout: what the next update learns from, `[T, N, ...]`, with `overlap`; else None.
     """
 
     past_params: jax.Array | None = copy_of_params(lambda params, past: jnp.tile(ravel(params), (past.shape[0], 1)))
     carry: Any = per_environment()
+    rollout: Any = buffer(default=None)
 
 
 class ImpalaRollout(NamedTuple):
@@ -127,6 +135,8 @@ def impala_parts(config: ImpalaConfig) -> ImpalaParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     env, env_params = make_training_env(config)
+    if config.overlap and not is_outside_jax(env):
+        raise ConfigError(f"overlap = true: {env.name} is in JAX, where collecting does not wait for anything; expected false")
     policy, head = build_policy(config.network, env, env_params, action_heads=config.action_heads, log_std=config.log_std)
     if config.policy_lag:
         obs = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))[0]
@@ -367,13 +377,30 @@ def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:
     nvec = action_heads(parts.env, parts.env_params)
 
     def init(key: jax.Array) -> ImpalaState:
-        return impala_init(parts, key)
+        state = impala_init(parts, key)
+        return collect(state) if config.overlap else state
+
+    def collect(state: ImpalaState) -> ImpalaState:
+        # Other random numbers than those of the update.
+        collected, rollout = impala_collect(parts, state.replace(key=jax.random.fold_in(state.key, 1)))
+        return collected.replace(rollout=rollout)
+
+    def update(state: ImpalaState) -> tuple[ImpalaState, Metrics]:
+        after, metrics = impala_update(parts, state, state.rollout, loss_fn)
+        return after, episode_metrics(state.rollout.steps, nvec) | metrics
+
+    def join(collected: ImpalaState, updated: ImpalaState) -> ImpalaState:
+        new = {name: getattr(collected, name) for name in ("env_state", "obs", "carry", "rollout")}
+        return updated.replace(**new)
 
     def step(state: ImpalaState) -> tuple[ImpalaState, Metrics]:
         state, rollout = impala_collect(parts, state)
         state, metrics = impala_update(parts, state, rollout, loss_fn)
         return state, episode_metrics(rollout.steps, nvec) | metrics
 
+    if config.overlap:
+        halves = Halves(collect, update, join)
+        return Agent(init, halves.step, policy_act(parts), config, halves=halves)
     return Agent(init, step, policy_act(parts), config)
 
 

@@ -46,6 +46,26 @@ PolicyAndValue = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
 """Evaluation of game positions for a search: `(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`."""
 
 
+class Halves(NamedTuple):
+    """The two halves of a step, neither of which needs the other's result, so that they can run at the same time.
+
+    Attributes:
+        collect: `collect(state) -> state` with new experience.
+        update: `update(state) -> (state, metrics)`, which learns from the experience that is there.
+        join: `join(collected, updated) -> state`.
+    """
+
+    collect: Callable[[Any], Any]
+    update: Callable[[Any], tuple[Any, Metrics]]
+    join: Callable[[Any, Any], Any]
+
+    def step(self, state: Any) -> tuple[Any, Metrics]:
+        """Take both, as `Agent.step`."""
+        collected = self.collect(state)
+        updated, metrics = self.update(state)
+        return self.join(collected, updated), metrics
+
+
 class Agent(NamedTuple):
     """An algorithm as pure functions, with its configuration.
 
@@ -61,6 +81,7 @@ class Agent(NamedTuple):
             resumes the run without them.
         data: function that returns the digest of the dataset that the agent learns from; None without one. A run folder notes it,
             so that nobody resumes the run with other data.
+        halves: the two halves of `step`, which `fit` then runs at the same time; None if one needs the other's result.
         made: the agent as `make_agent` returned it: functions that you replaced since are your own, too (see `own_in`).
     """
 
@@ -73,6 +94,7 @@ class Agent(NamedTuple):
     policy_and_value: PolicyAndValue | None = None
     own: str = ""
     data: Callable[[], str] | None = None
+    halves: Halves | None = None
     made: Any = None
 
 

@@ -32,6 +32,11 @@ class Waiting:
         with self._lock:
             self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
+    def replace(self, what: str, seconds: float) -> None:
+        """Note another time than was added since the last call of `shares`: that which nothing else was done in."""
+        with self._lock:
+            self._seconds[what] = seconds
+
     def fail(self, error: RljaxError) -> None:
         """Note why a call failed: JAX reports an error of a callback as one of its own."""
         with self._lock:

@@ -69,9 +69,9 @@ def per_environment(depends_on: tuple[str, ...] = ()) -> Any:
     return _field(FieldRole(Role.PER_ENVIRONMENT, (*ENVIRONMENT_CONFIG, *depends_on)))
 
 
-def buffer(depends_on: tuple[str, ...] = ()) -> Any:
-    """Define a field of steps taken, leaves `[capacity, N, ...]`."""
-    return _field(FieldRole(Role.BUFFER, (*ENVIRONMENT_CONFIG, *depends_on)))
+def buffer(depends_on: tuple[str, ...] = (), **options: Any) -> Any:
+    """Define a field of steps taken, leaves `[capacity, N, ...]`; `options` are those of `struct.field`."""
+    return _field(FieldRole(Role.BUFFER, (*ENVIRONMENT_CONFIG, *depends_on)), **options)
 
 
 def buffer_cursor(depends_on: tuple[str, ...] = ()) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, Metrics, stack_metrics
 from rljax.core.config import Config
 from rljax.core.devices import replicated
+from rljax.core.host import WAITING
 from rljax.core.state import Role, roles_of
 from rljax.run.files.records import UPDATES
 
@@ -142,6 +145,41 @@ def compile_chunk(
     # The output is the next input, so it needs the same sharding.
     results = None if layout is None else (layout, *2 * [replicated(layout)])
     return jax.jit(chunk, donate_argnums=0, out_shardings=results).lower(example, INT32, INT32).compile()
+
+
+def overlapped_chunk(agent: Agent, example: Any, num_metrics: int, size: int, num_iterations: int) -> Chunk:
+    """Compile the halves of an agent's step, and return a `Chunk` that runs them at the same time, in two threads.
+
+    The numbers are those of `agent.step`. What is noted as waiting for simulators is only the time after an update was done.
+    """
+    halves = agent.halves
+    assert halves is not None
+    collect, update = (jax.jit(half).lower(example).compile() for half in (halves.collect, halves.update))
+    collected, (updated, metrics) = (jax.eval_shape(half, example) for half in (halves.collect, halves.update))
+
+    def row_of(state: Any, metrics: Metrics, iteration: jax.Array) -> tuple[jax.Array, jax.Array]:
+        metrics = metrics | evaluation_metrics(agent, state, iteration, num_iterations)
+        return stack_metrics(metrics), all_finite(state.params)
+
+    finish = jax.jit(row_of).lower(halves.join(collected, updated), metrics, INT32).compile()
+    thread = ThreadPoolExecutor(1, "rljax-collect")
+
+    def chunk(state: Any, first: Any, length: Any) -> tuple[Any, Any, Any]:
+        rows, waited, finite = np.full((size, num_metrics), np.nan, np.float32), 0.0, np.True_
+        for i in range(int(length)):
+            collecting = thread.submit(lambda state: jax.block_until_ready(collect(state)), state)
+            try:
+                updated, metrics = jax.block_until_ready(update(state))
+            finally:
+                started = time.perf_counter()
+                collected = collecting.result()
+                waited += time.perf_counter() - started
+            state = halves.join(collected, updated)
+            rows[i], finite = map(np.asarray, finish(state, metrics, np.int32(first + i)))
+        WAITING.replace("simulator", waited)
+        return state, rows, finite
+
+    return chunk
 
 
 def run_iterations(

@@ -27,6 +27,7 @@ from rljax.run.chunks import (
     compile_chunk,
     iterations_before_learning,
     iterations_to,
+    overlapped_chunk,
     seeds_iteration,
     vectorized_iteration,
 )
@@ -208,7 +209,11 @@ class Driver:
         # It depends on the whole budget, not on the rest of it: a resumed run then reuses the compiled program.
         size = max(1, min(MAX_CHUNK, self.last, MAX_CHUNK_BYTES // self.row_bytes))
         seeds_shape = (self.num_seeds,) if self.start.info.seeds else ()
-        chunk = compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
+        agent = self.start.agent
+        if agent.halves is not None and agent.step is getattr(agent.made, "step", None) and not seeds_shape:
+            chunk = overlapped_chunk(agent, state, len(self.names), size, self.last)
+        else:
+            chunk = compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
         WAITING.reset()
         length, saved_at, looked_at = 1, time.monotonic(), time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,30 +24,26 @@ def runs_outside_jax(config: Config) -> bool:
 
 
 def with_new_episodes(agent: Agent, state: Any, seeds: int | None) -> Any:
-    """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics.
-
-    Args:
-        agent: the agent.
-        state: its state; with a leading axis of one seed if `seeds` is not None.
-        seeds: number of seeds, at most 1.
-    """
-
-    def begin(state: Any) -> Any:
-        # Other episodes than those with which the run began, and than those of another resume.
-        fresh = agent.init(jax.random.fold_in(state.key, state.iteration))
-        changes = {}
-        for name, role in roles_of(state).items():
-            value = getattr(state, name)
-            if role.role is Role.PER_ENVIRONMENT:
-                changes[name] = getattr(fresh, name)
-            elif isinstance(value, Replay):
-                changes[name] = _cut(value)
-            elif isinstance(value, RewardStatistics):
-                changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
-        return state.replace(**changes)
-
+    """Do `new_episodes` for a state with a leading axis of one seed, or without one if `seeds` is None."""
+    begin = partial(new_episodes, agent)
     with failures_explained():
         return jax.block_until_ready(jax.jit(begin if seeds is None else jax.vmap(begin))(state))
+
+
+def new_episodes(agent: Agent, state: Any) -> Any:
+    """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics."""
+    # Other episodes than those with which the run began, and than those of another resume.
+    fresh = agent.init(jax.random.fold_in(state.key, state.iteration))
+    changes = {}
+    for name, role in roles_of(state).items():
+        value = getattr(state, name)
+        if role.role is Role.PER_ENVIRONMENT:
+            changes[name] = getattr(fresh, name)
+        elif isinstance(value, Replay):
+            changes[name] = _cut(value)
+        elif isinstance(value, RewardStatistics):
+            changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
+    return state.replace(**changes)
 
 
 def _cut(replay: Replay) -> Replay:

@@ -337,3 +337,46 @@ def test_ppo_learns_cartpole_of_gymnasium() -> None:
     agent = rljax.make_agent(config)
     state = rljax.fit(agent).state
     assert play_episodes(agent, state, jax.random.key(1), 20).returns.mean() > 475
+
+
+def lagging(**changes: Any) -> Any:
+    return TINY["impala"].replace(env="gymnasium:CartPole-v1", policy_lag=0, overlap=True, **changes)
+
+
+def test_overlapped_halves_train_the_same_agent_as_their_step(tmp_path: Path) -> None:
+    config = lagging()
+    whole = jax.jit(rljax.make_train(config))(jax.random.key(config.seed))
+    halves = rljax.fit(config, run_dir=tmp_path / "run")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), whole.state.params, halves.state.params)
+    np.testing.assert_array_equal(whole.metrics["eval/return"], halves.metrics["eval/return"])
+    np.testing.assert_array_equal(whole.metrics["episode/count"], halves.metrics["episode/count"])
+    with pytest.warns(RljaxWarning, match="resumed with new episodes"):
+        assert rljax.fit(resume=tmp_path / "run", total_timesteps=config.total_timesteps + 128).complete
+
+
+def test_an_overlapped_rollout_is_learned_from_one_iteration_later() -> None:
+    """Its log-probabilities are those of the policy of two updates before the next one, and the learner knows."""
+    agent = rljax.make_agent(lagging(num_epochs=1, num_minibatches=1, learning_rate=1e-2))
+    first = agent.init(jax.random.key(0))
+    second, metrics = jax.jit(agent.step)(first)
+    _, later = jax.jit(agent.step)(second)
+    assert metrics["train/mean_rho"] == pytest.approx(1.0, abs=1e-5), "the first one was collected by the policy that learns"
+    assert later["train/mean_rho"] < 1 - 1e-5
+    assert (second.rollout.log_prob != first.rollout.log_prob).any()
+
+
+def test_a_killed_simulator_stops_an_overlapped_run(tmp_path: Path) -> None:
+    def kill(step: int, metrics: dict[str, float]) -> None:
+        if step == 64 * 8:
+            os.kill(process_ids()[0], signal.SIGKILL)
+
+    with pytest.raises(
+        TrainingError, match=r"a process of its simulators was killed by SIGKILL in a (step|reset); the last good"
+    ):
+        rljax.fit(lagging(eval_every=None), run_dir=tmp_path / "run", callback=kill, checkpoint_every=64)
+    assert rljax.load_run(tmp_path / "run").step >= 64 * 7
+
+
+def test_only_simulators_overlap() -> None:
+    with pytest.raises(ConfigError, match="overlap = true: CartPole-v1 is in JAX"):
+        rljax.make_agent(lagging().replace(env="CartPole-v1"))

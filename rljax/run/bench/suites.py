@@ -32,6 +32,7 @@ from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
 from rljax.run.bench.league import print_league
 from rljax.run.bench.microrts import print_microrts
+from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
 from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.fit import fit
@@ -93,6 +94,7 @@ SUITES: dict[str, Callable[[int], None]] = {
     "dreamer": bench_dreamer,
     "league": print_league,
     "microrts": print_microrts,
+    "simulators": print_simulators,
     "sweep": print_sweep,
     "devices": print_devices,
     "fit": bench_fit,
