@@ -40,6 +40,7 @@ MADE = {
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
+    "docs/guides/simulators.md": ["runs/outside/config.toml"],
     "docs/guides/training.md": ["runs/mine", "runs/cartpole_ppo-2", "runs/ppo"],
 }
 """Files and folders that the commands of a page must leave."""

@@ -165,7 +165,8 @@ def overlapped_chunk(agent: Agent, example: Any, num_metrics: int, size: int, nu
     thread = ThreadPoolExecutor(1, "rljax-collect")
 
     def chunk(state: Any, first: Any, length: Any) -> tuple[Any, Any, Any]:
-        rows, waited, finite = np.full((size, num_metrics), np.nan, np.float32), 0.0, np.True_
+        rows, waited = np.full((size, num_metrics), np.nan, np.float32), 0.0
+        finite: Any = True
         for i in range(int(length)):
             collecting = thread.submit(lambda state: jax.block_until_ready(collect(state)), state)
             try:

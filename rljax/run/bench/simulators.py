@@ -84,7 +84,7 @@ def _ours(env_id: str) -> Callable[[int], None]:
     space = as_space(env.action_space(params))
     state, obs = jax.jit(lambda key: initial_environments(env, params, key, NUM_ENVS))(jax.random.key(0))
 
-    def act(_obs: Any, carry: Any, _mask: Any, keys: jax.Array) -> tuple[jax.Array, Any]:
+    def act(_obs: Any, carry: Any, _mask: Any, keys: jax.Array) -> tuple[Any, Any]:
         return jax.vmap(space.sample)(keys), carry
 
     @jax.jit
