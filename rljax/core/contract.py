@@ -217,8 +217,14 @@ def _trace(subject: Subject, label: str, function: Callable[..., Any], *argument
     The function is traced with a batch, as in training: some functions (a `pure_callback` without `vmap_method`) cannot take one.
     """
     batched = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), arguments)
+
+    def checked(*values: Any) -> Any:
+        result = function(*values)
+        _check_arrays(subject, label, result)
+        return result
+
     try:
-        shapes = jax.eval_shape(jax.vmap(function), *batched)
+        shapes = jax.eval_shape(jax.vmap(checked), *batched)
     except ConfigError:
         raise
     except NotImplementedError as error:
@@ -230,6 +236,17 @@ def _trace(subject: Subject, label: str, function: Callable[..., Any], *argument
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
 
 
+def _check_arrays(subject: Subject, label: str, result: Any) -> None:
+    """Refuse a result with something in it that is no array: JAX looks into no object that it does not know."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+            where = jax.tree_util.keystr(path) or "whole"
+            subject.refuse(
+                f"{label} returned a {type(leaf).__name__} in its result ({where}), expected arrays and numbers in dictionaries, "
+                "tuples, NamedTuples and classes of flax.struct"
+            )
+
+
 def _trace_tuple(
     subject: Subject, label: str, parts: tuple[str, ...], function: Callable[..., Any], *arguments: Any
 ) -> Sequence[Any]:
@@ -238,8 +255,23 @@ def _trace_tuple(
     if not isinstance(result, (tuple, list)):
         subject.refuse(f"{label} returned {describe(result)}, {expected}")
     if len(result) != len(parts):
-        subject.refuse(f"{label} returned {len(result)} values, {expected}")
+        six = "; that a time limit ends the episode is said by is_truncated(state, params)" if len(result) == 6 else ""
+        subject.refuse(f"{label} returned {len(result)} values, {expected}{six}")
+    if label == "step_env" and _is_gymnasiums(result):
+        subject.refuse(f"{label} returned Gymnasium's (obs, reward, terminated, truncated, info), {expected}")
     return result
+
+
+def _is_gymnasiums(result: Sequence[Any]) -> bool:
+    """Return whether the second of five values is a reward and the third a flag, where a state and a reward belong."""
+    second, third = result[1], result[2]
+    return (
+        is_array(second)
+        and is_array(third)
+        and second.shape == third.shape == ()
+        and jnp.issubdtype(second.dtype, jnp.floating)
+        and third.dtype == jnp.bool_
+    )
 
 
 def _read_space(subject: Subject, label: str, function: Callable[[Any], Any], params: Any) -> Space:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import rljax
 from rljax.algos.common.training import evaluation_due
@@ -72,6 +74,26 @@ WRONG: list[tuple[str, Any, str]] = [
     ("step_env", lambda self, *_: None, "step_env returned None, expected 5"),
     ("step_env", lambda self, k, s, a, p: (jnp.zeros(1), s, None, s > 5, {}), "a reward None, expected a float scalar"),
     ("step_env", lambda self, k, s, a, p: (jnp.zeros(1), s, 1.0, s > 5, None), "an info None, expected a dictionary"),
+    (
+        "step_env",
+        lambda self, k, s, a, p: (jnp.zeros(1), s, 1.0, s > 5, s > 8, {}),
+        "returned 6 values, expected 5: (obs, state, reward, terminated, info); that a time limit ends the episode is said by",
+    ),
+    (
+        "step_env",
+        lambda self, k, s, a, p: (jnp.zeros(1), 1.0, s > 5, s > 8, {}),
+        "step_env returned Gymnasium's (obs, reward, terminated, truncated, info), expected 5: (obs, state, reward,",
+    ),
+    (
+        "reset_env",
+        lambda self, key, params: (jnp.zeros(1), Fraction(1, 2)),
+        "reset_env returned a Fraction in its result ([1]), expected arrays and numbers in dictionaries, tuples, NamedTuples",
+    ),
+    (
+        "step_env",
+        lambda self, k, s, a, p: (jnp.zeros(1), s + 1, 1.0, s > 5, {"where": "here"}),
+        "step_env returned a str in its result ([4]['where']), expected arrays and numbers",
+    ),
     ("step_env", python_if, "step_env looks at a traced value with Python's if"),
     ("step_env", lambda self, *_: 1 / 0, "step_env raised ZeroDivisionError"),
     ("action_space", lambda self, params: 2, "action_space: 2 is not a space"),
@@ -88,6 +110,42 @@ def test_a_wrong_environment_is_one_line(name: str, function: Any, expected: str
     assert str(error.value).startswith("environment Broken: ")
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class Named(NamedTuple):
+    """A state of all kinds of parts."""
+
+    time: Any
+    nothing: Any
+    empty: Any
+    held: Any
+
+
+@struct.dataclass
+class Held:
+    key: Any
+    number: Any
+    name: str = struct.field(pytree_node=False, default="held")
+
+
+class Varied(Line):
+    """A correct environment with an unusual state."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return np.zeros(1, np.float32), Named(0, None, (), Held(key, np.int64(3)))
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        held = state.held.replace(key=key, number=state.held.number + 1)
+        return jnp.zeros(1), state._replace(time=state.time + 1, held=held), 1.0, state.time > 5, {"five": 5}
+
+
+@pytest.mark.parametrize("reset", ["each", "pool", "optimistic"])
+def test_states_of_all_kinds_of_parts_train(reset: str) -> None:
+    train = rljax.make_train(rljax.PPOConfig(**{**TINY, "env": Varied(), "reset": reset}))
+    metrics = jax.jit(train)(jax.random.key(0)).metrics
+    lengths = metrics["episode/length"][metrics["episode/count"] > 0]
+    assert len(lengths) > 0
+    np.testing.assert_array_equal(lengths, 7)
 
 
 class Normed(nn.Module):
