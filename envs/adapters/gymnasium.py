@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, first_line
 from rljax.envs.adapters import plain_arguments, with_arguments
-from rljax.envs.simulators.environment import SimulatedEnv
+from rljax.envs.simulators.environment import DrawnEnv, SimulatedEnv
 from rljax.envs.simulators.processes import Plan
 from rljax.envs.simulators.spaces import convert_spaces
 
@@ -75,13 +76,19 @@ def _make(name: str, workers: int = 0, timeout: float = 60.0, **arguments: Any) 
 
 
 @functools.lru_cache(maxsize=32)
-def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, Any], ...]) -> SimulatedEnv:
-    title = f"gymnasium:{name}"
-    env = gymnasium.make(name, disable_env_checker=True, **dict(arguments))
+def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, Any], ...], draws: bool = False) -> SimulatedEnv:
+    given = dict(arguments) | ({"render_mode": "rgb_array"} if draws else {})
+    env = gymnasium.make(name, disable_env_checker=True, **given)
     spaces = env.observation_space, env.action_space
     threshold = env.spec.reward_threshold if env.spec else None
+    picture, drawn = None, None
+    if draws:
+        env.reset()
+        picture = np.shape(env.render())
+    elif "rgb_array" in env.metadata.get("render_modes", ()):
+        drawn = functools.partial(_made, name, workers, timeout, arguments, draws=True)
     env.close()
-    return simulated(title, "gymnasium", name, dict(arguments), *spaces, workers, timeout, threshold)
+    return simulated(f"gymnasium:{name}", "gymnasium", name, given, *spaces, workers, timeout, threshold, picture, drawn)
 
 
 def simulated(
@@ -94,6 +101,8 @@ def simulated(
     workers: int,
     timeout: float,
     reward_threshold: float | None,
+    picture: tuple[int, ...] | None = None,
+    drawn: Callable[[], Any] | None = None,
 ) -> SimulatedEnv:
     """Return an environment of one of `worker.SUITES`; the spaces are Gymnasium's.
 
@@ -106,4 +115,5 @@ def simulated(
         raise ConfigError(f"timeout = {timeout}: expected a number of seconds > 0")
     obs_space, actions, layout = convert_spaces(title, observation_space, action_space)
     number = workers or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    return SimulatedEnv(Plan(title, suite, name, arguments, layout, number, timeout), obs_space, actions, reward_threshold)
+    plan = Plan(title, suite, name, arguments, layout, number, timeout, picture)
+    return (SimulatedEnv if picture is None else DrawnEnv)(plan, obs_space, actions, reward_threshold, drawn)

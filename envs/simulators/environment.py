@@ -37,6 +37,7 @@ class SimulatorState:
         count: number of calls of this one since then, i32 [].
         terminated: whether its episode has terminated, bool [].
         truncated: whether its own time limit has ended it, bool [].
+        picture: what it shows, uint8 `[H, W, 3]`, of an environment that was asked for pictures; else None.
     """
 
     session: jax.Array
@@ -44,6 +45,7 @@ class SimulatorState:
     count: jax.Array
     terminated: jax.Array
     truncated: jax.Array
+    picture: Any = None
 
 
 class Running:
@@ -106,16 +108,26 @@ class SimulatedEnv(Environment):
         observation_space: of rljax, like `plan.layout.obs`.
         action_space: of rljax, like `plan.layout.action`.
         reward_threshold: mean return at which the task counts as solved, or None.
+        drawn: function that makes this environment with pictures, for those who look at it; None if it has none.
     """
 
     outside_jax = True
 
-    def __init__(self, plan: Plan, observation_space: Any, action_space: Any, reward_threshold: float | None = None):
+    def __init__(
+        self,
+        plan: Plan,
+        observation_space: Any,
+        action_space: Any,
+        reward_threshold: float | None = None,
+        drawn: Callable[[], DrawnEnv] | None = None,
+    ):
         self.plan = plan
         self.reward_threshold = reward_threshold
+        self.drawn = drawn
         self._obs_space, self._action_space = observation_space, action_space
         shapes = jax.eval_shape(observation_space.sample, jax.eval_shape(lambda: jax.random.key(0)))
-        self._obs, self._structure = jax.tree.flatten(shapes)
+        self._seen, self._structure = jax.tree.flatten(shapes)
+        self._seen += [] if plan.picture is None else [jax.ShapeDtypeStruct(plan.picture, jnp.uint8)]
         self._step, self._restart = _of_each(self._step_all, plan.title), _of_each(self._restart_all, plan.title)
 
     @property
@@ -138,31 +150,36 @@ class SimulatedEnv(Environment):
     def reset_env(self, key: jax.Array, params: SimulatorParams) -> tuple[Any, SimulatorState]:
         if params.ended is not None:
             state, ended = params.ended
-            count, *obs = self._restart(state.session, state.slot, state.count, ended)
-            going = jnp.zeros((), jnp.bool_)
-            state = SimulatorState(state.session, state.slot, count, going, going)
+            count, *seen = self._restart(state.session, state.slot, state.count, ended)
+            session, slot = state.session, state.slot
         else:
             site = object()  # each place of a program where episodes begin has simulators of its own
             begin = _of_each(lambda seeds: self._begin_all(site, seeds), self.name)
-            session, slot, *obs = begin(jax.random.bits(key, (), jnp.uint32))
-            going = jnp.zeros((), jnp.bool_)
-            state = SimulatorState(session, slot, jnp.zeros((), jnp.int32), going, going)
-        return jax.tree.unflatten(self._structure, obs), state
+            session, slot, *seen = begin(jax.random.bits(key, (), jnp.uint32))
+            count = jnp.zeros((), jnp.int32)
+        obs, picture = self._split(seen)
+        going = jnp.zeros((), jnp.bool_)
+        return obs, SimulatorState(session, slot, count, going, going, picture)
 
     def step_env(
         self, key: jax.Array, state: SimulatorState, action: Any, params: SimulatorParams
     ) -> tuple[Any, SimulatorState, jax.Array, jax.Array, dict[str, Any]]:
         over = state.terminated | state.truncated
-        count, reward, terminated, truncated, *obs = self._step(
+        count, reward, terminated, truncated, *seen = self._step(
             state.session, state.slot, state.count, over, *jax.tree.leaves(action)
         )
-        state = SimulatorState(state.session, state.slot, count, terminated, truncated)
-        return jax.tree.unflatten(self._structure, obs), state, reward, terminated, {}
+        obs, picture = self._split(seen)
+        return obs, SimulatorState(state.session, state.slot, count, terminated, truncated, picture), reward, terminated, {}
+
+    def _split(self, seen: Sequence[jax.Array]) -> tuple[Any, Any]:
+        """Split what a call returned into the observation and the picture."""
+        count = len(self.plan.layout.obs)
+        return jax.tree.unflatten(self._structure, seen[:count]), None if self.plan.picture is None else seen[count]
 
     def _shapes(self, rows: int, *dtypes: Any) -> list[jax.ShapeDtypeStruct]:
-        """Shapes of results: numbers of these dtypes, then an observation."""
+        """Shapes of results: numbers of these dtypes, then an observation and a picture."""
         numbers = [jax.ShapeDtypeStruct((rows,), dtype) for dtype in dtypes]
-        return [*numbers, *(jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for x in self._obs)]
+        return [*numbers, *(jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for x in self._seen)]
 
     def _begin_all(self, site: object, seeds: jax.Array) -> list[jax.Array]:
         rows = seeds.shape[0]
@@ -223,6 +240,14 @@ class SimulatedEnv(Environment):
 
         found: list[jax.Array] = jax.lax.cond(jnp.any(ended), call, nothing, session, slot, ended)
         return found
+
+
+class DrawnEnv(SimulatedEnv):
+    """An environment outside JAX whose states have pictures."""
+
+    def render(self, state: SimulatorState, params: Any) -> jax.Array:
+        picture: jax.Array = state.picture
+        return picture
 
 
 def _of_each(call: Callable[..., list[jax.Array]], title: str) -> Callable[..., Sequence[jax.Array]]:

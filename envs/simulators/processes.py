@@ -56,6 +56,7 @@ class Plan(NamedTuple):
         layout: of its arrays.
         workers: largest number of processes.
         timeout: time for a step or a reset of all rows, in seconds.
+        picture: shape of the picture that comes with each observation, or None.
     """
 
     title: str
@@ -65,13 +66,14 @@ class Plan(NamedTuple):
     layout: Layout
     workers: int
     timeout: float
+    picture: tuple[int, ...] | None = None
 
 
 class Simulators:
     """Rows of simulators in several processes.
 
     Attributes:
-        obs: observations, arrays `[N, ...]` that the next call changes.
+        obs: observations, arrays `[N, ...]` that the next call changes; the picture, uint8 `[N, H, W, 3]`, is the last.
         action: where actions are written before a step, arrays `[N, ...]`.
         reward: f32 `[N]`.
         terminated: bool `[N]`.
@@ -87,6 +89,7 @@ class Simulators:
         shapes = {
             **{f"obs{i}": x for i, x in enumerate(plan.layout.obs)},
             **{f"action{i}": x for i, x in enumerate(plan.layout.action)},
+            **({} if plan.picture is None else {"picture": (plan.picture, np.dtype(np.uint8))}),
             "reward": ((), np.dtype(np.float32)),
             "seed": ((), np.dtype(np.uint32)),
             **flags,
@@ -99,6 +102,7 @@ class Simulators:
         memory = mmap.mmap(self._file, 0)
         arrays = {name: np.ndarray(shape, dtype, memory, offset) for name, (shape, dtype, offset) in where.items()}
         self.obs = [arrays[f"obs{i}"] for i in range(len(plan.layout.obs))]
+        self.obs += [] if plan.picture is None else [arrays["picture"]]
         self.action = [arrays[f"action{i}"] for i in range(len(plan.layout.action))]
         self.reward, self.terminated, self.truncated = arrays["reward"], arrays["terminated"], arrays["truncated"]
         self._which, self._seed = arrays["which"], arrays["seed"]

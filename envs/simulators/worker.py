@@ -38,6 +38,9 @@ class Gymnasium:
         for i, row in enumerate(rows):
             yield row, self.envs[row].reset(seed=None if seeds is None else int(seeds[i]))[0]
 
+    def draw(self, row: int) -> Any:
+        return self.envs[row].render()
+
     def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
         for row, action in zip(rows, actions, strict=True):
             obs, reward, terminated, truncated, _ = self.envs[row].step(action)
@@ -119,6 +122,12 @@ def main() -> None:
         name: np.ndarray(shape, dtype, shared, offset)[first:last] for name, (shape, dtype, offset) in plan["arrays"].items()
     }
     obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
+
+    def show(row: int, obs: Any) -> None:
+        write(obs_arrays, row, leaves(obs, plan["obs"]))
+        if "picture" in arrays:
+            write([arrays["picture"]], row, [suite.draw(row)])
+
     action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
     try:
         suite = SUITES[plan["suite"]](plan["name"], plan["arguments"], last - first)
@@ -129,13 +138,13 @@ def main() -> None:
             if command == STEP:
                 actions = [action_of(iter([x[row] for x in action_arrays]), plan["action"]) for row in rows]
                 for row, obs, reward, terminated, truncated in suite.step(rows, actions) if len(rows) else ():
-                    write(obs_arrays, row, leaves(obs, plan["obs"]))
+                    show(row, obs)
                     arrays["reward"][row] = reward
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:
                 seeds = arrays["seed"][rows] if command == BEGIN else None
                 for row, obs in suite.reset(rows, seeds) if len(rows) else ():
-                    write(obs_arrays, row, leaves(obs, plan["obs"]))
+                    show(row, obs)
                     arrays["reward"][row], arrays["terminated"][row], arrays["truncated"][row] = 0.0, False, False
             connection.send_bytes(DONE)
     except (EOFError, ConnectionError):

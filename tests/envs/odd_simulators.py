@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,9 +19,15 @@ class Odd(gymnasium.Env[Any, Any]):
         {"b": spaces.Tuple((spaces.Discrete(5, start=3), spaces.Box(-1, 1, (2,), np.float64))), "a": spaces.MultiBinary(3)}
     )
     action_space = spaces.Discrete(4, start=2)
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
-    def __init__(self, fails: str = "", after: int = 5):
-        self.fails, self.after, self.time, self.taken = fails, after, 0, 2
+    def __init__(self, fails: str = "", after: int = 5, render_mode: str | None = None):
+        self.fails, self.after, self.time, self.render_mode = fails, after, 0, render_mode
+
+    def render(self) -> Any:
+        picture = np.zeros((20, 30, 3), np.uint8)
+        picture[:, 3 * self.time] = 255
+        return picture
 
     def _obs(self) -> Any:
         flags = np.array([self.time % 2, 0, 1], np.int8)

@@ -16,6 +16,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
 import pytest
 
 import rljax
@@ -312,6 +313,19 @@ def test_simulators_end_with_their_program() -> None:
         time.sleep(0.1)
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_recording_shows_the_pictures_of_the_simulator(tmp_path: Path) -> None:
+    config = ppo(env=ODD, flatten_observations=True)
+    agent = rljax.make_agent(config)
+    recording = rljax.record(agent, agent.init(jax.random.key(0)), tmp_path / "odd.gif", key=jax.random.key(1), fps=10)
+    assert recording.lengths.tolist() == [9]
+    with PIL.Image.open(tmp_path / "odd.gif") as gif:
+        shown = []
+        for i in range(gif.n_frames):
+            gif.seek(i)
+            shown.append(int(np.argmax(np.asarray(gif.convert("RGB"))[0, :, 0])) * 30 // gif.width)
+    assert shown == [3 * time for time in range(10)]
 
 
 @pytest.mark.slow

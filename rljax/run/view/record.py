@@ -15,12 +15,13 @@ import numpy as np
 
 from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import action_mask_of, plays_greedily, strong, tree_where
+from rljax.core.config import Config
+from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.keys import as_key
 from rljax.core.versus import advance_carry
 from rljax.core.wrappers import can_render, flatten_observation
-from rljax.envs import drawing
+from rljax.envs import drawing, resolve_env
 from rljax.run.files.outputs import atomic_file, output_path
 
 SUFFIXES = (".gif", ".mp4")
@@ -162,7 +163,7 @@ def record(
         _check_encoder()
     # Observations are flattened only for the policy, below: a picture needs their true shape.
     env, env_params = make_evaluation_env(
-        agent.config if agent.config.of_games else agent.config.replace(flatten_observations=False)
+        agent.config if agent.config.of_games else with_pictures(agent.config).replace(flatten_observations=False)
     )
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
@@ -182,6 +183,24 @@ def record(
         np.array([e.ended for e in played]),
         num_frames,
     )
+
+
+def with_pictures(config: Config) -> Config:
+    """Return a configuration whose environment, if it is outside JAX and can draw, has pictures.
+
+    Raises:
+        ConfigError: what it needs for drawing is not installed.
+    """
+    env, _ = resolve_env(config.env, config.env_params)
+    draw = getattr(env, "drawn", None) if is_outside_jax(env) else None
+    if draw is None:
+        return config
+    try:
+        return config.replace(env=draw(), env_params={})
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"env = '{env.name}': cannot be drawn: {first_line(error)}") from error
 
 
 def _make_player(
