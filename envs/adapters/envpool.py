@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,9 @@ def ids() -> list[str]:
 def factory(name: str) -> Callable[..., Any]:
     """Return the function that builds an environment; its arguments are EnvPool's, and `timeout` (see Gymnasium's adapter)."""
     check_name("envpool", name, ids())
-    config = envpool.make_spec(name).config
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own spaces
+        config = envpool.make_spec(name).config
     arguments = {key: value for key, value in config._asdict().items() if isinstance(value, (bool, int, float, str))}
     arguments = {key: value for key, value in arguments.items() if key not in NOT_OURS}
     return with_arguments(functools.partial(_make, name), arguments | {"timeout": 60.0})
@@ -40,8 +43,10 @@ def _make(name: str, timeout: float = 60.0, **arguments: Any) -> SimulatedEnv:
 
 @functools.lru_cache(maxsize=32)
 def _made(name: str, timeout: float, arguments: tuple[tuple[str, Any], ...]) -> SimulatedEnv:
-    spec = envpool.make_spec(name, **dict(arguments))
-    spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec = envpool.make_spec(name, **dict(arguments))
+        spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
     threshold = getattr(spec.config, "reward_threshold", None)
     # One process: its threads are EnvPool's own.
     return simulated(f"envpool:{name}", "envpool", name, dict(arguments), *spaces, 1, timeout, threshold)

@@ -21,6 +21,8 @@ OWN_ARGUMENTS = {"workers": 0, "timeout": 60.0}
 """Arguments that every environment takes here besides its own: the number of processes, 0 for one on each processor, and the
 time in seconds that a step or a reset may take."""
 
+MAX_TIMEOUT = 1e6
+
 
 def ids() -> list[str]:
     """Return the ids of the newest versions that Gymnasium knows without further packages."""
@@ -35,17 +37,18 @@ def factory(name: str) -> Callable[..., Any]:
     """Return the function that builds an environment; its arguments are those of Gymnasium's class and `OWN_ARGUMENTS`."""
     spec = _spec(name)
     entry = spec.entry_point
-    try:
-        made_by = (
-            getattr(importlib.import_module(entry.partition(":")[0]), entry.partition(":")[2])
-            if isinstance(entry, str)
-            else entry
+    if getattr(entry, "__module__", "") == "__main__":
+        raise ConfigError(
+            f"env = 'gymnasium:{name}': is of this script or notebook, which the processes of simulators do not run: put it into "
+            f"a module that registers it, and write 'gymnasium:module:{spec.id}'"
         )
-        arguments = plain_arguments(made_by)
+    try:
+        module, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
+        arguments = plain_arguments(getattr(importlib.import_module(module), attribute) if module else entry)
     except Exception as error:
         raise ConfigError(f"env = 'gymnasium:{name}': {first_line(error)}") from error
     arguments |= {key: value for key, value in spec.kwargs.items() if isinstance(value, (bool, int, float, str))}
-    arguments |= {"max_episode_steps": spec.max_episode_steps} if spec.max_episode_steps else {}
+    arguments |= {"max_episode_steps": spec.max_episode_steps or 0}
     return with_arguments(functools.partial(_make, name), arguments | OWN_ARGUMENTS)
 
 
@@ -64,14 +67,20 @@ def _spec(name: str) -> Any:
             importlib.import_module(package)
         elif name.startswith("ALE/"):
             gymnasium.register_envs(importlib.import_module("ale_py"))
+    except ModuleNotFoundError as error:
+        hint = "" if error.name == "ale_py" else ": is it in the current folder, or on PYTHONPATH?"
+        raise ConfigError(f"env = 'gymnasium:{name}': {error.name} is not installed{hint}") from error
+    except Exception as error:
+        raise ConfigError(f"env = 'gymnasium:{name}': {package} cannot be imported: {first_line(error)}") from error
+    try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, gymnasium.registry)}") from error
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"env = 'gymnasium:{name}': {error.name} is not installed") from error
+        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids())}") from error
 
 
 def _make(name: str, workers: int = 0, timeout: float = 60.0, **arguments: Any) -> SimulatedEnv:
+    if not arguments.get("max_episode_steps", 1):  # 0: the environment has no limit
+        del arguments["max_episode_steps"]
     return _made(name, workers, float(timeout), tuple(sorted(arguments.items())))
 
 
@@ -84,7 +93,7 @@ def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, A
     picture, drawn = None, None
     if draws:
         env.reset()
-        picture = np.shape(env.render())
+        picture = np.asarray(env.render()).shape
     elif "rgb_array" in env.metadata.get("render_modes", ()):
         drawn = functools.partial(_made, name, workers, timeout, arguments, draws=True)
     env.close()
@@ -111,9 +120,9 @@ def simulated(
     """
     if workers < 0:
         raise ConfigError(f"workers = {workers}: expected a whole number >= 0; 0: one for each processor")
-    if not timeout > 0:
-        raise ConfigError(f"timeout = {timeout}: expected a number of seconds > 0")
-    obs_space, actions, layout = convert_spaces(title, observation_space, action_space)
+    if not 0 < timeout <= MAX_TIMEOUT:
+        raise ConfigError(f"timeout = {timeout:g}: expected a number of seconds > 0 and <= {MAX_TIMEOUT:g}")
+    obs_space, actions, layout = convert_spaces(title, observation_space, action_space, channels_first=suite == "envpool")
     number = workers or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     plan = Plan(title, suite, name, arguments, layout, number, timeout, picture)
     return (SimulatedEnv if picture is None else DrawnEnv)(plan, obs_space, actions, reward_threshold, drawn)

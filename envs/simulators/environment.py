@@ -22,9 +22,9 @@ from rljax.core.errors import ConfigError
 from rljax.core.host import host_call
 from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators
 
-MAX_RUNNING = 4
-"""Number of groups of simulators that run at a time, such as those of training and those of evaluations: those that have not been
-called for the longest time are ended when another one begins."""
+MAX_RUNNING = 8
+"""Number of groups of simulators that run at a time, such as those of training and those of evaluations. When one more begins,
+one whose episodes are all over is ended, or else the one that has not been called for the longest time."""
 
 
 @struct.dataclass
@@ -49,55 +49,72 @@ class SimulatorState:
 
 
 class Running:
-    """Simulators that run, and how often each was called."""
+    """Simulators that run, how often each was called, and a lock for whoever calls them."""
 
     def __init__(self, site: object, simulators: Simulators):
         self.site, self.simulators = site, simulators
         self.count = np.zeros(simulators.count, np.int32)
+        self.lock = threading.Lock()
+
+    @property
+    def over(self) -> bool:
+        """Whether all episodes are over, as at the end of an evaluation."""
+        return bool((self.simulators.terminated | self.simulators.truncated).all())
 
 
 _running: OrderedDict[int, Running] = OrderedDict()
 _sessions = itertools.count(1)
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
 def _begin(site: object, plan: Plan, seeds: np.ndarray) -> tuple[int, Running]:
-    """Begin episodes at a place of a program, in the processes that are there from the last time."""
-    for session, running in list(_running.items()):
-        if running.site is site:
-            del _running[session]
-            if running.simulators.closed or running.simulators.count != len(seeds):
-                running.simulators.close()
-                continue
-            break
-    else:
-        while len(_running) >= MAX_RUNNING:
-            _running.popitem(last=False)[1].simulators.close()
-        running = Running(site, Simulators(plan, len(seeds)))
-    running.simulators.begin(seeds)
-    running.count[:] = 0
-    session = next(_sessions)
-    _running[session] = running
+    """Begin episodes at a place of a program, in the processes that are there from the last time, or from an evaluation."""
+    with _lock:
+        for session, running in list(_running.items()):
+            if running.simulators.closed:
+                del _running[session]
+        fitting = [x for x in _running.items() if x[1].simulators.plan is plan and x[1].simulators.count == len(seeds)]
+        ready = [x for x in fitting if x[1].site is site] or [x for x in fitting if x[1].over]
+        ended = []
+        if ready:
+            del _running[ready[0][0]]
+        elif len(_running) >= MAX_RUNNING:
+            ended = [next((session for session, x in _running.items() if x.over), next(iter(_running)))]
+        ending = [_running.pop(session) for session in ended]
+    for running in ending:
+        running.simulators.close()
+    running = ready[0][1] if ready else Running(site, Simulators(plan, len(seeds)))
+    running.site = site
+    with running.lock:
+        running.simulators.begin(seeds)
+        running.count[:] = 0
+    with _lock:
+        session = next(_sessions)
+        _running[session] = running
     return session, running
 
 
 def _find(title: str, session: np.ndarray, slot: np.ndarray) -> Running:
     number = int(session[0])
-    running = _running.get(number)
+    with _lock:
+        running = _running.get(number)
+        if running is not None:
+            _running.move_to_end(number)
     if running is None or running.simulators.closed or (session != number).any() or (slot >= running.simulators.count).any():
         raise SimulatorError(
-            f"{title}: the simulators of this state do not run (any more); they are not saved with a state, and begin anew with "
-            "a new one"
+            f"{title}: the simulators of this state have ended: they are not saved with it, begin anew where the same compiled "
+            f"function begins again, and at most {MAX_RUNNING} groups run at a time; begin new episodes (or resume the run)"
         )
-    _running.move_to_end(number)
     return running
 
 
 def close_simulators() -> None:
     """End all simulators of this process."""
     with _lock:
-        while _running:
-            _running.popitem()[1].simulators.close()
+        ending = list(_running.values())
+        _running.clear()
+    for running in ending:
+        running.simulators.close()
 
 
 class SimulatedEnv(Environment):
@@ -185,9 +202,8 @@ class SimulatedEnv(Environment):
         rows = seeds.shape[0]
 
         def begin(seeds: np.ndarray) -> list[np.ndarray]:
-            with _lock:
-                session, running = _begin(site, self.plan, seeds)
-                return [np.full(rows, session, np.int32), np.arange(rows, dtype=np.int32), *running.simulators.obs]
+            session, running = _begin(site, self.plan, seeds)
+            return [np.full(rows, session, np.int32), np.arange(rows, dtype=np.int32), *running.simulators.obs]
 
         return host_call(begin, self._shapes(rows, jnp.int32, jnp.int32), seeds)
 
@@ -197,8 +213,8 @@ class SimulatedEnv(Environment):
         def step(
             session: np.ndarray, slot: np.ndarray, count: np.ndarray, over: np.ndarray, *action: np.ndarray
         ) -> list[np.ndarray]:
-            with _lock:
-                running = _find(self.name, session, slot)
+            running = _find(self.name, session, slot)
+            with running.lock:
                 simulators = running.simulators
                 if (running.count[slot] != count)[~over].any():
                     raise SimulatorError(
@@ -208,6 +224,8 @@ class SimulatedEnv(Environment):
                 # An episode that is over stays where it is.
                 which = np.zeros(simulators.count, bool)
                 which[slot] = ~over
+                if which.sum() != (~over).sum():
+                    raise SimulatorError(f"{self.name}: two steps at once from one state, which its simulator cannot take")
                 for array, x in zip(simulators.action, action, strict=True):
                     array[slot] = x
                 if which.any():
@@ -224,8 +242,8 @@ class SimulatedEnv(Environment):
         shapes = self._shapes(session.shape[0], jnp.int32)
 
         def restart(session: np.ndarray, slot: np.ndarray, ended: np.ndarray) -> list[np.ndarray]:
-            with _lock:
-                running = _find(self.name, session, slot)
+            running = _find(self.name, session, slot)
+            with running.lock:
                 which = np.zeros(running.simulators.count, bool)
                 which[slot] = ended
                 running.simulators.restart(which)
@@ -263,14 +281,11 @@ def _of_each(call: Callable[..., list[jax.Array]], title: str) -> Callable[..., 
         return call(*args)
 
     @of_all.def_vmap
-    def of_runs(runs: int, batched: Sequence[bool], *args: jax.Array) -> tuple[list[jax.Array], list[bool]]:
-        if runs > 1:
-            raise ConfigError(
-                f"env = '{title}': is simulated outside JAX, so several runs cannot be one program (seeds, sweeps, vmap): "
-                "train them one after the other"
-            )
-        found = of_all(*(x[0] if is_batched else x for x, is_batched in zip(args, batched, strict=True)))
-        return [x[None] for x in found], [True] * len(found)
+    def of_runs(_runs: int, _batched: Sequence[bool], *_args: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+        raise ConfigError(
+            f"env = '{title}': is simulated outside JAX, where one program trains one run, without a vmap over runs: start one "
+            "after the other"
+        )
 
     @jax.custom_batching.custom_vmap
     def of_one(*args: jax.Array) -> list[jax.Array]:

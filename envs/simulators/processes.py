@@ -110,9 +110,13 @@ class Simulators:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._closer = weakref.finalize(self, _close, self._processes, self._connections, self._file)
-        for rows in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            self._start(rows, where)
-        self._await("start", START_SECONDS)
+        try:
+            for rows in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                self._start(rows, where)
+            self._await("start", START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def closed(self) -> bool:
@@ -154,7 +158,6 @@ class Simulators:
                 )
             except OSError as error:
                 here.close()
-                self.close()
                 raise SimulatorError(f"{plan.title}: a process of its simulators cannot be started: {error}") from error
         connection = Connection(here.detach())
         self._processes.append(process)
@@ -179,21 +182,30 @@ class Simulators:
 
     def _call(self, command: bytes, what: str) -> None:
         started = time.perf_counter()
-        for connection in self._connections:
-            try:
-                connection.send_bytes(command)
-            except OSError:
-                self._fail(connection, what)
-        self._await(what, self.plan.timeout)
+        try:
+            for connection in self._connections:
+                try:
+                    connection.send_bytes(command)
+                except OSError:
+                    self._fail(connection, what)
+            self._await(what, self.plan.timeout)
+        except BaseException:
+            # After Ctrl-C, say, an answer would be taken for that to the next call.
+            self.close()
+            raise
         WAITING.add("simulator", time.perf_counter() - started)
 
     def _await(self, what: str, seconds: float) -> None:
         """Wait for the answers of all processes."""
-        deadline, missing = time.monotonic() + seconds, set(self._connections)
+        left, missing = seconds, set(self._connections)
         while missing:
-            ready = wait(list(missing), max(0.0, deadline - time.monotonic()))
+            # In short parts: the time in which all of these processes were stopped (Ctrl-Z) does not count.
+            part = min(left, 1.0)
+            ready = wait(list(missing), part)
+            left -= 0.0 if ready else part
+            if not ready and left > 0:
+                continue
             if not ready:
-                self.close()
                 raise SimulatorError(
                     f"{self.plan.title}: a simulator did not answer a {what} within {seconds:g} s, so its process was ended; "
                     "one that is slow needs a longer env_params = { timeout = SECONDS }"
@@ -205,7 +217,6 @@ class Simulators:
                 except (EOFError, OSError):
                     self._fail(connection, what)
                 if answer != DONE:
-                    self.close()
                     raise SimulatorError(f"{self.plan.title}: a simulator failed in a {what}: {answer.decode(errors='replace')}")
                 missing.remove(connection)
 
@@ -215,7 +226,6 @@ class Simulators:
             status = process.wait(5.0)
         except subprocess.TimeoutExpired:
             status = None
-        self.close()
         if status is None:
             how = "hung up"
         elif status < 0:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,6 +32,8 @@ class Gymnasium:
 
     def __init__(self, name: str, arguments: dict[str, Any], count: int):
         gymnasium = importlib.import_module("gymnasium")
+        if name.startswith("ALE/"):
+            gymnasium.register_envs(importlib.import_module("ale_py"))
         # Its checker warns of habits that do no harm here, in every process.
         self.envs = [gymnasium.make(name, disable_env_checker=True, **arguments) for _ in range(count)]
 
@@ -59,18 +62,35 @@ class EnvPool:
             # It takes a seed only when it is made.
             if self.envs is not None:
                 self.envs.close()
+            warnings.simplefilter("ignore")  # of its own spaces
             make = importlib.import_module("envpool").make
             seed = int(seeds[0]) % 2**31
             self.envs = make(self.name, env_type="gymnasium", num_envs=self.count, seed=seed, **self.arguments)
         obs, info = self.envs.reset(rows.astype(np.int32))
-        yield from zip(info["env_id"], obs, strict=True)
+        for i, row in enumerate(info["env_id"]):
+            yield row, row_of(obs, i)
 
     def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
-        obs, reward, terminated, truncated, info = self.envs.step(np.stack(actions), rows.astype(np.int32))
-        yield from zip(info["env_id"], obs, reward, terminated, truncated, strict=True)
+        obs, reward, terminated, truncated, info = self.envs.step(stacked(actions), rows.astype(np.int32))
+        for i, row in enumerate(info["env_id"]):
+            yield row, row_of(obs, i), reward[i], terminated[i], truncated[i]
 
 
 SUITES: dict[str, Any] = {"gymnasium": Gymnasium, "envpool": EnvPool}
+
+
+def row_of(tree: Any, row: int) -> Any:
+    """Return one environment's part of a batched observation."""
+    if isinstance(tree, dict):
+        return {key: row_of(part, row) for key, part in tree.items()}
+    return tuple(row_of(part, row) for part in tree) if isinstance(tree, tuple) else tree[row]
+
+
+def stacked(actions: list[Any]) -> Any:
+    """Return the actions of several environments as a batch."""
+    if isinstance(actions[0], dict):
+        return {key: stacked([action[key] for action in actions]) for key in actions[0]}
+    return np.stack(actions)
 
 
 def leaves(tree: Any, structure: Any) -> list[Any]:
@@ -91,17 +111,32 @@ def leaves(tree: Any, structure: Any) -> list[Any]:
 
 
 def action_of(arrays: Iterator[np.ndarray], structure: Any) -> Any:
-    """Return an action from its arrays; `structure` has a dtype, what is added, and whether it is a single number."""
+    """Return an action from its arrays; `structure` has a dtype, what is added, the bounds, and whether it is a single number."""
     if isinstance(structure, dict):
         return {key: action_of(arrays, structure[key]) for key in sorted(structure)}
-    dtype, first, single = structure
+    dtype, first, bounds, single = structure
     action = next(arrays).astype(dtype)
     action = action if first is None else action + np.asarray(first, dtype)
+    # A bound of 64 bits may be less than the same one of 32 bits.
+    action = action if bounds is None else np.clip(action, *bounds)
     return action[()] if single else action
 
 
+def reward_of(reward: Any) -> float:
+    """Return a reward as a number.
+
+    Raises:
+        ValueError: it is several.
+    """
+    if np.size(reward) != 1:
+        raise ValueError(f"a reward has the shape {np.shape(reward)}, expected one number")
+    return float(np.asarray(reward).item())
+
+
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then hangs up
+    # Signals to all processes of a job are for the program, which saves what it has and then hangs up.
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
     connection, memory = Connection(int(sys.argv[1])), int(sys.argv[2])
     try:
         plan = connection.recv()
@@ -139,7 +174,7 @@ def main() -> None:
                 actions = [action_of(iter([x[row] for x in action_arrays]), plan["action"]) for row in rows]
                 for row, obs, reward, terminated, truncated in suite.step(rows, actions) if len(rows) else ():
                     show(row, obs)
-                    arrays["reward"][row] = reward
+                    arrays["reward"][row] = reward_of(reward)
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:
                 seeds = arrays["seed"][rows] if command == BEGIN else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -399,7 +400,7 @@ def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:
         return state, episode_metrics(rollout.steps, nvec) | metrics
 
     if config.overlap:
-        halves = Halves(collect, update, join)
+        halves = Halves(partial(impala_init, parts), collect, update, join)
         return Agent(init, halves.step, policy_act(parts), config, halves=halves)
     return Agent(init, step, policy_act(parts), config)
 

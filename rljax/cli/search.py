@@ -15,6 +15,7 @@ from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
 from rljax.core.errors import ConfigError, RljaxError
+from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import check_free
 from rljax.run.search import plan as plans
 from rljax.run.search import study as studies
@@ -74,6 +75,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         config, space = _split_axes(load_config(name), axes)
         folder = Path(options.run_dir or free_folder(Path("tunes") / Path(name).stem))
         check_free(folder)
+        check_one_run(config, "tuning")
         tried = space or tuning.default_space(config)
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")

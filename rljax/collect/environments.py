@@ -55,8 +55,13 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
             "games are for self_play, league and alphazero"
         )
     check_contract(env, env_params)
+    inside: Any = getattr(env, "env", None)
     if is_outside_jax(env):
         _check_outside(config, env)
+    elif is_outside_jax(inside):
+        raise ConfigError(
+            f"env: {type(env).__name__} is around {inside.name}, which is outside JAX: derive it from rljax.wrappers.Wrapper"
+        )
     if config.randomize:
         env = randomized(env, env_params, config.randomize)
     if config.end_on_nan:

@@ -11,8 +11,9 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry
-from rljax.core.environment import action_mask_of, plays_greedily, step_or_stay
+from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
 from rljax.core.errors import ConfigError
+from rljax.core.host import failures_explained
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.versus import advance_carry
@@ -63,8 +64,13 @@ def evaluate(
 
     Raises:
         ConfigError: `num_episodes` is not a whole number above 0.
+        RljaxError: a simulator outside JAX failed.
     """
-    return play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps).returns
+    with failures_explained():
+        played = play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps)
+        if not isinstance(played.returns, jax.core.Tracer) and is_outside_jax(make_evaluation_env(agent.config)[0]):
+            jax.block_until_ready(played)  # what fails outside JAX fails here
+        return played.returns
 
 
 def play_episodes(

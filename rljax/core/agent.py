@@ -50,11 +50,13 @@ class Halves(NamedTuple):
     """The two halves of a step, neither of which needs the other's result, so that they can run at the same time.
 
     Attributes:
+        init: `init(key) -> state` without the experience that the first update learns from.
         collect: `collect(state) -> state` with new experience.
         update: `update(state) -> (state, metrics)`, which learns from the experience that is there.
         join: `join(collected, updated) -> state`.
     """
 
+    init: Callable[[jax.Array], Any]
     collect: Callable[[Any], Any]
     update: Callable[[Any], tuple[Any, Metrics]]
     join: Callable[[Any, Any], Any]

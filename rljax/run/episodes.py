@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from rljax.collect.normalizers import RewardStatistics
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent
-from rljax.core.config import Config
+from rljax.core.config import Config, env_name
 from rljax.core.environment import is_outside_jax
+from rljax.core.errors import ConfigError
 from rljax.core.host import failures_explained
 from rljax.core.state import Role, roles_of
 from rljax.envs import resolve_env
@@ -23,17 +24,26 @@ def runs_outside_jax(config: Config) -> bool:
     return not config.of_games and is_outside_jax(resolve_env(config.env, config.env_params)[0])
 
 
-def with_new_episodes(agent: Agent, state: Any, seeds: int | None) -> Any:
-    """Do `new_episodes` for a state with a leading axis of one seed, or without one if `seeds` is None."""
-    begin = partial(new_episodes, agent)
+def check_one_run(config: Config, what: str) -> None:
+    """Refuse what trains several runs in one program, if their environment is outside JAX; `what` names it."""
+    if runs_outside_jax(config):
+        raise ConfigError(
+            f"{what}: env = '{env_name(config)}' is simulated outside JAX, where one program trains one run: start one command "
+            "after the other"
+        )
+
+
+def with_new_episodes(agent: Agent, state: Any) -> Any:
+    """Compile and do `new_episodes`."""
     with failures_explained():
-        return jax.block_until_ready(jax.jit(begin if seeds is None else jax.vmap(begin))(state))
+        return jax.block_until_ready(jax.jit(partial(new_episodes, agent))(state))
 
 
 def new_episodes(agent: Agent, state: Any) -> Any:
     """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics."""
     # Other episodes than those with which the run began, and than those of another resume.
-    fresh = agent.init(jax.random.fold_in(state.key, state.iteration))
+    init = agent.init if agent.halves is None else agent.halves.init
+    fresh = init(jax.random.fold_in(state.key, state.iteration))
     changes = {}
     for name, role in roles_of(state).items():
         value = getattr(state, name)

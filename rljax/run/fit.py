@@ -21,6 +21,7 @@ from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first
 from rljax.core.keys import as_key
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
+from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
 from rljax.run.files.places import lock_folder
 from rljax.run.initial import begin_from, check_teacher
@@ -102,6 +103,8 @@ def fit(
     agent = config_or_agent if config_or_agent is None or isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     if agent is not None:
         _check_single(agent.config)
+        if seeds is not None:
+            check_one_run(agent.config, f"seeds = {seeds}")
         try_environment(agent.config)
         check_processes(agent.config)
     folder = _folder(run_dir, resume)

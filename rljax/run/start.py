@@ -150,7 +150,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
     state = checkpoint_state(agent, info, saved, folder)
     if runs_outside_jax(config):
-        state = with_new_episodes(agent, state, info.seeds)
+        state = with_new_episodes(agent, state)
         warnings.warn(
             f"{folder}: resumed with new episodes, not exactly: the simulators of {env_name(config)} are outside JAX and cannot "
             "be saved",
@@ -218,7 +218,13 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
         )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
     if runs_outside_jax(config):
-        state = with_new_episodes(agent, state, info.seeds)
+        state = with_new_episodes(agent, state)
+        warnings.warn(
+            f"fork of {source}: begins with new episodes: the simulators of {env_name(config)} are outside JAX and cannot be "
+            "saved",
+            RljaxWarning,
+            stacklevel=2,
+        )
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}
     start = Start(
         agent=agent,

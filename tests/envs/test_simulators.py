@@ -22,11 +22,13 @@ import pytest
 import rljax
 from rljax.collect.environments import make_training_env
 from rljax.collect.evaluation import play_episodes
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.host import failures_explained
 from rljax.core.wrappers import TimeLimit
-from rljax.envs.simulators import environment
+from rljax.envs.simulators import environment, processes
 from rljax.envs.simulators.environment import close_simulators
+from rljax.envs.simulators.spaces import convert_spaces
+from rljax.envs.simulators.worker import action_of, leaves, row_of, stacked
 from tests.run.tiny_runs import TINY
 
 ODD = "gymnasium:odd_simulators:Odd-v0"
@@ -47,7 +49,11 @@ def process_ids() -> list[int]:
     return [pid for running in environment._running.values() for pid in running.simulators.process_ids]
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "odd_simulators:Odd-v0"])
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "odd_simulators:Odd-v0"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("Pendulum-v1", "FrozenLake-v1", "Blackjack-v1")],
+)
 def test_random_steps_are_the_suites_own(name: str) -> None:
     env, params = rljax.make_env(f"gymnasium:{name}", workers=2)
     keys = jax.random.split(jax.random.key(7), 3)
@@ -161,7 +167,7 @@ def test_a_simulator_cannot_go_back() -> None:
     with pytest.raises(RljaxError, match="a step from a state that its simulator has left behind"), failures_explained():
         jax.block_until_ready(env.step(key, after, jnp.int32(0), params))
     close_simulators()
-    with pytest.raises(RljaxError, match="the simulators of this state do not run"), failures_explained():
+    with pytest.raises(RljaxError, match="the simulators of this state have ended: they are not saved"), failures_explained():
         jax.block_until_ready(env.step(key, state, jnp.int32(0), params))
 
 
@@ -184,9 +190,12 @@ def test_at_most_so_many_groups_run() -> None:
         ({"end_on_nan": True}, "end_on_nan = True: .* cannot go back"),
         ({"randomize": {"gravity": [1.0, 2.0]}}, "has no parameter 'gravity'"),
         ({"env": "gymnasium:CartPoel-v1"}, r"env = 'gymnasium:CartPoel-v1': did you mean 'CartPole-v1'\?"),
-        ({"env": "gymnasium:no_such_package:Env-v0"}, "no_such_package is not installed"),
+        ({"env": "gymnasium:no_such_package:Env-v0"}, "no_such_package is not installed: is it in the current folder"),
+        ({"env": "gymnasium:broken_simulators:Env-v0"}, "broken_simulators cannot be imported: ValueError: it is broken"),
+        ({"env": "gymnasium::CartPole-v1"}, "env = 'gymnasium::CartPole-v1': "),
         ({"env_params": {"workers": -1}}, "workers = -1: expected a whole number >= 0"),
-        ({"env_params": {"timeout": 0.0}}, "timeout = 0.0: expected a number of seconds > 0"),
+        ({"env_params": {"timeout": 0.0}}, "timeout = 0: expected a number of seconds > 0"),
+        ({"env_params": {"timeout": float("inf")}}, "timeout = inf: expected a number of seconds > 0 and <= 1e\\+06"),
         ({"env_params": {"gravity": 1.0}}, "has no parameter 'gravity'"),
         ({"env": gymnasium.make("CartPole-v1")}, "is an object of Gymnasium, of which many are needed"),
     ],
@@ -197,26 +206,115 @@ def test_what_cannot_be_done_is_one_line(changes: dict[str, Any], told: str) -> 
         make_training_env(rljax.PPOConfig(**{**config, **changes}))
 
 
-@pytest.mark.parametrize("space", [gymnasium.spaces.Text(4), gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))])
+@pytest.mark.parametrize("space", [gymnasium.spaces.Text(4), gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))], ids=str)
 def test_spaces_without_a_shape_are_refused(space: Any) -> None:
-    from rljax.envs.simulators.spaces import convert_spaces
-
-    with pytest.raises(ConfigError, match=f"observations in a {type(space).__name__} of Gymnasium are not supported"):
+    with pytest.raises(ConfigError, match=f"observations in {type(space).__name__}\\(.*are not supported"):
         convert_spaces("gymnasium:X-v0", space, gymnasium.spaces.Discrete(2))
-    with pytest.raises(ConfigError, match=f"actions in a {type(space).__name__} of Gymnasium are not supported"):
+    with pytest.raises(ConfigError, match=f"actions in {type(space).__name__}\\(.*are not supported"):
         convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
 
 
 def test_pictures_have_their_channels_last() -> None:
-    from rljax.envs.simulators.spaces import convert_spaces
-    from rljax.envs.simulators.worker import leaves
-
     pictures = gymnasium.spaces.Box(0, 255, (4, 10, 12), np.uint8)
-    space, _, layout = convert_spaces("envpool:X-v0", pictures, gymnasium.spaces.Discrete(2))
+    space, _, layout = convert_spaces("envpool:X-v0", pictures, gymnasium.spaces.Discrete(2), channels_first=True)
     picture = np.arange(480, dtype=np.uint8).reshape(4, 10, 12)
     (converted,) = leaves(picture, layout.obs_structure)
     assert space.shape == layout.obs[0][0] == converted.shape == (10, 12, 4)
     np.testing.assert_array_equal(converted[3, 5], picture[:, 3, 5])
+
+
+def test_a_wrapper_of_ones_own_must_be_one() -> None:
+    env, _ = rljax.make_env("gymnasium:CartPole-v1")
+
+    class Bare(rljax.Environment):
+        def __init__(self, env: Any):
+            self.env = env
+
+        def reset_env(self, key: jax.Array, params: Any) -> Any:
+            return self.env.reset_env(key, self.env.default_params)
+
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            return self.env.step_env(key, state, action, self.env.default_params)
+
+        def observation_space(self, params: Any) -> Any:
+            return self.env.observation_space(None)
+
+        def action_space(self, params: Any) -> Any:
+            return self.env.action_space(None)
+
+    with pytest.raises(
+        ConfigError, match=r"Bare is around gymnasium:CartPole-v1, which is outside JAX: derive it from rljax.wrap"
+    ):
+        make_training_env(ppo(env=Bare(env)))
+
+
+def test_a_call_that_is_interrupted_leaves_no_answer_for_the_next() -> None:
+    env, params = rljax.make_env(ODD, workers=2)
+    keys = jax.random.split(jax.random.key(0), 2)
+    reset, step = jax.jit(jax.vmap(env.reset, (0, None))), jax.jit(jax.vmap(env.step, (0, 0, 0, None)))
+    _, state = reset(keys, params)
+    simulators = environment._running[int(state.session[0])].simulators
+    for connection in simulators._connections:
+        connection.send_bytes(b"s")  # as by a call that was interrupted before it had its answers
+
+    def interrupted(*_: Any) -> None:
+        raise RuntimeError("interrupted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "wait", interrupted)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="interrupted"):
+            jax.block_until_ready(step(keys, state, jnp.zeros(2, jnp.int32), params))
+    assert simulators.closed
+    obs, state = reset(keys, params)
+    for time_ in range(3):
+        np.testing.assert_array_equal(obs["b"][0], time_)
+        obs, state, reward, *_ = step(keys, state, jnp.full(2, time_, jnp.int32), params)
+        np.testing.assert_array_equal(reward, 2 + time_)
+
+
+@pytest.mark.slow
+def test_evaluations_in_a_callback_do_not_end_the_simulators_of_the_run() -> None:
+    agent = rljax.make_agent(ppo(total_timesteps=64 * 4))
+    state = agent.init(jax.random.key(0))
+    played: list[float] = []
+
+    def evaluate(_step: int, _metrics: dict[str, float]) -> None:
+        returns = [rljax.evaluate(agent, state, jax.random.key(i), 2) for i in range(environment.MAX_RUNNING)]
+        played.extend(float(x.mean()) for x in returns)
+
+    assert rljax.fit(agent, callback=evaluate).complete
+    assert len(played) >= environment.MAX_RUNNING
+    assert len(environment._running) <= 4, "groups of evaluations that are over are used again"
+
+
+def test_an_evaluation_that_fails_is_one_line() -> None:
+    agent = rljax.make_agent(ppo(env=ODD, env_params={"fails": "raises", "after": 9}, flatten_observations=True))
+    with pytest.raises(RljaxError, match=r"a simulator failed in a step: ValueError: the wheel came off$"):
+        rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 2)
+
+
+def test_signals_to_the_whole_job_leave_the_simulators_to_the_program(tmp_path: Path) -> None:
+    def stop(step: int, _metrics: dict[str, float]) -> None:
+        if step >= 64 * 4:
+            for pid in [*process_ids(), os.getpid()]:
+                os.kill(pid, signal.SIGTERM)
+
+    with pytest.raises(TrainingInterrupted, match="saved in"):
+        rljax.fit(ppo(total_timesteps=64 * 4000), run_dir=tmp_path / "run", callback=stop)
+    assert rljax.load_run(tmp_path / "run").step >= 64 * 4
+
+
+def test_actions_are_within_bounds_of_64_bits() -> None:
+    space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
+    _, action_space, layout = convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
+    for bound in (action_space.low, action_space.high):
+        assert space.contains(action_of(iter([np.asarray(bound, np.float32)]), layout.action_structure))
+
+
+def test_batches_of_dictionaries_are_taken_apart() -> None:
+    batch = {"a": np.arange(6).reshape(3, 2), "b": (np.arange(3),)}
+    assert jax.tree.map(lambda x: x.tolist(), row_of(batch, 1)) == {"a": [2, 3], "b": (1,)}
+    assert jax.tree.map(lambda x: x.tolist(), stacked([{"x": np.int64(i)} for i in range(3)])) == {"x": [0, 1, 2]}
 
 
 def ppo(**changes: Any) -> Any:
@@ -224,12 +322,17 @@ def ppo(**changes: Any) -> Any:
     return rljax.PPOConfig(**{**fields, "total_timesteps": 64 * 8, "network": {"hidden": [8]}, **changes})
 
 
-def test_several_runs_in_one_program_are_refused_and_one_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is simulated outside JAX, so several runs cannot be one program"):
+def test_several_runs_in_one_program_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "env = 'gymnasium:CartPole-v1' is simulated outside JAX, where one program trains one run"
+    with pytest.raises(ConfigError, match=f"seeds = 2: {told}"):
         rljax.fit(ppo(), seeds=2)
-    with pytest.raises(ConfigError, match="is simulated outside JAX, so several runs cannot be one program"):
+    with pytest.raises(ConfigError, match=f"sweep: {told}"):
+        rljax.sweep(ppo(), {"gamma": [0.9, 0.99]}, run_dir=tmp_path / "sweep")
+    with pytest.raises(ConfigError, match=f"tuning: {told}"):
+        rljax.tune(ppo(), {"gamma": [0.9, 0.99]}, run_dir=tmp_path / "tune")
+    with pytest.raises(ConfigError, match="is simulated outside JAX, where one program trains one run, without a vmap over runs"):
         jax.vmap(rljax.make_train(ppo()))(jax.random.split(jax.random.key(0), 2))
-    assert rljax.fit(ppo(), seeds=1).complete
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_equal_keys_train_equal_agents() -> None:
@@ -285,7 +388,7 @@ def test_simulators_end_with_their_program() -> None:
     """They hang up when the program is killed, also one that is in a step at that time."""
     program = textwrap.dedent("""
         import jax, rljax, sys
-        from rljax.envs.simulators import environment
+        from rljax.envs.simulators import environment, processes
         env, params = rljax.make_env("gymnasium:odd_simulators:Odd-v0", fails="hangs", after=2, workers=2)
         reset = jax.vmap(env.reset, (0, None))
         _, state = reset(jax.random.split(jax.random.key(0), 2), params)
@@ -357,6 +460,7 @@ def lagging(**changes: Any) -> Any:
     return TINY["impala"].replace(env="gymnasium:CartPole-v1", policy_lag=0, overlap=True, **changes)
 
 
+@pytest.mark.slow
 def test_overlapped_halves_train_the_same_agent_as_their_step(tmp_path: Path) -> None:
     config = lagging()
     whole = jax.jit(rljax.make_train(config))(jax.random.key(config.seed))

@@ -17,6 +17,7 @@ from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
+from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES, check_teacher
@@ -108,6 +109,7 @@ def plan_sweep(
     cells = cells_of(checked, search, samples, config.seed)
     # Values may be allowed individually but not together. One agent per structure checks environment and network.
     for found in {structure_of(config, cell): apply_cell(config, cell) for cell in cells}.values():
+        check_one_run(found, "sweep")
         own_of(found, make_agent)
         check_teacher(make_agent(found), IN_SEARCHES)
     return Plan(config, checked, seeds, search, samples, cells, make_agent)

@@ -16,6 +16,7 @@ from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
+from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
 from rljax.run.files.places import WatchedFolder
@@ -120,6 +121,7 @@ def tune(
     """
     check_optuna()
     check_counts(trials=trials, batch_size=batch_size, seeds=seeds, episodes=episodes)
+    check_one_run(config, "tuning")
     if pruner not in PRUNERS:
         raise ConfigError(f"pruner = {shown(pruner)}: {did_you_mean(pruner, PRUNERS)}")
     chosen = check_space(config, default_space(config) if space is None else space, "random")

@@ -18,6 +18,7 @@ from rljax.core.agent import Agent, initial_carry
 from rljax.core.config import Config
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, first_line, how_to_install
+from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
 from rljax.core.versus import advance_carry
 from rljax.core.wrappers import can_render, flatten_observation
@@ -168,7 +169,8 @@ def record(
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
-    played = [_play(start, advance, state, k, max_steps) for k in keys]
+    with failures_explained():
+        played = [_play(start, advance, state, k, max_steps) for k in keys]
     pictures = _make_renderer(env, env_params, played[0]) if rendered else _make_painter(played)
     num_frames = sum(e.length + 1 for e in played)
     with atomic_file(path) as aside:
