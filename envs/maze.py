@@ -53,9 +53,9 @@ class Maze(Environment):
     """Walk to the goal in a maze of `size` x `size` cells, which is drawn anew for every episode.
 
     The maze is perfect: exactly one way without detours leads from any cell to any other. It is a minimum spanning tree of the
-    grid with random weights (see `spanning_tree`). Each wall that is left is taken away with the probability `loops`. The start
-    and the goal are drawn at random, at least `size - 1` rows and columns apart in sum, so the shortest way has at least as many
-    moves, and at most `size**2 - 1`.
+    grid with random weights (see `spanning_tree`). Each wall that is left is taken away with the probability `loops`. The goal is
+    in a random cell, and the start in a random cell that would be at least `size - 1` moves away if there were no walls. The
+    shortest way has at most `size**2 - 1` moves.
     Observation f32 `[2 size - 1, 2 size - 1, 3]`, zeros and ones: walls, agent and goal (see `MazeState.walls` for the squares).
     With `view` above 0 only the squares up to `view` away from the agent, which is in the middle: f32 `[2 view + 1, 2 view + 1,
     3]`. What is outside the maze is a wall.
@@ -114,7 +114,7 @@ class Maze(Environment):
         # The square between (2r, 2c) and (2r', 2c') is (r + r', c + c'); off the grid, it is the agent's own.
         blocked = state.walls[state.row + row, state.column + column]
         row, column = jnp.where(blocked, state.row, row), jnp.where(blocked, state.column, column)
-        state = state.replace(row=row, column=column, time=state.time + 1)
+        state = MazeState(state.walls, row, column, state.goal_row, state.goal_column, state.time + 1)
         terminated = (row == state.goal_row) & (column == state.goal_column)
         reward = jnp.where(terminated, params.goal_reward, 0.0).astype(jnp.float32)
         return self._observe(state), state, reward, terminated, {}
@@ -162,12 +162,12 @@ def spanning_tree(bits: jax.Array, size: int) -> jax.Array:
     """
     near, far = _ends(size)
     num_cells, num_walls = size**2, len(near)
-    # Equal weights could close a circle, so the remainder of each weight is the wall's number. Half of the range avoids overflow.
+    # Equal weights could close a cycle, so the remainder of each weight is the wall's number. Half of the range avoids overflow.
     weight = (bits >> 1) // num_walls * num_walls + np.arange(num_walls, dtype=np.uint32)
     none = np.uint32(2**32 - 1)
     cells = np.arange(num_cells)
 
-    def merge(_: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def merge(_round: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         component, open_ = carry
         one, other = component[near], component[far]
         between = one != other
@@ -182,7 +182,7 @@ def spanning_tree(bits: jax.Array, size: int) -> jax.Array:
             root = root[root]
         return root[component], open_
 
-    # A component is named by one of its cells. The loop keeps the program small: with it, it compiles twice as fast.
+    # A component is named by one of its cells. The rounds are a loop because a program that unrolls them takes longer to compile.
     start = jnp.arange(num_cells), jnp.zeros(num_walls, bool)
     return jax.lax.fori_loop(0, num_cells.bit_length() - 1, merge, start)[1]
 

@@ -82,7 +82,7 @@ def test_the_tree_is_that_of_kruskals_algorithm(size: int) -> None:
     np.testing.assert_array_equal(trees, [kruskal(x, size) for x in np.asarray(bits)])
 
 
-def test_equal_random_numbers_close_no_circle() -> None:
+def test_equal_random_numbers_close_no_cycle() -> None:
     tree = jax.jit(lambda x: spanning_tree(x, 5), compiler_options=QUICK)
     for bits in (0, 77, 2**32 - 1):
         assert int(tree(jnp.full(40, bits, jnp.uint32)).sum()) == 24
