@@ -16,6 +16,7 @@ from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.lunar_lander import LunarLander
 from rljax.envs.lunar_lander_continuous import LunarLanderContinuous
 from rljax.envs.matrix_game import MatrixGame
+from rljax.envs.maze import Maze
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
@@ -48,6 +49,7 @@ __all__ = [
     "HiddenBit",
     "LunarLander",
     "LunarLanderContinuous",
+    "Maze",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",

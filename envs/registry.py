@@ -33,6 +33,7 @@ from rljax.envs.leduc_poker import LeducPoker
 from rljax.envs.lunar_lander import LunarLander
 from rljax.envs.lunar_lander_continuous import LunarLanderContinuous
 from rljax.envs.matrix_game import BIASED_RPS, RPS, MatrixGame
+from rljax.envs.maze import Maze
 from rljax.envs.microrts.against_bots import MicroRTSBots
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
@@ -78,6 +79,7 @@ _factories: dict[str, EnvFactory] = {
     "MicroRTSBots-v0": MicroRTSBots,
     "GridWorldPixels-v0": GridWorldPixels,
     "SparseGridWorld-v0": SparseGridWorld,
+    "Maze-v0": Maze,
     "TMaze-v0": TMaze,
     "TargetPick-v0": TargetPick,
     "Composite-v0": Composite,

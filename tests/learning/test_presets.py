@@ -95,6 +95,18 @@ def test_gridworld_policy_is_optimal_from_every_cell(figure: Callable[[str], Non
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_mazes_never_seen_are_found_through_by_every_seed(figure: Callable[[str], None]) -> None:
+    """Evaluations draw their own mazes: a grid of 5 x 5 cells has half a billion, and training sees some thirty thousand. The
+    bounds allow for the 0.03 by which a mean of 100 episodes is off."""
+    config = rljax.load_config("maze_ppo")
+    returns, _ = trained(config)
+    figure(f"| `maze_ppo` | {config.total_timesteps:,} | {SEEDS} seeds | {returns.mean():.3f} | {returns.min():.3f} |")
+    assert (returns >= 0.8).all(), np.sort(returns)
+    assert returns.mean() >= 0.85, np.sort(returns)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_breakout_is_learned_from_images(figure: Callable[[str], None]) -> None:
     """The uniform policy's mean return is 0.4; 300,000 steps of the preset's 2 million are enough to return the ball again and
