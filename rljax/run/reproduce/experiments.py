@@ -24,6 +24,7 @@ from rljax.run.reproduce import (
     randomizing,
     scouting,
     speed,
+    suites_learning,
 )
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
@@ -218,6 +219,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         3,
         20,
         presets.tuning,
+    ),
+    "craftax_resets": Experiment(
+        "Craftax-Classic: steps per second of PPO on one core, by the kind of resets", 20, 1, suites_learning.craftax_resets
     ),
     "bench_ppo": _bench("ppo", 4),
     "bench_recurrent": _bench("recurrent", 4),
