@@ -223,6 +223,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     "craftax_resets": Experiment(
         "Craftax-Classic: steps per second of PPO on one core, by the kind of resets", 20, 1, suites_learning.craftax_resets
     ),
+    "navix_doorkey": Experiment(
+        "NAVIX's DoorKey 5 x 5 with PPO: mean return over 100 episodes, greedy, sampled and at random",
+        4,
+        5,
+        lambda report: suites_learning.learns(report, suites_learning.DOORKEY, 0.95),
+    ),
+    "pgx_2048": Experiment(
+        "2048 of pgx with PPO: mean return over 100 episodes, greedy, sampled and at random",
+        4,
+        3,
+        lambda report: suites_learning.learns(report, suites_learning.GAME_2048),
+    ),
     "bench_ppo": _bench("ppo", 4),
     "bench_recurrent": _bench("recurrent", 4),
     "bench_dqn": _bench("dqn", 6),
