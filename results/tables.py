@@ -337,6 +337,17 @@ def of_suite(record: Record) -> list[Row]:
     return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes]]
 
 
+def brax_ppo(record: Record) -> list[Row]:
+    """A row for each library: returns of 100 episodes, and steps per second."""
+    summary = record["summary"]
+    env = next(iter(record["configs"].values()))["env"]
+    return [
+        [f"`{env}`, {name}", steps(record), str(len(record["seeds"])),
+         span(summary[f"{name}: return"], 0), span(summary[f"{name}: steps per second"], 0)]
+        for name in ("rljax", "Brax")
+    ]  # fmt: skip
+
+
 def craftax_resets(record: Record) -> list[Row]:
     """A row for each kind of resets: steps per second, the median and each run, and how often that is the speed of `each`."""
     rows, facts = [], record["facts"]
@@ -503,6 +514,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         ["environment", "algorithm", "steps", "seeds", "greedy return", "sampled", "random play", "minutes"],
         {"navix_doorkey": of_suite, "pgx_2048": of_suite},
     ),
+    "brax_ppo": (["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"], {"brax_ppo": brax_ppo}),
     "craftax_resets": (
         ["resets", "steps/s: median [min, max]", "against `each`", "trace + compile, s"],
         {"craftax_resets": craftax_resets},

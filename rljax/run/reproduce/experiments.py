@@ -235,6 +235,18 @@ EXPERIMENTS: dict[str, Experiment] = {
         3,
         lambda report: suites_learning.learns(report, suites_learning.GAME_2048),
     ),
+    "smax_3m": Experiment(
+        "SMAX 3m of JaxMARL with shared weights: mean return over 100 episodes, greedy, sampled and at random; battles won",
+        15,
+        3,
+        suites_learning.smax,
+    ),
+    "brax_ppo": Experiment(
+        "Brax's inverted pendulum: greedy mean return over 100 episodes and steps per second, with PPO here and Brax's own",
+        5,
+        3,
+        suites_learning.brax_ppo,
+    ),
     "bench_ppo": _bench("ppo", 4),
     "bench_recurrent": _bench("recurrent", 4),
     "bench_dqn": _bench("dqn", 6),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
 
 from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
+from rljax.collect.evaluation import evaluate
+from rljax.core.agent import make_agent
+from rljax.core.config import Config
+from rljax.league.config import SelfPlayConfig
 from rljax.run.bench.timing import time_interleaved
 from rljax.run.reproduce.presets import returns_at_random
-from rljax.run.reproduce.report import Report
+from rljax.run.reproduce.report import Report, Trained
 
 RESETS = ("each", "optimistic", "pool")
 REPEATS = 5
@@ -54,6 +66,43 @@ GAME_2048 = PPOConfig(
 """The agent sees the board as 31 layers, and only moves that change it are legal; the reward is the sum of the tiles merged."""
 
 
+SMAX = SelfPlayConfig(
+    env="jaxmarl:HeuristicEnemySMAX",
+    env_params={"scenario": "3m"},
+    num_envs=64,
+    num_steps=32,
+    total_timesteps=600_000,
+    num_epochs=4,
+    num_minibatches=4,
+    learning_rate=1e-3,
+    ent_coef=0.01,
+    final_ent_coef=0.001,
+    vf_clip_eps=None,
+    network={"hidden": [128, 128]},
+)
+"""Three marines, whose players share their weights, against three that follow a script. The critic sees the whole battle."""
+
+PENDULUM = PPOConfig(
+    env="brax:inverted_pendulum",
+    num_envs=64,
+    num_steps=16,
+    total_timesteps=204_800,
+    num_epochs=4,
+    num_minibatches=4,
+    learning_rate=1e-3,
+    anneal_lr=False,
+    gamma=0.97,
+    ent_coef=1e-3,
+    vf_clip_eps=None,
+    normalize_observations=True,
+    network={"hidden": [64, 64]},
+)
+"""Settings that both libraries have: Brax's PPO takes the same numbers."""
+
+EPOCHS = 5
+"""Number of parts of Brax's run; the first includes compilation, the others are timed."""
+
+
 def craftax_resets(report: Report) -> None:
     """Time one iteration of PPO in Craftax-Classic for each kind of resets, in turn; the facts have medians and every run."""
     configs = {kind: report.configure(CRAFTAX, kind, reset=kind)[0] for kind in RESETS}
@@ -69,9 +118,91 @@ def craftax_resets(report: Report) -> None:
         report.say(f"{report.name}: {kind}: {steps / median(timing.runs):,.0f} steps/s, compiled in {timing.compile:.0f} s")
 
 
-def learns(report: Report, config: PPOConfig, threshold: float | None = None) -> None:
+def learns(report: Report, config: Config, threshold: float | None = None) -> Trained:
     """Measure greedy and sampled mean returns after training, and those of random legal actions."""
     run = report.train(config, report.name)
     report.measure("return", report.returns(run), threshold)
     report.measure("sampled", report.returns(run, sample=True))
     report.measure("at random", returns_at_random(report, run))
+    return run
+
+
+def smax(report: Report) -> None:
+    """Do `learns` for SMAX, and measure the share of battles that are won: damage is worth at most 1, and a win 1 more."""
+    run = learns(report, SMAX)
+    play = lambda state, key: evaluate(run.agent, state, jax.random.fold_in(key, 1), 100, deterministic=True)  # noqa: E731
+    returns = report.time_program(jax.vmap(play), run.states, run.keys)
+    report.measure("won", (returns > 1).mean(1))
+
+
+def _replicate(tree: Any, devices: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
+
+
+def brax_ppo(report: Report) -> None:
+    """Train rljax's PPO and Brax's own in turn with the same settings and steps, and evaluate both in the same environment."""
+    from brax import envs
+    from brax.training.agents.ppo import networks, train
+
+    config, _ = report.configure(PENDULUM, "rljax")
+    made = functools.partial(
+        networks.make_ppo_networks,
+        policy_hidden_layer_sizes=config.network["hidden"],
+        value_hidden_layer_sizes=config.network["hidden"],
+    )
+    train_brax = functools.partial(
+        train.train,
+        num_timesteps=config.total_timesteps,
+        num_envs=config.num_envs,
+        unroll_length=config.num_steps,
+        batch_size=config.num_envs // config.num_minibatches,
+        num_minibatches=config.num_minibatches,
+        num_updates_per_batch=config.num_epochs,
+        episode_length=1000,
+        learning_rate=config.learning_rate,
+        discounting=config.gamma,
+        gae_lambda=config.gae_lambda,
+        entropy_cost=config.ent_coef,
+        clipping_epsilon=config.clip_eps,
+        vf_loss_coefficient=config.vf_coef,
+        max_grad_norm=config.max_grad_norm,
+        normalize_observations=True,
+        network_factory=made,
+        num_evals=EPOCHS + 1,
+        run_evals=False,
+    )
+    agent = make_agent(config)
+    started = time.perf_counter()
+    program = jax.jit(make_train(config)).lower(report.keys[0]).compile()
+    report.compiling += time.perf_counter() - started
+    own, theirs, speeds, their_speeds, policy = [], [], [], [], None
+    for seed, key in zip(report.seeds, report.keys, strict=True):
+        started = time.perf_counter()
+        own.append(jax.block_until_ready(program(key)).state)
+        speeds.append(config.total_timesteps / (time.perf_counter() - started))
+        report.running += time.perf_counter() - started
+        parts: list[float] = []
+
+        def note(_: int, metrics: Mapping[str, Any], parts: list[float] = parts) -> None:
+            parts.append(float(metrics["training/sps"]))
+
+        env = envs.get_environment(config.env.partition(":")[2])
+        with mock.patch.object(jax, "device_put_replicated", _replicate, create=True):  # gone from JAX, but Brax 0.14 uses it
+            policy, params, _ = train_brax(environment=env, seed=seed, progress_fn=note)
+        theirs.append(params)
+        their_speeds.append(median(parts[1:]))
+        report.running += config.total_timesteps / median(parts[1:])
+        report.say(f"{report.name}: seed {seed}: rljax {speeds[-1]:,.0f} steps/s, Brax {their_speeds[-1]:,.0f} steps/s")
+
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
+        del mask
+        return policy(state, deterministic=deterministic)(obs, key)[0], carry
+
+    stack = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)  # noqa: E731
+    runs = {
+        "rljax": Trained(agent, stack(own), {}, report.keys),
+        "Brax": Trained(agent._replace(act=act), stack(theirs), {}, report.keys),
+    }
+    for (name, run), found in zip(runs.items(), (speeds, their_speeds), strict=True):
+        report.measure(f"{name}: return", report.returns(run))
+        report.measure(f"{name}: steps per second", found)
