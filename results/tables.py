@@ -332,6 +332,7 @@ def of_suite(record: Record) -> list[Row]:
     digits = 2 if found["return"]["max"] <= 10 else 0
     greedy = span(found["return"], digits)
     greedy += f", {solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
+    greedy += f"; battles won {span({name: 100 * x for name, x in found['won'].items()}, 0)} %" if "won" in found else ""
     cells = [f"`{config['env']}`", config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
     minutes = f"{record['seconds']['run'] / 60:.0f}"
     return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes]]
@@ -512,7 +513,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
         ["environment", "algorithm", "steps", "seeds", "greedy return", "sampled", "random play", "minutes"],
-        {"navix_doorkey": of_suite, "pgx_2048": of_suite},
+        {"navix_doorkey": of_suite, "pgx_2048": of_suite, "smax_3m": of_suite},
     ),
     "brax_ppo": (["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"], {"brax_ppo": brax_ppo}),
     "craftax_resets": (

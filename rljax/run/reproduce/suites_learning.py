@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
 from rljax.collect.evaluation import evaluate
-from rljax.core.agent import make_agent
+from rljax.core.agent import Act, make_agent
 from rljax.core.config import Config
 from rljax.league.config import SelfPlayConfig
 from rljax.run.bench.timing import time_interleaved
@@ -139,19 +139,15 @@ def _replicate(tree: Any, devices: Sequence[Any]) -> Any:
     return jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
 
 
-def brax_ppo(report: Report) -> None:
-    """Train rljax's PPO and Brax's own in turn with the same settings and steps, and evaluate both in the same environment."""
+def _brax_trainer(config: PPOConfig) -> Callable[..., Any]:
+    """Return Brax's own PPO with a configuration's numbers: `(seed=..., progress_fn=...) -> (make_policy, params, metrics)`."""
     from brax import envs
     from brax.training.agents.ppo import networks, train
 
-    config, _ = report.configure(PENDULUM, "rljax")
-    made = functools.partial(
-        networks.make_ppo_networks,
-        policy_hidden_layer_sizes=config.network["hidden"],
-        value_hidden_layer_sizes=config.network["hidden"],
-    )
-    train_brax = functools.partial(
+    sizes = config.network["hidden"]
+    return functools.partial(
         train.train,
+        environment=envs.get_environment(config.env.partition(":")[2]),
         num_timesteps=config.total_timesteps,
         num_envs=config.num_envs,
         unroll_length=config.num_steps,
@@ -166,43 +162,53 @@ def brax_ppo(report: Report) -> None:
         clipping_epsilon=config.clip_eps,
         vf_loss_coefficient=config.vf_coef,
         max_grad_norm=config.max_grad_norm,
-        normalize_observations=True,
-        network_factory=made,
+        normalize_observations=config.normalize_observations,
+        network_factory=functools.partial(
+            networks.make_ppo_networks, policy_hidden_layer_sizes=sizes, value_hidden_layer_sizes=sizes
+        ),
         num_evals=EPOCHS + 1,
         run_evals=False,
     )
-    agent = make_agent(config)
+
+
+def _brax_act(make_policy: Callable[..., Any]) -> Act:
+    """Return Brax's policy as one of rljax, whose state is Brax's parameters."""
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        del mask
+        return make_policy(state, deterministic=deterministic)(obs, key)[0], carry
+
+    return act
+
+
+def brax_ppo(report: Report) -> None:
+    """Train rljax's PPO and Brax's own in turn with the same numbers and steps, and evaluate both in the same environment."""
+    config, _ = report.configure(PENDULUM, "rljax")
+    agent, train_brax = make_agent(config), _brax_trainer(config)
     started = time.perf_counter()
     program = jax.jit(make_train(config)).lower(report.keys[0]).compile()
     report.compiling += time.perf_counter() - started
-    own, theirs, speeds, their_speeds, policy = [], [], [], [], None
+    states: dict[str, list[Any]] = {"rljax": [], "Brax": []}
+    speeds: dict[str, list[float]] = {"rljax": [], "Brax": []}
+    make_policy: Any = None
     for seed, key in zip(report.seeds, report.keys, strict=True):
         started = time.perf_counter()
-        own.append(jax.block_until_ready(program(key)).state)
-        speeds.append(config.total_timesteps / (time.perf_counter() - started))
-        report.running += time.perf_counter() - started
+        states["rljax"].append(jax.block_until_ready(program(key)).state)
+        speeds["rljax"].append(config.total_timesteps / (time.perf_counter() - started))
         parts: list[float] = []
 
         def note(_: int, metrics: Mapping[str, Any], parts: list[float] = parts) -> None:
             parts.append(float(metrics["training/sps"]))
 
-        env = envs.get_environment(config.env.partition(":")[2])
         with mock.patch.object(jax, "device_put_replicated", _replicate, create=True):  # gone from JAX, but Brax 0.14 uses it
-            policy, params, _ = train_brax(environment=env, seed=seed, progress_fn=note)
-        theirs.append(params)
-        their_speeds.append(median(parts[1:]))
-        report.running += config.total_timesteps / median(parts[1:])
-        report.say(f"{report.name}: seed {seed}: rljax {speeds[-1]:,.0f} steps/s, Brax {their_speeds[-1]:,.0f} steps/s")
-
-    def act(state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
-        del mask
-        return policy(state, deterministic=deterministic)(obs, key)[0], carry
-
-    stack = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)  # noqa: E731
-    runs = {
-        "rljax": Trained(agent, stack(own), {}, report.keys),
-        "Brax": Trained(agent._replace(act=act), stack(theirs), {}, report.keys),
-    }
-    for (name, run), found in zip(runs.items(), (speeds, their_speeds), strict=True):
-        report.measure(f"{name}: return", report.returns(run))
-        report.measure(f"{name}: steps per second", found)
+            make_policy, params, _ = train_brax(seed=seed, progress_fn=note)
+        states["Brax"].append(params)
+        speeds["Brax"].append(median(parts[1:]))
+        report.running += sum(config.total_timesteps / found[-1] for found in speeds.values())
+        report.say(f"{report.name}: seed {seed}: " + ", ".join(f"{name} {x[-1]:,.0f} steps/s" for name, x in speeds.items()))
+    for name, one in (("rljax", agent), ("Brax", agent._replace(act=_brax_act(make_policy)))):
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *states[name])
+        report.measure(f"{name}: return", report.returns(Trained(one, stacked, {}, report.keys)))
+        report.measure(f"{name}: steps per second", speeds[name])
