@@ -78,6 +78,7 @@ def test_a_record_says_of_each_arm_what_was_changed_of_which_preset(monkeypatch:
     ]
 
 
+@pytest.mark.slow
 def test_random_play_takes_legal_actions_uniformly() -> None:
     report = Report("tried", "random play", 5000, 2, quiet=True)
     agent = rljax.make_agent(TINY)
