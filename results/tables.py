@@ -333,7 +333,8 @@ def of_suite(record: Record) -> list[Row]:
     greedy = span(found["return"], digits)
     greedy += f", {solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
     greedy += f"; battles won {span({name: 100 * x for name, x in found['won'].items()}, 0)} %" if "won" in found else ""
-    cells = [f"`{config['env']}`", config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
+    env = ", ".join([f"`{config['env']}`", *map(str, config["env_params"].values())])
+    cells = [env, config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
     minutes = f"{record['seconds']['run'] / 60:.0f}"
     return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes]]
 
