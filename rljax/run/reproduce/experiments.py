@@ -225,13 +225,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "navix_doorkey": Experiment(
         "NAVIX's DoorKey 5 x 5 with PPO: mean return over 100 episodes, greedy, sampled and at random",
-        4,
+        6,
         5,
         lambda report: suites_learning.learns(report, suites_learning.DOORKEY, 0.95),
     ),
     "pgx_2048": Experiment(
         "2048 of pgx with PPO: mean return over 100 episodes, greedy, sampled and at random",
-        4,
+        10,
         3,
         lambda report: suites_learning.learns(report, suites_learning.GAME_2048),
     ),
@@ -243,7 +243,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "brax_ppo": Experiment(
         "Brax's inverted pendulum: greedy mean return over 100 episodes and steps per second, with PPO here and Brax's own",
-        5,
+        15,
         3,
         suites_learning.brax_ppo,
     ),
