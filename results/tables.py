@@ -326,6 +326,42 @@ def breakout(record: Record) -> list[Row]:
     return [[f"`breakout_pqn`, {count} seeds", steps(record), span(found["return"], 1), span(found["at random"], 2)]]
 
 
+def of_suite(record: Record) -> list[Row]:
+    """A row of an environment of another suite: returns of 100 episodes."""
+    found, config = record["summary"], next(iter(record["configs"].values()))
+    digits = 2 if found["return"]["max"] <= 10 else 0
+    greedy = span(found["return"], digits)
+    greedy += f", {solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
+    greedy += f"; battles won {span({name: 100 * x for name, x in found['won'].items()}, 0)} %" if "won" in found else ""
+    env = ", ".join([f"`{config['env']}`", *map(str, config["env_params"].values())])
+    cells = [env, config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
+    minutes = f"{record['seconds']['run'] / 60:.0f}"
+    return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes]]
+
+
+def brax_ppo(record: Record) -> list[Row]:
+    """A row for each library: returns of 100 episodes, and steps per second."""
+    summary = record["summary"]
+    env = next(iter(record["configs"].values()))["env"]
+    return [
+        [f"`{env}`, {name}", steps(record), str(len(record["seeds"])),
+         span(summary[f"{name}: return"], 0), span(summary[f"{name}: steps per second"], 0)]
+        for name in ("rljax", "Brax")
+    ]  # fmt: skip
+
+
+def craftax_resets(record: Record) -> list[Row]:
+    """A row for each kind of resets: steps per second, the median and each run, and how often that is the speed of `each`."""
+    rows, facts = [], record["facts"]
+    for kind, config in record["configs"].items():
+        speeds = sorted(config["total_timesteps"] / seconds for seconds in facts[f"{kind}: seconds of each run"])
+        median = facts[f"{kind}: steps per second"]
+        times = median / facts["each: steps per second"]
+        compiling = f"{facts[f'{kind}: seconds to compile']:.0f}"
+        rows.append([f"`{kind}`", f"{median:,.0f} [{speeds[0]:,.0f}, {speeds[-1]:,.0f}]", f"{times:.1f}", compiling])
+    return rows
+
+
 def lag(record: Record) -> list[Row]:
     return [
         [arm, steps(record, arm), f"{solved(record, arm)} at {record['thresholds'][arm]:g}", span(record["summary"][arm], 1)]
@@ -476,6 +512,15 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         dict.fromkeys(("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay"), against_bots),
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
+    "suites": (
+        ["environment", "algorithm", "steps", "seeds", "greedy return", "sampled", "random play", "minutes"],
+        {"navix_doorkey": of_suite, "pgx_2048": of_suite, "smax_3m": of_suite},
+    ),
+    "brax_ppo": (["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"], {"brax_ppo": brax_ppo}),
+    "craftax_resets": (
+        ["resets", "steps/s: median [min, max]", "against `each`", "trace + compile, s"],
+        {"craftax_resets": craftax_resets},
+    ),
     "features": (
         ["feature, preset", "steps", "with it", "without it"],
         {

@@ -66,7 +66,6 @@ class JaxMarlGame(FromSuite, Game):
         self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
         self._world = self._first[0].get(WORLD)
         self._masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
-        self._clock = next((clock for clock in CLOCKS if hasattr(self._first[1], clock)), None)
 
     @property
     def teams(self) -> tuple[int, ...]:
@@ -89,8 +88,8 @@ class JaxMarlGame(FromSuite, Game):
         return jnp.stack([jnp.asarray(legal[a], bool) for a in self.agents])
 
     def is_truncated(self, state: JaxMarlState, params: SuiteParams) -> jax.Array:
-        limit = getattr(self.env, "max_steps", None)
-        return jnp.asarray(False if limit is None or self._clock is None else getattr(state.env_state, self._clock) >= limit)
+        limit, played = getattr(self.env, "max_steps", None), _steps_played(state.env_state)
+        return jnp.asarray(False if limit is None or played is None else played >= limit)
 
     def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[Any, JaxMarlState]:
         obs, state = self.env.reset(raw_key(key))
@@ -127,6 +126,12 @@ class JaxMarlGame(FromSuite, Game):
             return own
         world = obs[WORLD] if self._one_each else jnp.broadcast_to(obs[WORLD], (self.num_players, *self._world.shape))
         return {OWN: own, PRIVILEGED: world}
+
+
+def _steps_played(state: Any) -> jax.Array | None:
+    """Return the number of steps in a state, or in the game's own state within it (with scripted enemies); None without one."""
+    found = [getattr(part, clock) for part in (state, getattr(state, "state", None)) for clock in CLOCKS if hasattr(part, clock)]
+    return found[0] if found else None
 
 
 def ids() -> list[str]:

@@ -185,6 +185,18 @@ def test_a_time_limit_that_ends_an_episode_truncates_it() -> None:
     assert ends == [(False, False), (False, False), (False, True)]
 
 
+def test_the_time_limit_of_a_game_with_scripted_enemies_truncates_it() -> None:
+    need("jaxmarl")
+    env, params = rljax.make_env("jaxmarl:HeuristicEnemySMAX", scenario="3m", options={"max_steps": 3})
+    _, state = env.reset_env(jax.random.key(0), params)
+    ends = []
+    for _ in range(3):
+        stop = jnp.full(3, 4, jnp.int32)
+        _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, stop, params)
+        ends.append((bool(terminated), bool(env.is_truncated(state, params))))
+    assert ends == [(False, False), (False, False), (False, True)]
+
+
 def test_objects_of_suites_are_taken() -> None:
     need("xland")
     made = importlib.import_module("xminigrid").make("MiniGrid-Empty-6x6")[0]

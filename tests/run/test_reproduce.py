@@ -13,7 +13,8 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, reproduce
-from rljax.run.reproduce.report import summarize
+from rljax.run.reproduce.presets import returns_at_random
+from rljax.run.reproduce.report import Trained, summarize
 
 TINY = rljax.PPOConfig(
     env="MaskedBandit-v0", total_timesteps=64, num_envs=4, num_steps=8, num_minibatches=1, network={"hidden": [4]}
@@ -75,6 +76,15 @@ def test_a_record_says_of_each_arm_what_was_changed_of_which_preset(monkeypatch:
         ("cartpole_ppo", ["gamma", "num_envs", "seed"]),
         (None, []),
     ]
+
+
+@pytest.mark.slow
+def test_random_play_takes_legal_actions_uniformly() -> None:
+    report = Report("tried", "random play", 5000, 2, quiet=True)
+    agent = rljax.make_agent(TINY)
+    run = Trained(agent, jax.vmap(agent.init)(report.keys), {}, report.keys)
+    # A third of 4 steps, by enumeration; an illegal arm would cost 1.
+    assert returns_at_random(report, run) == pytest.approx([4 / 3, 4 / 3], abs=0.3)
 
 
 def test_a_seed_without_a_value_is_left_out_and_not_solved() -> None:

@@ -24,6 +24,7 @@ from rljax.run.reproduce import (
     randomizing,
     scouting,
     speed,
+    suites_learning,
 )
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
@@ -218,6 +219,33 @@ EXPERIMENTS: dict[str, Experiment] = {
         3,
         20,
         presets.tuning,
+    ),
+    "craftax_resets": Experiment(
+        "Craftax-Classic: steps per second of PPO on one core, by the kind of resets", 20, 1, suites_learning.craftax_resets
+    ),
+    "navix_doorkey": Experiment(
+        "NAVIX's DoorKey 5 x 5 with PPO: mean return over 100 episodes, greedy, sampled and at random",
+        6,
+        5,
+        lambda report: suites_learning.learns(report, suites_learning.DOORKEY, 0.95),
+    ),
+    "pgx_2048": Experiment(
+        "2048 of pgx with PPO: mean return over 100 episodes, greedy, sampled and at random",
+        10,
+        3,
+        lambda report: suites_learning.learns(report, suites_learning.GAME_2048),
+    ),
+    "smax_3m": Experiment(
+        "SMAX 3m of JaxMARL with shared weights: mean return over 100 episodes, greedy, sampled and at random; battles won",
+        15,
+        3,
+        suites_learning.smax,
+    ),
+    "brax_ppo": Experiment(
+        "Brax's inverted pendulum: greedy mean return over 100 episodes and steps per second, with PPO here and Brax's own",
+        15,
+        3,
+        suites_learning.brax_ppo,
     ),
     "bench_ppo": _bench("ppo", 4),
     "bench_recurrent": _bench("recurrent", 4),

@@ -12,6 +12,7 @@ import numpy as np
 from rljax.algos.common.training import make_train
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.config import load_config
+from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.run.bench.timing import time_interleaved
 from rljax.run.reproduce.report import Report, Trained, first_step
@@ -92,16 +93,22 @@ def breakout(report: Report) -> None:
     """Measure returns of the trained policy and of uniformly random actions."""
     run = report.train("breakout_pqn", eval_every=None)
     report.measure("return", report.returns(run))
+    report.measure("at random", returns_at_random(report, run))
+
+
+def returns_at_random(report: Report, run: Trained) -> np.ndarray:
+    """Return mean returns of uniformly random legal actions in the run's environment, f32 `[seeds]`."""
     env, params = make_evaluation_env(run.agent.config)
-    actions = env.action_space(params).n
 
     def uniform(
-        state: Any, obs: jax.Array, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        del state, deterministic, mask
-        return jax.random.randint(key, (len(obs),), 0, actions), carry
+        del deterministic
+        if mask is None:
+            mask = jnp.ones((len(jax.tree.leaves(obs)[0]), env.action_space(params).n), bool)
+        return random_player(key, state, obs, mask), carry
 
-    report.measure("at random", report.returns(run._replace(agent=run.agent._replace(act=uniform))))
+    return report.returns(run._replace(agent=run.agent._replace(act=uniform)))
 
 
 def tuning(report: Report) -> None:
