@@ -484,7 +484,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         dict.fromkeys(
             (
                 "cartpole_ppo", "cartpole_ppo_cleanrl", "acrobot_ppo", "pendulum_ppo", "cartpole_dqn", "cartpole_pqn",
-                "cartpole_impala", "acrobot_dqn", "pendulum_sac", "gridworld_ppo",
+                "cartpole_impala", "acrobot_dqn", "pendulum_sac", "gridworld_ppo", "maze_ppo",
             ),
             learned,
         ),

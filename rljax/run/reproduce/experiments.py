@@ -81,6 +81,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         20,
         presets.gridworld,
     ),
+    "maze_ppo": _solves("maze_ppo", 30, 0.9, seeds=5),
     "first_solved": Experiment(
         "steps until a greedy evaluation of 32 episodes first reaches the task's threshold, and returns at the end, of 8 presets",
         12,
