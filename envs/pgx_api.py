@@ -27,14 +27,25 @@ def load_pgx(game_id: str) -> Any:
     Raises:
         ConfigError: pgx is not installed, or has no such game.
     """
+    known = pgx_ids(f"env = 'pgx:{game_id}'")
+    if game_id not in known:
+        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
+    import pgx
+
+    return pgx.make(game_id)
+
+
+def pgx_ids(what: str = "pgx") -> tuple[str, ...]:
+    """Return the ids of pgx, without a prefix.
+
+    Raises:
+        ConfigError: pgx is not installed; `what` says what needs it.
+    """
     try:
         import pgx
     except ImportError as error:
-        raise ConfigError(f"env = 'pgx:{game_id}': pgx is not installed: {how_to_install('games')}") from error
-    known = tuple(pgx.available_envs())
-    if game_id not in known:
-        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known)}")
-    return pgx.make(game_id)
+        raise ConfigError(f"{what}: pgx is not installed: {how_to_install('games')}") from error
+    return tuple(pgx.available_envs())
 
 
 class FromPgx(Environment):

@@ -189,6 +189,8 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
         env, params, constructor = _construct(env, params)
     elif isinstance(env, type):
         raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
+    elif type(env).__module__.startswith("pgx."):
+        env, params, constructor = _construct(f"{PGX_PREFIX}{env.id}", params)
     elif not isinstance(env, Environment):
         env = adapters.adapt(env) or env
     # Look at the class, too: a property that raises is not missing.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError, did_you_mean, how_to_install
+from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install
 
 
 class Suite(NamedTuple):
@@ -84,6 +84,10 @@ def suite_module(suite: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed"
         raise ConfigError(f"{what}: {missing}: {how_to_install(suite)}") from error
+    except (ImportError, AttributeError) as error:  # as of a version that does not fit this JAX
+        raise ConfigError(
+            f"{what}: {SUITES[suite].package} cannot be used: {first_line(error)}: {how_to_install(suite)}"
+        ) from error
 
 
 def suite_factory(env_id: str) -> Callable[..., Any]:
@@ -108,10 +112,26 @@ def suite_ids(suite: str) -> list[str]:
 def adapt(env: Any) -> Any | None:
     """Return an environment that a suite has made as one of rljax, or None if it is of no suite."""
     packages = {part.__module__.partition(".")[0] for part in type(env).__mro__}
+    wrapper = next((name for name in _wrappers_of(env) if _resets_or_logs(name)), None)
+    if packages & {suite.package for suite in SUITES.values()} and wrapper is not None:
+        raise ConfigError(f"env: {wrapper} is around it, which begins or ends episodes itself: give the environment without it")
     for suite, (package, _) in SUITES.items():
         if package in packages:
             return suite_module(suite, f"env: {type(env).__name__}").adapt(env)
     return None
+
+
+def _wrappers_of(env: Any) -> list[str]:
+    """Return the names of the classes of an object and of what is in it, the outermost first."""
+    found: list[str] = []
+    while env is not None and len(found) < 20:
+        found.append(type(env).__name__)
+        env = vars(env).get("env", vars(env).get("_env")) if hasattr(env, "__dict__") else None
+    return found
+
+
+def _resets_or_logs(name: str) -> bool:
+    return ("AutoReset" in name and "NoAutoReset" not in name) or name in ("EpisodeWrapper", "LogWrapper")
 
 
 def check_name(suite: str, name: str, known: Iterable[str]) -> None:

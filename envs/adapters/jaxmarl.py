@@ -23,6 +23,9 @@ OWN = "obs"
 FOR_THEMSELVES = ("coin_game", "storm", "storm_2p", "storm_np")
 """Games whose players are no team, though their names do not tell."""
 
+MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
+"""Games that begin again by themselves unless they are told not to."""
+
 CLOCKS = ("time", "step", "t")
 """Names of the number of steps in the states of the games."""
 
@@ -88,7 +91,8 @@ class JaxMarlGame(FromSuite, Game):
         return jnp.stack([jnp.asarray(legal[a], bool) for a in self.agents])
 
     def is_truncated(self, state: JaxMarlState, params: SuiteParams) -> jax.Array:
-        limit, played = getattr(self.env, "max_steps", None), _steps_played(state.env_state)
+        limit = getattr(self.env, "max_steps", getattr(self.env, "episode_length", None))
+        played = _steps_played(state.env_state)
         return jnp.asarray(False if limit is None or played is None else played >= limit)
 
     def reset_env(self, key: jax.Array, params: SuiteParams) -> tuple[Any, JaxMarlState]:
@@ -131,7 +135,8 @@ class JaxMarlGame(FromSuite, Game):
 def _steps_played(state: Any) -> jax.Array | None:
     """Return the number of steps in a state, or in the game's own state within it (with scripted enemies); None without one."""
     found = [getattr(part, clock) for part in (state, getattr(state, "state", None)) for clock in CLOCKS if hasattr(part, clock)]
-    return found[0] if found else None
+    steps = getattr(state, "info", {}).get("steps") if isinstance(getattr(state, "info", None), dict) else None  # Brax's
+    return found[0] if found else steps
 
 
 def ids() -> list[str]:
@@ -146,6 +151,7 @@ def factory(name: str) -> Callable[..., Any]:
 
     def build(scenario: str = "", options: Any = None) -> JaxMarlGame:
         given = {**(options or {}), **({"scenario": map_name_to_scenario(scenario)} if scenario else {})}
+        given |= {"auto_reset": False} if name in MABRAX else {}
         return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}", name in FOR_THEMSELVES)
 
     return build

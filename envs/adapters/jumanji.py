@@ -30,7 +30,7 @@ class JumanjiState:
 
 
 class JumanjiEnv(FromSuite):
-    """An environment of Jumanji. An episode that ends with a discount above 0 is truncated.
+    """An environment of Jumanji. An episode that ends with a discount above 0, or at the time limit, is truncated.
 
     The observation is a dictionary of its parts, without the mask. Several numbers that are legal or not together (as in Tetris,
     whose mask is `[4, 10]`) are one choice among all combinations; those with a mask each (as in Cleaner) are heads. The rewards
@@ -75,6 +75,10 @@ class JumanjiEnv(FromSuite):
             action = jnp.stack(jnp.unravel_index(action, self._joint)).astype(jnp.int32)
         after, timestep = self.env.step(state.env_state, action)
         stays = jnp.all(timestep.discount > 0)
+        limit, played = getattr(self.env, "time_limit", None), getattr(after, "step_count", None)
+        if limit is not None and played is not None:
+            # Most environments do not tell their time limit from an end: at the limit, it counts as the former.
+            stays |= played >= limit
         obs, new = self._seen(like(after, state.env_state), timestep, timestep.last() & stays)
         return obs, new, jnp.sum(timestep.reward).astype(jnp.float32), timestep.last() & ~stays, {}
 

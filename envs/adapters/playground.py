@@ -14,6 +14,10 @@ IMPLEMENTATION = "jax"
 """MJX's own implementation of the physics; the one in Warp cannot be traced into a training step."""
 
 
+BY_WRAPPERS = ("episode_length", "action_repeat")
+"""Fields that only Playground's own training wrappers read; here they are `max_steps_in_episode` and `action_repeat`."""
+
+
 def ids() -> list[str]:
     return sorted(registry.ALL_ENVS)
 
@@ -22,7 +26,7 @@ def factory(name: str) -> Callable[..., Any]:
     """Return the function that builds an environment; its arguments are the plain fields of its configuration."""
     check_name("playground", name, ids())
     config = registry.get_default_config(name)
-    given = {key: value for key, value in config.items() if isinstance(value, (bool, int, float)) and key != "episode_length"}
+    given = {key: value for key, value in config.items() if isinstance(value, (bool, int, float)) and key not in BY_WRAPPERS}
     limit = int(config.get("episode_length", 1000))
 
     def build(**changes: Any) -> BraxEnv:
@@ -32,4 +36,4 @@ def factory(name: str) -> Callable[..., Any]:
 
 
 def adapt(env: Any) -> BraxEnv:
-    return BraxEnv(env, f"playground:{type(env).__name__}")
+    return BraxEnv(env, f"playground:{type(env).__name__}", int(env._config.get("episode_length", 1000)))

@@ -21,6 +21,8 @@ from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
 from rljax.envs.adapters import SUITES, suite_ids
+from rljax.envs.pgx_api import pgx_ids
+from rljax.envs.registry import PGX_PREFIX
 from rljax.run.view.layout import columns, say, wrap_text
 
 
@@ -36,6 +38,14 @@ def list_names(options: List) -> None:
     if name is None:
         print_all()
         return
+    if name == "gymnax":
+        for env_id in gymnax_env_ids():
+            say(env_id)
+        return
+    if name == "pgx":
+        for env_id in pgx_ids():
+            say(f"{PGX_PREFIX}{env_id}")
+        return
     if name in SUITES:
         for env_id in suite_ids(name):
             say(env_id)
@@ -45,7 +55,7 @@ def list_names(options: List) -> None:
     except ConfigError as error:
         if not str(error).startswith("unknown environment"):
             raise
-        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids()]
+        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids(), *SUITES, "gymnax", "pgx"]
         raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known)}") from None
 
 

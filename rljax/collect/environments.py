@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -63,6 +64,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
             f"env: {type(env).__name__} is around {inside.name}, which is outside JAX: derive it from rljax.wrappers.Wrapper"
         )
     if config.randomize:
+        _check_levels_apart(config)
         env = randomized(env, env_params, config.randomize)
     if config.end_on_nan:
         env = EndOnNaN(env)
@@ -70,6 +72,8 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
         env = StickyActions(env, config.sticky_actions)
     if config.action_repeat is not None:
         env = ActionRepeat(env, config.action_repeat)
+    if config.sticky_actions is not None or config.action_repeat is not None:
+        jax.eval_shape(lambda key: env.reset_env(key, env_params), jax.random.key(0))  # refuses action masks
     if config.time_limit is not None:
         env = TimeLimit(env, config.time_limit)
     space = as_space(env.observation_space(env_params))
@@ -88,6 +92,15 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.frame_stack is not None:
         env = FrameStack(env, config.frame_stack)
     return EpisodeStatistics(env), env_params
+
+
+def _check_levels_apart(config: Config) -> None:
+    """Refuse parameters that both a curriculum's levels and `randomize` would set."""
+    levels = (getattr(config, "curriculum", None) or {}).get("levels")
+    tables = levels if isinstance(levels, (list, tuple)) else [levels]
+    both = sorted({name for table in tables if isinstance(table, Mapping) for name in table} & set(config.randomize))
+    if both:
+        raise ConfigError(f"randomize: {', '.join(both)}: is a parameter of the curriculum's levels, too: let one of them set it")
 
 
 def _check_outside(config: Config, env: Any) -> None:

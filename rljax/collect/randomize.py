@@ -117,6 +117,8 @@ def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, fl
         raise ConfigError(
             f"randomize: {name} = {shown(bounds)}: expected two {kind} [low, high] with low <= high, such as {example}"
         )
+    if not whole and not np.isfinite(np.asarray(bounds, np.float64).astype(jnp.dtype(dtype))).all():
+        raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}")
     if name == "max_steps_in_episode" and bounds[0] < 1:
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")
     return bounds[0], bounds[1]

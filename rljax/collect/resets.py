@@ -85,7 +85,8 @@ def choose_resets(config: Config, env: Any, env_params: Any, num_steps: int, num
     at_once = kind in ("auto", "each") and _fits(env, env_params, turns * num_steps * num_envs)
     if kind == "auto":
         dear = not at_once and reset_cost(env, env_params).matters
-        kind = "each" if not dear else "optimistic" if num_envs >= STEPS_PER_FRESH else "pool"
+        # Never a pool: its starts come back, the more often the shorter the episodes are that begin there.
+        kind = "optimistic" if dear else "each"
     steps = num_envs if kind == "optimistic" else num_steps * num_envs
     states = config.reset_states or max(steps // STEPS_PER_FRESH, 1)
     return Resets(kind, min(states, num_envs), at_once)
@@ -99,10 +100,10 @@ def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
     cost = reset_cost(env, env_params)
     kinds = {
         "each": "each environment has its own at every step",
-        "pool": "pool",
+        "pool": f"pool of {resets.states} for a rollout",
         "optimistic": f"optimistic, {resets.states} a step",
     }
-    return f"resets: {kinds[resets.kind]}; one is as many operations as {cost.reset / max(cost.step, 1):.2g} steps"
+    return f"resets: {kinds[resets.kind]}; a reset costs as many operations as {cost.reset / max(cost.step, 1):,.1f} steps"
 
 
 def _fits(env: Any, env_params: Any, count: int) -> bool:
@@ -163,7 +164,8 @@ def environment_noise(
     else:
         resets = choose_resets(config, env, env_params, num_steps, num_envs, turns or 1)
     if resets.kind != "each":
-        # Which one does not depend on who ends, so a shared state is as likely to be any as a fresh one of its own.
+        # Which one does not depend on who ends, so that a shared state of one step is as likely to be any as a fresh one of its
+        # own. That does not hold for states of a pool, which are begun again.
         which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.states)
         if resets.kind == "pool":
             return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.states)

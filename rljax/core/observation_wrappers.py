@@ -69,6 +69,7 @@ class _Picture(Wrapper):
         raise NotImplementedError
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        self.observation_space(params)
         obs, state = self.env.reset_env(key, params)
         return self.change(obs), state
 

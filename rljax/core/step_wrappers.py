@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.contract import METRICS
-from rljax.core.environment import strong, tree_where
+from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -55,6 +55,8 @@ class ShapeReward(Wrapper):
 class ActionRepeat(Wrapper):
     """Take each action `times` times, or until the episode ends; the reward is the sum, all else is that of the last step taken.
 
+    A repeated action may be illegal by then, so environments with action masks are refused.
+
     Raises:
         ConfigError: `times` is not a whole number above 0.
     """
@@ -63,6 +65,11 @@ class ActionRepeat(Wrapper):
         check_int("ActionRepeat", 1, times=times)
         super().__init__(env)
         self.times = times
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = self.env.reset_env(key, params)
+        _refuse_masks(self, "action_repeat", state, params)
+        return obs, state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
         keys = jax.random.split(key, self.times)
@@ -79,6 +86,12 @@ class ActionRepeat(Wrapper):
 
         result: Stepped = jax.lax.scan(again, take(keys[0], state), keys[1:])[0]
         return result
+
+
+def _refuse_masks(wrapper: Wrapper, name: str, state: Any, params: Any) -> None:
+    """Refuse an environment with action masks; `state` is that of the environment inside."""
+    if action_mask_of(wrapper.env, state, params) is not None:
+        raise ConfigError(f"{name}: {wrapper.name} has action masks, and a repeated action may be illegal")
 
 
 class StickyState(NamedTuple):
@@ -98,7 +111,8 @@ class StickyActions(Wrapper):
     """
 
     def __init__(self, env: Any, probability: float):
-        if isinstance(probability, float) and not 0 <= probability < 1:
+        traced = isinstance(probability, jax.Array)
+        if not traced and not (isinstance(probability, (int, float)) and 0 <= probability < 1):
             raise ConfigError(f"StickyActions: probability = {shown(probability)}: expected a number >= 0 and < 1")
         super().__init__(env)
         self.probability = probability
@@ -108,8 +122,7 @@ class StickyActions(Wrapper):
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, StickyState]:
         obs, state = self.env.reset_env(key, params)
-        if super().action_mask(StickyState(state, None, jnp.asarray(False)), params) is not None:
-            raise ConfigError(f"sticky_actions: {self.name} has action masks, and a repeated action may be illegal")
+        _refuse_masks(self, "sticky_actions", state, params)
         shapes = jax.eval_shape(as_space(self.env.action_space(params)).sample, key)
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return obs, StickyState(state, none, jnp.asarray(False))
@@ -126,24 +139,44 @@ ENDED_BY_NAN = "ended_by_nan"
 """Metric of `EndOnNaN`: 1 in a step whose result was not finite, else 0. Logged, it is the share of episodes that ended so."""
 
 
+class EndOnNaNState(NamedTuple):
+    env_state: Any
+    spoilt: jax.Array
+
+
 class EndOnNaN(Wrapper):
     """End an episode where the simulation fails: a step that brings a NaN or an infinity into the observation, the reward or the
-    state terminates, with a reward of 0, zeros in place of what is not finite, and the state before.
-    `info["metrics"]["ended_by_nan"]` counts such steps.
+    state terminates, with a reward of 0, zeros in place of what is not finite, and the state before. An episode that begins so
+    terminates at its first step. `info["metrics"]["ended_by_nan"]` counts such steps.
 
     It is a termination and no truncation, because what such a state is worth cannot be known.
     """
 
-    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
-        obs, after, reward, terminated, info = self.env.step_env(key, state, action, params)
+    def inner(self, state: EndOnNaNState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, EndOnNaNState]:
+        obs, state = self.env.reset_env(key, params)
+        spoilt = [*(_not_finite(x) for x in _floats(obs)), *(jnp.any(jnp.isnan(x)) for x in _floats(state))]
+        return jax.tree.map(_finite, obs), EndOnNaNState(state, jnp.any(jnp.stack([jnp.asarray(False), *spoilt])))
+
+    def step_env(self, key: jax.Array, state: EndOnNaNState, action: Any, params: Any) -> Stepped:
+        before = state.env_state
+        obs, after, reward, terminated, info = self.env.step_env(key, before, action, params)
         # A state may hold an infinity on purpose, in a place of its own.
-        spoilt = jnp.any(jnp.stack([_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(state, after)))
-        obs = jax.tree.map(lambda x: jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) if _is_float(x) else x, obs)
-        after = tree_where(spoilt, state, after)
-        info = jax.tree.map(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x) if _is_float(x) else x, info)
+        found = [_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(before, after)
+        spoilt = state.spoilt | jnp.any(jnp.stack(found))
+        after = tree_where(spoilt, before, after)
+        info = jax.tree.map(_finite, info)
         metrics = {**info.get(METRICS, {}), ENDED_BY_NAN: jnp.asarray(spoilt, jnp.float32)}
         reward = jnp.where(spoilt, 0.0, reward)
-        return obs, after, reward, terminated | spoilt, {**info, METRICS: metrics}
+        after = EndOnNaNState(after, jnp.asarray(spoilt))
+        return jax.tree.map(_finite, obs), after, reward, terminated | spoilt, {**info, METRICS: metrics}
+
+
+def _finite(x: Any) -> Any:
+    """Return an array with zeros in place of what is not finite."""
+    return jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) if _is_float(x) else x
 
 
 def _is_float(x: Any) -> bool:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.environment import Environment, action_mask_of
-from rljax.core.errors import ConfigError, check_int
+from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import Box, Dict, Tuple, as_space
 
 
@@ -21,6 +21,10 @@ class Wrapper(Environment):
     """Delegate everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state."""
 
     def __init__(self, env: Any):
+        if isinstance(env, (str, type)):
+            raise ConfigError(
+                f"{type(self).__name__}: env = {shown(env)}: expected an environment, such as rljax.make_env('CartPole-v1')[0]"
+            )
         self.env = env
         self.reward_threshold = getattr(env, "reward_threshold", None)
         self.best_is_random = getattr(env, "best_is_random", False)
@@ -99,6 +103,7 @@ class TimeLimit(Wrapper):
     """Truncate an episode after `max_steps` steps (in addition to the environment's own limit)."""
 
     def __init__(self, env: Any, max_steps: int):
+        check_int("TimeLimit", 1, max_steps=max_steps)
         super().__init__(env)
         self.max_steps = max_steps
 
@@ -123,6 +128,8 @@ class ClipReward(Wrapper):
     """Clip each reward to `[-limit, limit]`."""
 
     def __init__(self, env: Any, limit: float):
+        if isinstance(limit, (int, float)) and not limit > 0:
+            raise ConfigError(f"ClipReward: limit = {shown(limit)}, expected a number > 0")
         super().__init__(env)
         self.limit = limit
 

@@ -184,17 +184,46 @@ def test_every_learner_takes_them(name: str, kind: str) -> None:
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
 
 
-def test_small_numbers_of_environments_have_a_pool_and_cheap_resets_no_line() -> None:
+def test_dear_resets_are_optimistic_and_cheap_ones_have_no_line() -> None:
     env = Dear()
     few, many = (rljax.PPOConfig(env=env, num_envs=n, num_steps=128) for n in (4, 64))
-    assert choose_resets(few, env, None, 128, 4)[:2] == ("pool", 4)
+    assert choose_resets(few, env, None, 128, 4)[:2] == ("optimistic", 1)
     assert choose_resets(many, env, None, 128, 64)[:2] == ("optimistic", 4)
     line = describe_resets(many, *make_training_env(many))
     assert line is not None
-    assert line.startswith("resets: optimistic, 4 a step; one is as many operations as ")
+    assert line.startswith("resets: optimistic, 4 a step; a reset costs as many operations as ")
     assert describe_resets(rljax.PPOConfig(), *make_training_env(rljax.PPOConfig())) is None
     said = rljax.PPOConfig(reset="pool")
-    assert describe_resets(said, *make_training_env(said)) is not None
+    assert str(describe_resets(said, *make_training_env(said))).startswith("resets: pool of 4 for a rollout; ")
+
+
+class Uneven(Dear):
+    """Half of the episodes last one step, the others sixteen."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, World]:
+        state = World(jax.random.bernoulli(key).astype(jnp.float32), jnp.zeros(1), jnp.zeros((), jnp.int32))
+        return self._obs(state), state
+
+    def step_env(self, key: jax.Array, state: World, action: jax.Array, params: Any) -> Any:
+        state = state.replace(time=state.time + 1)
+        return self._obs(state), state, 1.0, state.time >= jnp.where(state.place > 0, 16, 1), {}
+
+    def is_truncated(self, state: World, params: Any) -> jax.Array:
+        return jnp.asarray(False)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("each", None), ("optimistic", 1), ("optimistic", 4)])
+def test_starts_are_as_likely_whatever_the_length_of_their_episodes(kind: str, count: int | None) -> None:
+    """A pool cannot say so: its states begin again, those of short episodes more often."""
+    config = rljax.PPOConfig(
+        env=Uneven(), num_envs=8, num_steps=128, num_minibatches=1, num_epochs=1, total_timesteps=64 * 1024, reset=kind,
+        reset_states=count, network={"hidden": [4]},
+    )  # fmt: skip
+    metrics = jax.jit(rljax.make_train(config))(jax.random.key(0)).metrics
+    episodes = float(metrics["episode/count"].sum())
+    long = float(np.nansum((metrics["episode/length"] - 1) / 15 * metrics["episode/count"])) / episodes
+    assert episodes > 5_000
+    assert abs(long - 0.5) < 0.04
 
 
 def test_unknown_kinds_are_refused() -> None:

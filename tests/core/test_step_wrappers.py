@@ -171,6 +171,53 @@ def test_what_is_not_finite_ends_the_episode_and_poisons_nothing(where: str) -> 
     assert np.isfinite(float(info["metrics"]["x"]))
 
 
+class BreaksFirst(Breaks):
+    """Its episodes begin with a NaN."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Fragile]:
+        obs, state = super().reset_env(key, params)
+        return obs.at[0].set(jnp.nan), state.replace(x=jnp.nan * state.x) if self.where == "state" else state
+
+
+@pytest.mark.parametrize("where", ["observation", "state"])
+def test_an_episode_that_begins_with_a_nan_ends_at_its_first_step(where: str) -> None:
+    env = wrappers.EndOnNaN(BreaksFirst(where))
+    results = stepped(env, [0])
+    assert np.isfinite(results[0][0]).all()
+    obs, reward, terminated, _, info = results[1]
+    assert np.isfinite(obs).all()
+    assert (reward, terminated, float(info["metrics"]["ended_by_nan"])) == (0.0, True, 1.0)
+
+
+def test_action_masks_are_refused_where_actions_repeat() -> None:
+    for changes in ({"action_repeat": 2}, {"sticky_actions": 0.25}):
+        with pytest.raises(rljax.ConfigError, match=f"{next(iter(changes))}: .* has action masks"):
+            make_training_env(rljax.PPOConfig(env="MaskedBandit-v0", **changes))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda env: wrappers.StickyActions(env, 2), "probability = 2: expected a number >= 0 and < 1"),
+        (lambda env: wrappers.TimeLimit(env, -1), "max_steps = -1, expected an integer of at least 1"),
+        (lambda env: wrappers.ClipReward(env, -1.0), r"limit = -1.0, expected a number > 0"),
+        (lambda env: wrappers.FrameStack("CartPole-v1", 4), "FrameStack: env = 'CartPole-v1': expected an environment, such as"),
+        (lambda env: wrappers.Resize(env, 8, 8).reset(jax.random.key(0)), "Resize: observations of .* are no pictures"),
+    ],
+)
+def test_wrappers_check_what_they_are_given(make: Any, told: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=told):
+        make(Line())
+
+
+def test_a_parameter_is_drawn_by_one_of_levels_and_randomization() -> None:
+    levels = {"type": "plr", "levels": {"force": [5.0, 10.0]}}
+    with pytest.raises(rljax.ConfigError, match="randomize: force: is a parameter of the curriculum's levels, too"):
+        make_training_env(rljax.PPOConfig(env="CartPole-v1", curriculum=levels, randomize={"force": [1.0, 2.0]}))
+    with pytest.raises(rljax.ConfigError, match=r"randomize: force = \(0, 1e\+300\): expected numbers of float32"):
+        make_training_env(rljax.PPOConfig(env="CartPole-v1", randomize={"force": [0, 1e300]}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [rljax.PPOConfig, rljax.DQNConfig])
 def test_training_goes_on_where_a_simulation_fails(config: Any) -> None:

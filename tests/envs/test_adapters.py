@@ -205,6 +205,31 @@ def test_objects_of_suites_are_taken() -> None:
     assert env.action_space(params).n == 6
 
 
+def test_objects_that_reset_themselves_are_refused() -> None:
+    need("brax")
+    made = importlib.import_module("brax.envs").create("inverted_pendulum", episode_length=3)
+    with pytest.raises(rljax.ConfigError, match="env: AutoResetWrapper is around it, which begins or ends episodes itself"):
+        resolve_env(made)
+
+
+def test_a_time_limit_of_jumanji_truncates() -> None:
+    need("jumanji")
+    env, params = rljax.make_env("jumanji:Snake-v1", time_limit=2)
+    _, state = env.reset_env(jax.random.key(0), params)
+    ends = []
+    for _ in range(2):
+        action = jnp.argmax(env.action_mask(state, params))
+        _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, action, params)
+        ends.append((bool(terminated), bool(env.is_truncated(state, params))))
+    assert ends == [(False, False), (False, True)]
+
+
+def test_objects_of_pgx_are_taken() -> None:
+    pgx = importlib.import_module("pgx")
+    assert resolve_env(pgx.make("2048"))[0].name == resolve_env("pgx:2048")[0].name
+    assert isinstance(resolve_env(pgx.make("tic_tac_toe"))[0], rljax.Game)
+
+
 def test_environments_of_pgx_for_one_player_are_environments() -> None:
     env, params = rljax.make_env("pgx:2048")
     assert not isinstance(env, rljax.Game)
