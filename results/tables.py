@@ -67,7 +67,7 @@ def learned(record: Record) -> list[Row]:
     how += f"; {cells['solved']} optimal from every cell" if cells else ""
     held = record["summary"].get("least in the last fifth")
     how += f"; held by {held['solved']} in the last fifth" if held else ""
-    digits = 3 if cells else 1
+    digits = 3 if abs(record["thresholds"]["return"]) < 1 else 1
     return [[f"`{record['name']}`", steps(record), how, f"{found['mean']:.{digits}f}", f"{found['min']:.{digits}f}"]]
 
 
