@@ -248,6 +248,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         3,
         suites_learning.brax_ppo,
     ),
+    "brax_halfcheetah": Experiment(
+        "Brax's halfcheetah: greedy mean return over 100 episodes and steps per second, with PPO here and Brax's own",
+        25,
+        1,
+        lambda report: suites_learning.brax_ppo(report, suites_learning.HALFCHEETAH),
+    ),
     "bench_ppo": _bench("ppo", 4),
     "bench_recurrent": _bench("recurrent", 4),
     "bench_dqn": _bench("dqn", 6),

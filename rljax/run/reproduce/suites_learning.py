@@ -99,6 +99,11 @@ PENDULUM = PPOConfig(
 )
 """Settings that both libraries have: Brax's PPO takes the same numbers."""
 
+HALFCHEETAH = PENDULUM.replace(
+    env="brax:halfcheetah", total_timesteps=409_600, num_epochs=8, learning_rate=5e-4, network={"hidden": [128, 128]}
+)
+"""The same for a robot that runs."""
+
 EPOCHS = 5
 """Number of parts of Brax's run; the first includes compilation, the others are timed."""
 
@@ -183,9 +188,9 @@ def _brax_act(make_policy: Callable[..., Any]) -> Act:
     return act
 
 
-def brax_ppo(report: Report) -> None:
+def brax_ppo(report: Report, settings: PPOConfig = PENDULUM) -> None:
     """Train rljax's PPO and Brax's own in turn with the same numbers and steps, and evaluate both in the same environment."""
-    config, _ = report.configure(PENDULUM, "rljax")
+    config, _ = report.configure(settings, "rljax")
     agent, train_brax = make_agent(config), _brax_trainer(config)
     started = time.perf_counter()
     program = jax.jit(make_train(config)).lower(report.keys[0]).compile()
