@@ -516,7 +516,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         ["environment", "algorithm", "steps", "seeds", "greedy return", "sampled", "random play", "minutes"],
         {"navix_doorkey": of_suite, "pgx_2048": of_suite, "smax_3m": of_suite},
     ),
-    "brax_ppo": (["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"], dict.fromkeys(("brax_ppo", "brax_halfcheetah"), brax_ppo)),
+    "brax_ppo": (
+        ["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"],
+        dict.fromkeys(("brax_ppo", "brax_halfcheetah"), brax_ppo),
+    ),
     "craftax_resets": (
         ["resets", "steps/s: median [min, max]", "against `each`", "trace + compile, s"],
         {"craftax_resets": craftax_resets},
