@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import corrupt, fuzz, kill
+from tests.campaigns import corrupt, fuzz, kill, simulators
 from tests.campaigns.campaign import RECORD, Campaign, main, note
 
 KILL = """
@@ -36,6 +36,13 @@ def test_damaged_files_are_told_or_passed_over() -> None:
     assert campaign.failures == []
     assert campaign.tries == 40
     assert {"latest: right", "latest: the one before", "latest: one line"} <= set(campaign.counts)
+
+
+@pytest.mark.slow
+def test_killed_simulators_end_a_program_in_one_line_and_it_goes_on() -> None:
+    campaign, _ = simulators.run(8, 0, None)
+    assert campaign.failures == []
+    assert sum(count for outcome, count in campaign.counts.items() if outcome.startswith("killed in a")) >= 4
 
 
 @pytest.mark.slow
@@ -152,7 +159,7 @@ def test_the_published_record_is_as_the_campaigns_write_it() -> None:
     for name, fact in facts.items():
         module, _, kinds = name.partition(": ")
         assert set(Campaign(name, 0, 1).facts()) <= set(fact)
-        assert module in ("kill", "corrupt", "fuzz")
+        assert module in ("kill", "corrupt", "fuzz", "simulators")
         if module == "kill":
             assert sorted(fact["kills"]) == (kinds.split(", ") if kinds else sorted(kill.KINDS))
 
@@ -161,5 +168,5 @@ def test_the_published_record_is_as_the_campaigns_write_it() -> None:
 @pytest.mark.timeout(24 * 3600)
 def test_campaigns() -> None:
     """The full size."""
-    for campaign in ("kill", "corrupt"):
+    for campaign in ("kill", "corrupt", "simulators"):
         subprocess.run([sys.executable, "-m", f"tests.campaigns.{campaign}"], cwd=Path(__file__).parents[2], check=True)
