@@ -54,12 +54,13 @@ class Running:
     def __init__(self, site: object, simulators: Simulators):
         self.site, self.simulators = site, simulators
         self.count = np.zeros(simulators.count, np.int32)
+        self.restarted = False
         self.lock = threading.Lock()
 
     @property
     def over(self) -> bool:
-        """Whether all episodes are over, as at the end of an evaluation."""
-        return bool((self.simulators.terminated | self.simulators.truncated).all())
+        """Whether these are of an evaluation that has come to its end: all episodes are over, and none followed another."""
+        return not self.restarted and bool((self.simulators.terminated | self.simulators.truncated).all())
 
 
 _running: OrderedDict[int, Running] = OrderedDict()
@@ -87,7 +88,7 @@ def _begin(site: object, plan: Plan, seeds: np.ndarray) -> tuple[int, Running]:
     running.site = site
     with running.lock:
         running.simulators.begin(seeds)
-        running.count[:] = 0
+        running.count[:], running.restarted = 0, False
     with _lock:
         session = next(_sessions)
         _running[session] = running
@@ -248,6 +249,7 @@ class SimulatedEnv(Environment):
                 which[slot] = ended
                 running.simulators.restart(which)
                 running.count[which] += 1
+                running.restarted = True
                 return [running.count[slot], *(x[slot] for x in running.simulators.obs)]
 
         def nothing(*_: jax.Array) -> list[jax.Array]:
