@@ -37,17 +37,20 @@ class Gymnasium:
         # Its checker warns of habits that do no harm here, in every process.
         self.envs = [gymnasium.make(name, disable_env_checker=True, **arguments) for _ in range(count)]
 
-    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[int, Any]]:
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, Any]]:
+        """Begin episodes, and yield a row and its observation, or several and theirs."""
         for i, row in enumerate(rows):
             yield row, self.envs[row].reset(seed=None if seeds is None else int(seeds[i]))[0]
 
     def draw(self, row: int) -> Any:
         return self.envs[row].render()
 
-    def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
-        for row, action in zip(rows, actions, strict=True):
+    def step(self, rows: np.ndarray, arrays: list[np.ndarray], structure: Any) -> Iterator[tuple[Any, ...]]:
+        """Take steps, and yield row, observation, reward and ends, or several rows and theirs."""
+        for row in rows:
+            action = action_of(iter([x[row] for x in arrays]), structure)
             obs, reward, terminated, truncated, _ = self.envs[row].step(action)
-            yield row, obs, reward, terminated, truncated
+            yield row, obs, reward_of(reward), terminated, truncated
 
 
 class EnvPool:
@@ -57,7 +60,7 @@ class EnvPool:
         self.name, self.arguments, self.count = name, arguments, count
         self.envs: Any = None
 
-    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[int, Any]]:
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, Any]]:
         if seeds is not None:
             # It takes a seed only when it is made.
             if self.envs is not None:
@@ -67,34 +70,19 @@ class EnvPool:
             seed = int(seeds[0]) % 2**31
             self.envs = make(self.name, env_type="gymnasium", num_envs=self.count, seed=seed, **self.arguments)
         obs, info = self.envs.reset(rows.astype(np.int32))
-        for i, row in enumerate(info["env_id"]):
-            yield row, row_of(obs, i)
+        yield info["env_id"], obs
 
-    def step(self, rows: np.ndarray, actions: list[Any]) -> Iterator[tuple[int, Any, float, bool, bool]]:
-        obs, reward, terminated, truncated, info = self.envs.step(stacked(actions), rows.astype(np.int32))
-        for i, row in enumerate(info["env_id"]):
-            yield row, row_of(obs, i), reward[i], terminated[i], truncated[i]
+    def step(self, rows: np.ndarray, arrays: list[np.ndarray], structure: Any) -> Iterator[tuple[Any, ...]]:
+        actions = action_of(iter([x[rows] for x in arrays]), structure)
+        obs, reward, terminated, truncated, info = self.envs.step(actions, rows.astype(np.int32))
+        yield info["env_id"], obs, reward, terminated, truncated
 
 
 SUITES: dict[str, Any] = {"gymnasium": Gymnasium, "envpool": EnvPool}
 
 
-def row_of(tree: Any, row: int) -> Any:
-    """Return one environment's part of a batched observation."""
-    if isinstance(tree, dict):
-        return {key: row_of(part, row) for key, part in tree.items()}
-    return tuple(row_of(part, row) for part in tree) if isinstance(tree, tuple) else tree[row]
-
-
-def stacked(actions: list[Any]) -> Any:
-    """Return the actions of several environments as a batch."""
-    if isinstance(actions[0], dict):
-        return {key: stacked([action[key] for action in actions]) for key in actions[0]}
-    return np.stack(actions)
-
-
 def leaves(tree: Any, structure: Any) -> list[Any]:
-    """Return the arrays of an observation, in the order of `jax.tree.leaves`.
+    """Return the arrays of an observation, or of a batch of them, in the order of `jax.tree.leaves`.
 
     Args:
         tree: dictionaries and tuples of arrays.
@@ -107,11 +95,13 @@ def leaves(tree: Any, structure: Any) -> list[Any]:
         return [x for part, inner in zip(tree, structure, strict=True) for x in leaves(part, inner)]
     if structure is None:
         return [tree]
-    return [np.moveaxis(tree, 0, -1) if isinstance(structure, str) else np.asarray(tree) - structure]
+    return [np.moveaxis(tree, -3, -1) if isinstance(structure, str) else np.asarray(tree) - structure]
 
 
 def action_of(arrays: Iterator[np.ndarray], structure: Any) -> Any:
-    """Return an action from its arrays; `structure` has a dtype, what is added, the bounds, and whether it is a single number."""
+    """Return an action from its arrays, or a batch of them; `structure` has a dtype, what is added, the bounds, and whether it is
+    a single number.
+    """
     if isinstance(structure, dict):
         return {key: action_of(arrays, structure[key]) for key in sorted(structure)}
     dtype, first, bounds, single = structure
@@ -158,12 +148,13 @@ def main() -> None:
     }
     obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
 
-    def show(row: int, obs: Any) -> None:
+    action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
+
+    def show(row: Any, obs: Any) -> None:
         write(obs_arrays, row, leaves(obs, plan["obs"]))
         if "picture" in arrays:
             write([arrays["picture"]], row, [suite.draw(row)])
 
-    action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
     try:
         suite = SUITES[plan["suite"]](plan["name"], plan["arguments"], last - first)
         connection.send_bytes(DONE)
@@ -171,10 +162,11 @@ def main() -> None:
             command = connection.recv_bytes()
             rows = np.flatnonzero(arrays["which"])
             if command == STEP:
-                actions = [action_of(iter([x[row] for x in action_arrays]), plan["action"]) for row in rows]
-                for row, obs, reward, terminated, truncated in suite.step(rows, actions) if len(rows) else ():
+                for row, obs, reward, terminated, truncated in (
+                    suite.step(rows, action_arrays, plan["action"]) if len(rows) else ()
+                ):
                     show(row, obs)
-                    arrays["reward"][row] = reward_of(reward)
+                    arrays["reward"][row] = reward
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:
                 seeds = arrays["seed"][rows] if command == BEGIN else None
@@ -189,15 +181,16 @@ def main() -> None:
         connection.send_bytes(text.encode(errors="replace"))
 
 
-def write(arrays: list[np.ndarray], row: int, values: list[Any]) -> None:
-    """Write an observation into its row.
+def write(arrays: list[np.ndarray], row: Any, values: list[Any]) -> None:
+    """Write an observation into its row, or several into theirs.
 
     Raises:
         ValueError: it has another shape than its space: NumPy would repeat it.
     """
     for array, x in zip(arrays, values, strict=True):
-        if np.shape(x) != array.shape[1:]:
-            raise ValueError(f"an observation has the shape {np.shape(x)}, its space {array.shape[1:]}")
+        found = np.shape(x)[np.ndim(row) :]
+        if found != array.shape[1:]:
+            raise ValueError(f"an observation has the shape {found}, its space {array.shape[1:]}")
         array[row] = x
 
 

@@ -28,7 +28,7 @@ from rljax.core.wrappers import TimeLimit
 from rljax.envs.simulators import environment, processes
 from rljax.envs.simulators.environment import close_simulators
 from rljax.envs.simulators.spaces import convert_spaces
-from rljax.envs.simulators.worker import action_of, leaves, row_of, stacked
+from rljax.envs.simulators.worker import CHANNELS_FIRST, action_of, leaves, write
 from tests.run.tiny_runs import TINY
 
 ODD = "gymnasium:odd_simulators:Odd-v0"
@@ -311,10 +311,19 @@ def test_actions_are_within_bounds_of_64_bits() -> None:
         assert space.contains(action_of(iter([np.asarray(bound, np.float32)]), layout.action_structure))
 
 
-def test_batches_of_dictionaries_are_taken_apart() -> None:
-    batch = {"a": np.arange(6).reshape(3, 2), "b": (np.arange(3),)}
-    assert jax.tree.map(lambda x: x.tolist(), row_of(batch, 1)) == {"a": [2, 3], "b": (1,)}
-    assert jax.tree.map(lambda x: x.tolist(), stacked([{"x": np.int64(i)} for i in range(3)])) == {"x": [0, 1, 2]}
+def test_batches_are_written_like_rows() -> None:
+    """EnvPool gives all environments at once."""
+    structure = {"b": (3, None), "a": CHANNELS_FIRST}
+    batch = {"b": (np.array([3, 5]), np.array([[0.0], [1.0]])), "a": np.arange(2 * 4 * 5 * 6, dtype=np.uint8).reshape(2, 4, 5, 6)}
+    arrays = [np.zeros((3, 5, 6, 4), np.uint8), np.zeros(3, np.int32), np.zeros((3, 1), np.float32)]
+    rows = np.array([2, 0])
+    write(arrays, rows, leaves(batch, structure))
+    for i, row in enumerate(rows):
+        one = jax.tree.map(lambda x, i=i: x[i], batch)
+        for array, x in zip(arrays, leaves(one, structure), strict=True):
+            np.testing.assert_array_equal(array[row], x)
+    action = action_of(iter([np.array([0, 1])]), (np.dtype(np.int64), 2, None, True))
+    np.testing.assert_array_equal(action, [2, 3])
 
 
 def ppo(**changes: Any) -> Any:
