@@ -36,4 +36,4 @@ class Waits(gymnasium.Env[Any, Any]):
         return self._obs(), -float(np.square(action).sum()), self.time == 100, False, {}
 
 
-gymnasium.register("Waits-v0", Waits)
+gymnasium.register("Waits-v0", f"{__name__}:Waits")
