@@ -203,7 +203,9 @@ def play(env_id: str, policy: str, keys: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env_id", "policy"), SCORES)
+@pytest.mark.parametrize(
+    ("env_id", "policy"), [pytest.param(*case, marks=[pytest.mark.long] * (i > 0)) for i, case in enumerate(SCORES)]
+)
 def test_policies_score_as_in_gymnasium(env_id: str, policy: str) -> None:
     total, last = map(np.asarray, play(env_id, policy, jax.random.split(jax.random.key(0), NUM_EPISODES)))
     mean, deviation = SCORES[env_id, policy]

@@ -166,7 +166,7 @@ def test_training_moves_the_pointer_and_what_the_other_heads_see_of_it() -> None
     assert head["others"]["kernel"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_units_are_pointed_at_in_self_play_with_memory() -> None:
     units = {"map_name": "melee4x4light2", "actions": "units", "observation": "entities"}
     config = rljax.SelfPlayConfig(
