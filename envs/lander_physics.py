@@ -81,7 +81,7 @@ class LunarLanderState:
     """Velocities of the legs' centres of mass, f32 `[2 legs, 2]`."""
     leg_spin: jax.Array
     contact: jax.Array
-    """Whether each leg touches the ground, bool `[2]`."""
+    """True for each leg that touches the ground, bool `[2]`."""
     still: jax.Array
     """Number of steps for which no body has moved, int32."""
     ground: jax.Array

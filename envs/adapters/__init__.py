@@ -152,7 +152,12 @@ def with_arguments(build: Callable[..., Any], arguments: Mapping[str, Any]) -> C
 def plain_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function whose defaults are numbers, texts or flags, which a configuration can give."""
     found = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in found if isinstance(p.default, (bool, int, float, str))}
+    return plain_values({p.name: p.default for p in found})
+
+
+def plain_values(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a table that are numbers, texts or flags."""
+    return {name: value for name, value in table.items() if isinstance(value, (bool, int, float, str))}
 
 
 def raw_key(key: jax.Array) -> jax.Array:

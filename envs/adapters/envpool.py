@@ -10,8 +10,8 @@ from typing import Any
 import envpool
 
 from rljax.core.errors import ConfigError
-from rljax.envs.adapters import check_name, with_arguments
-from rljax.envs.adapters.gymnasium import simulated
+from rljax.envs.adapters import check_name, plain_values, with_arguments
+from rljax.envs.adapters.gymnasium import TIMEOUT, simulated
 from rljax.envs.simulators.environment import SimulatedEnv
 
 NOT_OURS = ("num_envs", "batch_size", "seed", "num_threads", "thread_affinity_offset")
@@ -28,16 +28,15 @@ def factory(name: str) -> Callable[..., Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own spaces
         config = envpool.make_spec(name).config
-    arguments = {key: value for key, value in config._asdict().items() if isinstance(value, (bool, int, float, str))}
-    arguments = {key: value for key, value in arguments.items() if key not in NOT_OURS}
-    return with_arguments(functools.partial(_make, name), arguments | {"timeout": 60.0})
+    arguments = {key: value for key, value in plain_values(config._asdict()).items() if key not in NOT_OURS}
+    return with_arguments(functools.partial(_make, name), arguments | {"timeout": TIMEOUT})
 
 
 def adapt(env: Any) -> Any:
     raise ConfigError(f"env: {type(env).__name__} is an object of EnvPool; give its id, such as env = 'envpool:Pong-v5'")
 
 
-def _make(name: str, timeout: float = 60.0, **arguments: Any) -> SimulatedEnv:
+def _make(name: str, timeout: float = TIMEOUT, **arguments: Any) -> SimulatedEnv:
     return _made(name, float(timeout), tuple(sorted(arguments.items())))
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from rljax.core.devices import usable_cores
 from rljax.core.errors import ConfigError, did_you_mean, first_line
-from rljax.envs.adapters import plain_arguments, with_arguments
+from rljax.envs.adapters import plain_arguments, plain_values, with_arguments
 from rljax.envs.simulators.environment import DrawnEnv, SimulatedEnv
 from rljax.envs.simulators.processes import Plan
 from rljax.envs.simulators.spaces import convert_spaces
 
-OWN_ARGUMENTS = {"workers": 0, "timeout": 60.0}
-"""Arguments that every environment takes here besides its own: the number of processes, 0 for one on each processor, and the
-time in seconds that a step or a reset may take."""
+TIMEOUT, MAX_TIMEOUT = 60.0, 1e6
+"""Time in seconds that a step or a reset may take, unless `env_params` says another, and the longest that it may say."""
 
-MAX_TIMEOUT = 1e6
+OWN_ARGUMENTS = {"workers": 0, "timeout": TIMEOUT}
+"""Arguments that every environment takes here besides its own: the number of processes, 0 for one on each processor, and the
+time."""
 
 
 def ids() -> list[str]:
@@ -47,8 +48,7 @@ def factory(name: str) -> Callable[..., Any]:
         arguments = plain_arguments(getattr(importlib.import_module(module), attribute) if module else entry)
     except Exception as error:
         raise ConfigError(f"env = 'gymnasium:{name}': {first_line(error)}") from error
-    arguments |= {key: value for key, value in spec.kwargs.items() if isinstance(value, (bool, int, float, str))}
-    arguments |= {"max_episode_steps": spec.max_episode_steps or 0}
+    arguments |= plain_values(spec.kwargs) | {"max_episode_steps": spec.max_episode_steps or 0}
     return with_arguments(functools.partial(_make, name), arguments | OWN_ARGUMENTS)
 
 
@@ -78,7 +78,7 @@ def _spec(name: str) -> Any:
         raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids())}") from error
 
 
-def _make(name: str, workers: int = 0, timeout: float = 60.0, **arguments: Any) -> SimulatedEnv:
+def _make(name: str, workers: int = 0, timeout: float = TIMEOUT, **arguments: Any) -> SimulatedEnv:
     if not arguments.get("max_episode_steps", 1):  # 0: the environment has no limit
         del arguments["max_episode_steps"]
     return _made(name, workers, float(timeout), tuple(sorted(arguments.items())))
@@ -123,6 +123,5 @@ def simulated(
     if not 0 < timeout <= MAX_TIMEOUT:
         raise ConfigError(f"timeout = {timeout:g}: expected a number of seconds > 0 and <= {MAX_TIMEOUT:g}")
     obs_space, actions, layout = convert_spaces(title, observation_space, action_space, channels_first=suite == "envpool")
-    number = workers or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    plan = Plan(title, suite, name, arguments, layout, number, timeout, picture)
+    plan = Plan(title, suite, name, arguments, layout, workers or usable_cores(), timeout, picture)
     return (SimulatedEnv if picture is None else DrawnEnv)(plan, obs_space, actions, reward_threshold, drawn)

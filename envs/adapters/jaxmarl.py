@@ -135,8 +135,10 @@ class JaxMarlGame(FromSuite, Game):
 def _steps_played(state: Any) -> jax.Array | None:
     """Return the number of steps in a state, or in the game's own state within it (with scripted enemies); None without one."""
     found = [getattr(part, clock) for part in (state, getattr(state, "state", None)) for clock in CLOCKS if hasattr(part, clock)]
-    steps = getattr(state, "info", {}).get("steps") if isinstance(getattr(state, "info", None), dict) else None  # Brax's
-    return found[0] if found else steps
+    if found:
+        return found[0]
+    info = getattr(state, "info", None)
+    return info.get("steps") if isinstance(info, dict) else None  # Brax's
 
 
 def ids() -> list[str]:

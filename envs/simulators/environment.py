@@ -59,7 +59,7 @@ class Running:
 
     @property
     def over(self) -> bool:
-        """Whether these are of an evaluation that has come to its end: all episodes are over, and none followed another."""
+        """Return whether an evaluation has ended here: all episodes are over, and none followed another."""
         return not self.restarted and bool((self.simulators.terminated | self.simulators.truncated).all())
 
 
@@ -122,7 +122,7 @@ class SimulatedEnv(Environment):
     """An environment outside JAX.
 
     Args:
-        plan: what is simulated.
+        plan: description of it.
         observation_space: of rljax, like `plan.layout.obs`.
         action_space: of rljax, like `plan.layout.action`.
         reward_threshold: mean return at which the task counts as solved, or None.

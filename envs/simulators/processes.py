@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is simulated.
+    """Description of an environment and of the processes that simulate it.
 
     Attributes:
         title: how messages name it.

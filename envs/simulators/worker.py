@@ -147,7 +147,6 @@ def main() -> None:
         name: np.ndarray(shape, dtype, shared, offset)[first:last] for name, (shape, dtype, offset) in plan["arrays"].items()
     }
     obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
-
     action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
 
     def show(row: Any, obs: Any) -> None:
@@ -161,16 +160,16 @@ def main() -> None:
         while True:
             command = connection.recv_bytes()
             rows = np.flatnonzero(arrays["which"])
-            if command == STEP:
-                for row, obs, reward, terminated, truncated in (
-                    suite.step(rows, action_arrays, plan["action"]) if len(rows) else ()
-                ):
+            if not len(rows):
+                pass
+            elif command == STEP:
+                for row, obs, reward, terminated, truncated in suite.step(rows, action_arrays, plan["action"]):
                     show(row, obs)
                     arrays["reward"][row] = reward
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:
                 seeds = arrays["seed"][rows] if command == BEGIN else None
-                for row, obs in suite.reset(rows, seeds) if len(rows) else ():
+                for row, obs in suite.reset(rows, seeds):
                     show(row, obs)
                     arrays["reward"][row], arrays["terminated"][row], arrays["truncated"][row] = 0.0, False, False
             connection.send_bytes(DONE)

@@ -6,7 +6,8 @@ import dataclasses
 import importlib.util
 import inspect
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ from rljax.envs.pgx_api import pgx_ids
 from rljax.envs.registry import PGX_PREFIX
 from rljax.run.view.layout import columns, say, wrap_text
 
+LISTED: dict[str, Callable[[], Iterable[str]]] = {
+    "gymnax": gymnax_env_ids,
+    "pgx": lambda: [f"{PGX_PREFIX}{game_id}" for game_id in pgx_ids()],
+    **{suite: partial(suite_ids, suite) for suite in SUITES},
+}
+"""Functions that return the ids of a library's environments, by its name."""
+
 
 def list_names(options: List) -> None:
     """`rljax list`: print all names, or the details of one."""
@@ -38,16 +46,8 @@ def list_names(options: List) -> None:
     if name is None:
         print_all()
         return
-    if name == "gymnax":
-        for env_id in gymnax_env_ids():
-            say(env_id)
-        return
-    if name == "pgx":
-        for env_id in pgx_ids():
-            say(f"{PGX_PREFIX}{env_id}")
-        return
-    if name in SUITES:
-        for env_id in suite_ids(name):
+    if name in LISTED:
+        for env_id in LISTED[name]():
             say(env_id)
         return
     try:
@@ -55,7 +55,7 @@ def list_names(options: List) -> None:
     except ConfigError as error:
         if not str(error).startswith("unknown environment"):
             raise
-        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids(), *SUITES, "gymnax", "pgx"]
+        known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids(), *LISTED]
         raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known)}") from None
 
 

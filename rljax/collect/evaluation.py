@@ -66,11 +66,7 @@ def evaluate(
         ConfigError: `num_episodes` is not a whole number above 0.
         RljaxError: a simulator outside JAX failed.
     """
-    with failures_explained():
-        played = play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps)
-        if not isinstance(played.returns, jax.core.Tracer) and is_outside_jax(make_evaluation_env(agent.config)[0]):
-            jax.block_until_ready(played)  # what fails outside JAX fails here
-        return played.returns
+    return play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps).returns
 
 
 def play_episodes(
@@ -86,7 +82,17 @@ def play_episodes(
     if num_episodes < 1:
         raise ConfigError(f"num_episodes = {num_episodes}: expected a whole number > 0")
     env, env_params = make_evaluation_env(agent.config)
-    greedy = plays_greedily(env, deterministic)
+    with failures_explained():
+        results = _play(agent, env, env_params, state, key, num_episodes, plays_greedily(env, deterministic), max_steps)
+        if is_outside_jax(env) and not isinstance(results.returns, jax.core.Tracer):
+            jax.block_until_ready(results)  # what fails outside JAX fails here
+        return results
+
+
+def _play(
+    agent: Agent, env: Any, env_params: Any, state: Any, key: jax.Array, num_episodes: int, greedy: bool, max_steps: int
+) -> EpisodeResults:
+    """Do `play_episodes` in an environment of `make_evaluation_env`."""
     one = jax.eval_shape(lambda: initial_environments(env, env_params, jax.random.key(0), 1))
     check_memory(num_episodes * tree_bytes(one), f"num_episodes = {num_episodes}: playing so many at once", "play fewer")
     reset_key, loop_key = jax.random.split(as_key(key))

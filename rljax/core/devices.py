@@ -59,11 +59,16 @@ def make_mesh(num_devices: int) -> Mesh:
     return jax.make_mesh((num_devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices[:num_devices])
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def device_summary() -> str:
     """Describe the devices that JAX uses: `CPU (2 cores)`, `NVIDIA H200 (gpu)`, `8 x TPU v5 lite (tpu)`."""
     devices = jax.devices()
     if devices[0].platform == "cpu":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cores = usable_cores()
         seemingly = "" if len(devices) == 1 else f", seen as {len(devices)} devices"
         return f"CPU ({cores} core{'s' * (cores != 1)}{seemingly})"
     many = "" if len(devices) == 1 else f"{len(devices)} x "

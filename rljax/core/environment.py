@@ -33,7 +33,8 @@ class SimulatorParams:
     """Parameters of an environment outside JAX, which has none of its own.
 
     Attributes:
-        ended: None, or `(state, done)` of an episode: `reset_env` then begins the episode after it, if bool [] `done`.
+        ended: None, or `(state, done)` of an episode: `reset_env` then begins the episode after it, if bool [] `done`. This is
+            no field of a dataclass, so that `env_params` cannot name it.
     """
 
     def __init__(self, ended: tuple[Any, jax.Array] | None = None):

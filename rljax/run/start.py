@@ -104,7 +104,8 @@ def _initialize(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
     what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
     check_memory(tree_bytes(program.out_info), what, "take fewer seeds, or a smaller buffer or network")
     with failures_explained():
-        return jax.block_until_ready(program.compile()(keys))
+        state = program.compile()(keys)
+        return jax.block_until_ready(state) if runs_outside_jax(agent.config) else state
 
 
 def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None, seeds: int | None) -> Start:
@@ -149,17 +150,9 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
         what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
         raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
     state = checkpoint_state(agent, info, saved, folder)
-    if runs_outside_jax(config):
-        state = with_new_episodes(agent, state)
-        warnings.warn(
-            f"{folder}: resumed with new episodes, not exactly: the simulators of {env_name(config)} are outside JAX and cannot "
-            "be saved",
-            RljaxWarning,
-            stacklevel=2,
-        )
     start = Start(
         agent=agent,
-        state=state,
+        state=_with_its_episodes(agent, state, f"{folder}: resumed with new episodes, not exactly"),
         info=info,
         iteration=saved.meta["iteration"],
         pending=saved.pending,
@@ -217,14 +210,7 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             f"fork of {source}: left out, because this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
         )
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
-    if runs_outside_jax(config):
-        state = with_new_episodes(agent, state)
-        warnings.warn(
-            f"fork of {source}: begins with new episodes: the simulators of {env_name(config)} are outside JAX and cannot be "
-            "saved",
-            RljaxWarning,
-            stacklevel=2,
-        )
+    state = _with_its_episodes(agent, state, f"fork of {source}: begins with new episodes")
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}
     start = Start(
         agent=agent,
@@ -242,6 +228,15 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             f"expected at least {step + config.steps_per_iteration}"
         )
     return start
+
+
+def _with_its_episodes(agent: Agent, state: Any, otherwise: str) -> Any:
+    """Return a saved state, with new episodes and a warning if those under way could not be saved with it."""
+    if not runs_outside_jax(agent.config):
+        return state
+    why = f"the simulators of {env_name(agent.config)} are outside JAX and cannot be saved"
+    warnings.warn(f"{otherwise}: {why}", RljaxWarning, stacklevel=3)
+    return with_new_episodes(agent, state)
 
 
 def _check_seeds(seeds: int | None, info: RunInfo, where: str) -> None:

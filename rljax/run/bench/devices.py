@@ -13,6 +13,7 @@ import jax
 
 from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
+from rljax.core.devices import usable_cores
 from rljax.core.errors import RljaxError
 from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
 
@@ -35,7 +36,7 @@ def print_devices(repeats: int) -> None:
     simulated = jax.default_backend() == "cpu"
     counts = COUNTS if simulated else tuple(n for n in COUNTS if n <= jax.device_count())
     timings = _time_simulated(counts, repeats) if simulated else _time_real(counts, repeats)
-    cores = _cores() if simulated else max(counts)
+    cores = usable_cores() if simulated else max(counts)
     steps = weak_config(1, ENVS, ITERATIONS).total_timesteps
     print(
         f"\nPPO on CartPole, {ENVS} environments and {steps:,} steps for each device; medians [min, max] of {repeats} "
@@ -68,11 +69,6 @@ def weak_config(count: int, envs: int, iterations: int) -> PPOConfig:
         total_timesteps=iterations * num_envs * num_steps,
         num_devices=count,
     )
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _time_real(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:

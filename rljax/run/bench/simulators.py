@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from collections.abc import Callable
 from statistics import median
@@ -18,6 +17,7 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.resets import environment_noise, initial_environments
 from rljax.collect.rollout import rollout_scan
 from rljax.core.config import Config
+from rljax.core.devices import usable_cores
 from rljax.core.spaces import as_space
 from rljax.envs.simulators.environment import close_simulators
 from rljax.run.bench.timing import hardware
@@ -109,7 +109,7 @@ def _theirs(env_id: str) -> Callable[[int], None]:
     suite, _, name = env_id.partition(":")
     if suite == "envpool":
         make = importlib.import_module("envpool").make
-        envs = make(name, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=len(os.sched_getaffinity(0)))
+        envs = make(name, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=usable_cores())
         space = envs.action_space
         one: Callable[[], Any] = space.sample
     else:

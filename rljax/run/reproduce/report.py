@@ -45,6 +45,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
+from rljax.core.devices import usable_cores
 from rljax.run.bench.timing import cpu_model
 from rljax.run.files.outputs import atomic_file
 from rljax.run.fit import fit
@@ -244,9 +245,8 @@ def versions() -> dict[str, str]:
 
 def hardware_table() -> dict[str, Any]:
     """Return the processor, its cores and JAX's devices."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = [device.device_kind for device in jax.devices()]
-    return {"cpu": cpu_model(), "cores": usable, "cores_of_machine": os.cpu_count(), "devices": devices}
+    return {"cpu": cpu_model(), "cores": usable_cores(), "cores_of_machine": os.cpu_count(), "devices": devices}
 
 
 def source_commit() -> str | None:

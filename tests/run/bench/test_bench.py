@@ -109,7 +109,7 @@ def test_devices_are_measured_in_processes_of_their_own(
 ) -> None:
     for name, value in (("COUNTS", (1, 2)), ("ENVS", 4), ("ITERATIONS", 2)):
         monkeypatch.setattr(bench_devices, name, value)
-    monkeypatch.setattr(bench_devices, "_cores", lambda: 1)
+    monkeypatch.setattr(bench_devices, "usable_cores", lambda: 1)
     bench_devices.print_devices(2)
     said = parse_tables(capsys.readouterr().out)
     alone, both = said["tables"][0]
@@ -123,7 +123,7 @@ def test_devices_are_measured_in_processes_of_their_own(
 def test_work_and_efficiency_are_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seconds = {1: 2.0, 2: 2.5, 4: 4.0, 8: 12.0}
     monkeypatch.setattr(bench_devices, "_time_simulated", lambda _, n: {k: Timing(1.0, [x] * n) for k, x in seconds.items()})
-    monkeypatch.setattr(bench_devices, "_cores", lambda: 2)
+    monkeypatch.setattr(bench_devices, "usable_cores", lambda: 2)
     bench_devices.print_devices(3)
     rows = parse_tables(capsys.readouterr().out)["tables"][0]
     assert [row["efficiency"] for row in rows] == [1.0, 0.8, "", ""]
