@@ -59,7 +59,6 @@ from rljax.collect.replay import (
     init_priorities,
     init_replay,
     num_windows,
-    read_apart,
     sample_priorities,
     sample_windows,
     update_priorities,
@@ -216,18 +215,17 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     """
     config, network, optimizer = parts.config, parts.network, adam(parts.config)
     replay, rate = state.replay, annealed(config, state.iteration)
-    count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
     def sampled(places: Places) -> NStep:
         return normalized_n_step(config, state, places, config.n_step)
 
-    def uniform(bits: jax.Array) -> NStep:
-        return sampled(sample_windows(replay, bits.reshape(-1), config.n_step))
+    def uniform(zero: jax.Array) -> NStep | None:
+        # One gather for all gradient steps; with priorities, each sample depends on the errors of the previous step.
+        if config.prioritized:
+            return None
+        return sampled(sample_windows(replay, noise.sample.reshape(-1) + zero, config.n_step))
 
-    # One gather for all gradient steps; with priorities, each sample depends on the errors of the previous step.
-    samples = None if config.prioritized else read_apart(uniform, noise.sample, count > 0)
-
-    def update(i: jax.Array, state: DQNState) -> tuple[DQNState, Metrics]:
+    def update(i: jax.Array, state: DQNState, samples: NStep | None) -> tuple[DQNState, Metrics]:
         priorities, updates = state.priorities, state.updates + 1
         if priorities is None:
             batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
@@ -254,7 +252,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
         )
         return state, metrics
 
-    return update_loop(count, update, state, FLAT)
+    return update_loop(can_learn(config, replay), config.updates_per_step, update, state, FLAT, uniform)
 
 
 def dqn_loss(

@@ -48,7 +48,7 @@ from rljax.algos.common.soft_policy import (
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import gradient_step, init_optimizer
-from rljax.collect.replay import NStep, Replay, init_replay, read_apart, sample_windows
+from rljax.collect.replay import NStep, Replay, init_replay, sample_windows
 from rljax.collect.resets import EnvironmentNoise, environment_noise
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -227,15 +227,13 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     """
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rates = learning_rates(config, state.iteration)
-    count = jnp.where(can_learn(config, replay), config.updates_per_step, 0)
 
-    def sampled(bits: jax.Array) -> NStep:
-        return normalized_n_step(config, state, sample_windows(replay, bits.reshape(-1), config.n_step), config.n_step)
+    def sampled(zero: jax.Array) -> NStep:
+        # One gather for all gradient steps.
+        places = sample_windows(replay, noise.sample.reshape(-1) + zero, config.n_step)
+        return normalized_n_step(config, state, places, config.n_step)
 
-    # One gather for all gradient steps.
-    samples = read_apart(sampled, noise.sample, count > 0)
-
-    def update(i: jax.Array, state: SACState) -> tuple[SACState, Metrics]:
+    def update(i: jax.Array, state: SACState, samples: NStep) -> tuple[SACState, Metrics]:
         updates = state.updates + 1
         batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
         batch = over_devices(batch)
@@ -249,7 +247,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
         target_params = update_target(config, state.target_params, params["critic"], updates)
         return state.replace(params=params, target_params=target_params, opt_state=opt_state, updates=updates), metrics
 
-    return update_loop(count, update, state, FLAT)
+    return update_loop(can_learn(config, replay), config.updates_per_step, update, state, FLAT, sampled)
 
 
 def learning_rates(config: SACConfig, iteration: jax.Array) -> jax.Array | dict[str, jax.Array]:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rljax.collect.scans import short_scan
+
 MAX_BATCHES = 2**16
 """A batch has a weight of at least 1 / 65,536 in running statistics. With smaller weights the increments would be lost to the
 rounding of f32, and the statistics would stop or drift. In longer runs, the statistics are those of about the last 65,536
@@ -104,7 +106,7 @@ def update_reward_statistics(
         total = gamma * total + reward_t
         return jnp.where(done_t, 0.0, total), total
 
-    last, returns = jax.lax.scan(accumulate, rewards.discounted_return, (reward, done))
+    last, returns = short_scan(accumulate, rewards.discounted_return, (reward, done))
     return RewardStatistics(update_statistics(rewards.statistics, returns), last)
 
 

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rljax.collect.scans import short_scan
 from rljax.collect.streams import own_std
 
 
@@ -53,7 +54,7 @@ def gae(
         return _with_seat(after, seat_t, advantage), advantage
 
     after = jnp.zeros(delta.shape[1:] if seat is None else seat.shape[1:], delta.dtype)
-    return jax.lax.scan(backward, after, (delta, decay, seat), reverse=True)[1]
+    return short_scan(backward, after, (delta, decay, seat), reverse=True)[1]
 
 
 def _of_seat(x: jax.Array, seat: jax.Array | None) -> jax.Array:
@@ -139,7 +140,7 @@ def vtrace(
 
     after = jnp.zeros(td_error.shape[1:] if seat is None else seat.shape[1:], td_error.dtype)
     steps: tuple[Any, ...] = (rho * td_error, decay, seat)
-    _, (error, next_error) = jax.lax.scan(backward, after, steps, reverse=True)
+    _, (error, next_error) = short_scan(backward, after, steps, reverse=True)
     return value + error, _if_taken(seat, rho * (td_error + gamma * continues * next_error), 0.0)
 
 
@@ -193,7 +194,7 @@ def upgo(
     shape = reward.shape[1:] if seat is None else seat.shape[1:]
     after = (jnp.zeros(shape, reward.dtype), jnp.zeros(shape, bool))
     steps: tuple[Any, ...] = (reward, next_value, bootstrap, truncated, better, seat)
-    return _if_taken(seat, jax.lax.scan(backward, after, steps, reverse=True)[1], value)
+    return _if_taken(seat, short_scan(backward, after, steps, reverse=True)[1], value)
 
 
 def q_lambda_returns(
@@ -233,7 +234,7 @@ def q_lambda_returns(
         target = bootstrapped_t + decay_t * target
         return target, target
 
-    return jax.lax.scan(backward, next_q_max[-1], (bootstrapped, gamma * trace), reverse=True)[1]
+    return short_scan(backward, next_q_max[-1], (bootstrapped, gamma * trace), reverse=True)[1]
 
 
 def lambda_returns(
@@ -270,4 +271,4 @@ def lambda_returns(
         return_t = bootstrapped_t + decay_t * after
         return return_t, return_t
 
-    return jax.lax.scan(backward, value[-1], (bootstrapped, discount * trace), reverse=True)[1]
+    return short_scan(backward, value[-1], (bootstrapped, discount * trace), reverse=True)[1]

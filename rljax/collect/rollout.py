@@ -11,6 +11,7 @@ from flax import struct
 from flax.core import FrozenDict
 
 from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
+from rljax.collect.scans import packed_scan
 from rljax.core.agent import Metrics
 from rljax.core.contract import METRICS
 from rljax.core.environment import action_mask_of, step_or_restart
@@ -105,7 +106,7 @@ def rollout_scan(
         )
         return (env_state, next_obs, reset_carry(carry, terminated | truncated)), happened
 
-    (env_state, obs, carry), steps = jax.lax.scan(step, (env_state, obs, carry), (noise, env_noise))
+    (env_state, obs, carry), steps = packed_scan(step, (env_state, obs, carry), (noise, env_noise))
     return env_state, obs, carry, steps
 
 

@@ -185,25 +185,54 @@ def run_turns(
 
 
 def update_loop(
-    count: jax.Array, update: Callable[[jax.Array, Any], tuple[Any, Metrics]], state: Any, flat: Sequence[str] = ()
+    learns: jax.Array | None,
+    num_updates: int,
+    update: Callable[[jax.Array, Any, Any], tuple[Any, Metrics]],
+    state: Any,
+    flat: Sequence[str] = (),
+    read: Callable[[jax.Array], Any] | None = None,
 ) -> tuple[Any, Metrics]:
-    """Take `count` updates, i32 []: `update(i, state) -> (state, metrics)`; `flat` as in `run_turns`.
+    """Take `num_updates` updates if `learns`, bool [], else none; None: always.
+
+    A buffer may be part of `state`: it is not copied. Only whether there are updates is decided at run time, since on an
+    accelerator each trip of a loop whose end is not known before waits for the host.
+
+    Args:
+        learns: bool []; None: True.
+        num_updates: number of updates.
+        update: `(i, state, samples) -> (state, metrics)`.
+        state: before the first update.
+        flat: as in `run_turns`.
+        read: `zero -> samples`, what all updates share; it must add `zero`, u32 [], to the random bits with which it reads a
+            buffer (see `read_apart`).
 
     Returns:
         The last state, and the means of the metrics over the updates, 0 where none was taken, with their number, `train/updates`.
     """
     # Under jit, so that what is traced to know the names of its metrics is not traced again in the loop.
     one = jax.jit(update)
-    _, metrics = jax.eval_shape(one, jax.ShapeDtypeStruct((), jnp.int32), state)
+    first = jnp.zeros((), jnp.int32)
 
-    def body(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-        carry, sums = loop
-        after, metrics = one(i, unflatten(carry, state, flat))
-        return flatten(after, flat), sums + stack_metrics(metrics)
+    def samples_of(zero: jax.Array) -> Any:
+        return None if read is None else read(zero.astype(jnp.uint32))
 
-    carry, sums = jax.lax.fori_loop(0, count, body, (flatten(state, flat), jnp.zeros(len(metrics))))
-    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1), strict=True))
-    return unflatten(carry, state, flat), means | {"train/updates": count.astype(jnp.float32)}
+    _, metrics = jax.eval_shape(one, first, state, jax.eval_shape(samples_of, first))
+
+    def turn(zero: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        samples = samples_of(zero)
+
+        def body(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            carry, sums = loop
+            after, metrics = one(i, unflatten(carry, state, flat), samples)
+            return flatten(after, flat), sums + stack_metrics(metrics)
+
+        return body(zero, loop) if num_updates == 1 else jax.lax.fori_loop(0, num_updates, body, loop)
+
+    start = (flatten(state, flat), jnp.zeros(len(metrics)))
+    count = jnp.float32(num_updates) * (1.0 if learns is None else learns)
+    carry, sums = turn(first, start) if learns is None else jax.lax.fori_loop(0, learns.astype(jnp.int32), turn, start)
+    means = dict(zip(sorted(metrics), sums / jnp.maximum(count, 1.0), strict=True))
+    return unflatten(carry, state, flat), means | {"train/updates": count}
 
 
 def means_over_updates(names: list[str], stacked: jax.Array) -> Metrics:

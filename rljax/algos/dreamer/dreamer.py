@@ -197,12 +197,11 @@ def dreamer_update(parts: DreamerParts, state: DreamerState, noise: UpdateNoise)
         The next state, and metrics `train/...`: means over the updates, 0 where none was made.
     """
     config, optimizer = parts.config, _optimizer(parts.config)
-    count = jnp.where(can_learn(config, state.replay), noise.key.shape[0], 0)
 
-    def update(i: jax.Array, state: DreamerState) -> tuple[DreamerState, Metrics]:
+    def update(i: jax.Array, state: DreamerState, _: None) -> tuple[DreamerState, Metrics]:
         return _one_update(parts, optimizer, state, noise.sample[i], noise.key[i])
 
-    return update_loop(count, update, state)
+    return update_loop(can_learn(config, state.replay), noise.key.shape[0], update, state)
 
 
 def _one_update(

@@ -181,10 +181,10 @@ def _collect(parts: OfflineParts, learner: Learner, state: Any, turn: _Turns) ->
 def _update(parts: OfflineParts, learner: Learner, state: Any, turn: _Turns, size: int) -> tuple[Any, Metrics]:
     """Take `updates_per_step` gradient steps; `size` is the number of steps of the dataset, 0 without one."""
     config = parts.config
-    count, own = jnp.asarray(config.updates_per_step), None
+    learns, own = None, None
     if config.online:
         replay, ready = state.replay, can_learn(config, state.replay)
-        count = count if size else jnp.where(ready, count, 0)
+        learns = None if size else ready
         share = dataset_share(config, state, size)
 
         def sampled(bits: jax.Array) -> NStep:
@@ -203,12 +203,12 @@ def _update(parts: OfflineParts, learner: Learner, state: Any, turn: _Turns, siz
         recorded = (turn.sample[i, 1] >> 8) * jnp.float32(2.0**-24) < share
         return jax.tree.map(lambda x, y: jnp.where(recorded.reshape(-1, *(1,) * (x.ndim - 1)), x, y), batch, ours)
 
-    def update(i: jax.Array, state: Any) -> tuple[Any, Metrics]:
+    def update(i: jax.Array, state: Any, _: None) -> tuple[Any, Metrics]:
         batch = over_devices(batch_of(i))
         batch = batch._replace(reward=config.reward_scale * batch.reward)
         return learner.update(state, batch, jax.tree.map(lambda x: x[i], turn.update))
 
-    after, metrics = update_loop(count, update, state, FLAT)
+    after, metrics = update_loop(learns, config.updates_per_step, update, state, FLAT)
     return after, metrics | ({"train/dataset_share": share} if config.online else {})
 
 

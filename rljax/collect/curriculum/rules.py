@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
 from rljax.collect.rollout import Steps
+from rljax.collect.scans import short_scan
 from rljax.core.agent import Metrics
 
 MAX_METRICS = 32
@@ -250,6 +251,6 @@ def rollout_episodes(curriculum: Curriculum, steps: Steps, env_state: Any, advan
             return jnp.where(now[1], 0.0, total), total
 
         before = steps.extras[LEVEL_SCORE][0]
-        last, totals = jax.lax.scan(add, before, (curriculum.step_score(jnp.asarray(advantage)), ended))
+        last, totals = short_scan(add, before, (curriculum.step_score(jnp.asarray(advantage)), ended))
         score, env_state = totals / steps.episode_length, env_state._replace(score=last)
     return Episodes(level, ended, begun, curriculum.succeeded(steps), score), env_state

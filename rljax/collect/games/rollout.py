@@ -15,6 +15,7 @@ from flax.core import FrozenDict
 
 from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
 from rljax.collect.rollout import metrics_of, reset_carry, steps_without_action
+from rljax.collect.scans import packed_scan
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.environment import step_or_restart
 from rljax.core.game import Game
@@ -208,7 +209,7 @@ def game_rollout(
         return (playing, next_obs, reset_carry(_remembered(game, carry, after, moves), done)), happened
 
     before = carry
-    (playing, obs, carry), steps = jax.lax.scan(step, (playing, obs, carry), noise)
+    (playing, obs, carry), steps = packed_scan(step, (playing, obs, carry), noise)
     return playing, obs, carry, steps._replace(carry=before)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rljax.collect.games.rollout import GameSteps
 from rljax.collect.returns import gae, upgo
+from rljax.collect.scans import short_scan
 from rljax.collect.streams import Streams
 from rljax.core.environment import tree_where
 from rljax.moved import moved_names
@@ -85,7 +86,7 @@ def transitions(
 
     none = jnp.zeros_like(reward[0])
     last = Transitions(none, jnp.where(last_moves, last_value[..., None], 0.0), jnp.zeros_like(last_moves), last_moves)
-    return jax.lax.scan(backward, last, (reward, value, moves, done), reverse=True)[1]
+    return short_scan(backward, last, (reward, value, moves, done), reverse=True)[1]
 
 
 def stream_transitions(
