@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.spaces import head_sizes
+from rljax.core.spaces import Box, Dict, Discrete, Tuple, as_space, head_sizes
 from rljax.run.export.signature import Signature
 from rljax.run.export.steps import PolicyStep
 
@@ -62,35 +61,58 @@ def disagreement(
 def random_inputs(step: PolicyStep, count: int, seed: int = 0, carry: Any = None) -> list[Any]:
     """Return arguments of `PolicyStep.noised`: random observations of the space, and masks with a legal action per head.
 
+    They are drawn by NumPy, since JAX would compile a program for each kind of array.
+
     Args:
         step: step of the policy.
         count: number of observations.
         seed: seed of all random numbers.
         carry: memory `[count, ...]`; None begins episodes.
     """
-    obs_key, mask_key, noise_key = jax.random.split(jax.random.key(seed), 3)
+    rng = np.random.default_rng(seed)
     signature = step.signature
-    obs = jax.vmap(signature.obs_space.sample)(jax.random.split(obs_key, count))
-    obs = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype).reshape((count, *like.shape)), obs, signature.obs)
+    obs = _random_elements(signature.obs_space, count, rng)
+    obs = jax.tree.map(lambda x, like: np.asarray(x, like.dtype).reshape((count, *like.shape)), obs, signature.obs)
     arguments = [obs]
     if step.carry is not None:
-        zeros = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), step.carry)
+        zeros = jax.tree.map(lambda x: np.zeros((count, *x.shape), x.dtype), step.carry)
         arguments.append(zeros if carry is None else carry)
     if step.draws:
-        samplers: dict[str, Any] = {name: getattr(jax.random, name) for name in ("uniform", "normal", "gumbel", "bits")}
-        keys = jax.random.split(noise_key, len(step.draws))
-        arguments.append([samplers[d.distribution](k, (count, *d.shape)) for k, d in zip(keys, step.draws, strict=True)])
-    return arguments if signature.mask is None else [*arguments, _random_masks(signature, count, mask_key)]
+        samplers: dict[str, Any] = {
+            "uniform": rng.random,
+            "normal": rng.standard_normal,
+            "gumbel": lambda shape: rng.gumbel(size=shape),
+            "bits": lambda shape: rng.integers(0, 2**32, shape),
+        }
+        arguments.append([samplers[d.distribution]((count, *d.shape)).astype(d.dtype) for d in step.draws])
+    return arguments if signature.mask is None else [*arguments, _random_masks(signature, count, rng)]
 
 
-def _random_masks(signature: Signature, count: int, key: jax.Array) -> jax.Array:
+def _random_elements(space: Any, count: int, rng: np.random.Generator) -> Any:
+    """Return random elements of a space, `[count, ...]`; where a Box has no bounds, normal ones."""
+    space = as_space(space)
+    if isinstance(space, Dict):
+        return {name: _random_elements(part, count, rng) for name, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_random_elements(part, count, rng) for part in space.spaces)
+    if not isinstance(space, Box):
+        sizes = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+        return rng.integers(0, sizes, (count, *sizes.shape))
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (space.low, space.high))
+    bounded = (np.abs(low) < 1e30) & (np.abs(high) < 1e30)  # larger numbers stand for infinity in many environments
+    low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+    whole = np.issubdtype(space.dtype, np.integer) or space.dtype == np.bool_
+    within = low + rng.random((count, *space.shape)) * (high - low + whole)
+    drawn = np.where(bounded, within, rng.standard_normal((count, *space.shape)))
+    return np.minimum(np.floor(drawn), high) if whole else drawn
+
+
+def _random_masks(signature: Signature, count: int, rng: np.random.Generator) -> np.ndarray:
     assert signature.mask is not None
     nvec = head_sizes(signature.action_space)
     assert nvec is not None  # check_environment allows masks for no other
-    legal_key, action_key = jax.random.split(key)
-    action = jax.random.randint(action_key, (count, len(nvec)), 0, jnp.asarray(nvec))
-    taken = jnp.concatenate([jax.nn.one_hot(action[:, head], n, dtype=bool) for head, n in enumerate(nvec)], axis=1)
+    taken = np.concatenate([np.arange(n) == rng.integers(0, n, (count, 1)) for n in nvec], axis=1)
     if len(signature.mask.shape) > 1:
         # Legality depends only on the last axis here: the action taken is legal after every choice of earlier heads.
-        taken = jnp.broadcast_to(taken[:, None], (count, *signature.mask.shape))
-    return taken | jax.random.bernoulli(legal_key, 0.5, taken.shape)
+        taken = np.broadcast_to(taken[:, None], (count, *signature.mask.shape))
+    return taken | (rng.random(taken.shape) < 0.5)

@@ -63,7 +63,7 @@ def export_numpy(
 
     Raises:
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or the policy does what this
-            export has no code for, such as convolutions.
+            export has no code for, such as sorting.
     """
     folder = Path(os.path.abspath(out))
     check_free(folder)

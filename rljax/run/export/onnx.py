@@ -24,6 +24,11 @@ def onnx_or_reason(step: PolicyStep, state: Any) -> tuple[bytes | None, str | No
 
     Inputs are the arrays of observation, carry, random numbers and mask, outputs those of the action and the next carry.
     """
+    if any(draw.distribution == "bits" for draw in step.draws):
+        return None, (
+            "ONNX runtimes do not compute with unsigned integers, by which this policy explores: instead of greedy.onnx's "
+            "action, take a random one now and then"
+        )
     try:
         with _restore_modules():
             model = _convert(step, state)

@@ -418,6 +418,17 @@ def copied(source: Path, target: Path, **changed: bytes | None) -> Path:
     return target
 
 
+def test_folders_of_the_format_before_are_read(masked: Exported, tmp_path: Path) -> None:
+    metadata = json.loads((masked.path / "metadata.json").read_text())
+    older = {name: x for name, x in metadata.items() if name not in ("carry", "note")} | {"format": 1}
+    folder = copied(masked.path, tmp_path / "older", metadata_json=json.dumps(older).encode())
+    obs, mask = normals(20, 9), masks(20)
+    np.testing.assert_array_equal(load_policy(folder).greedy(obs, mask), masked.act(obs, mask=mask))
+    action, carry = load_policy(folder).step(obs, mask=mask, key=jax.random.key(3), deterministic=False)
+    np.testing.assert_array_equal(action, masked.act(obs, jax.random.key(3), mask))
+    assert carry is None
+
+
 def test_damaged_folders_are_one_line(cartpole: Exported, tmp_path: Path) -> None:
     whole = (cartpole.path / "greedy.jax").read_bytes()
     flipped = bytearray(whole)
