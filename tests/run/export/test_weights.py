@@ -61,6 +61,7 @@ def test_names_and_metadata_are_a_strangers(weights: Path) -> None:
     np.testing.assert_array_equal(found, player("gru")[1].params["params"]["network"]["cell"]["hidden_kernel"])
 
 
+@pytest.mark.slow
 def test_an_average_that_acts_is_in_the_file(tmp_path: Path) -> None:
     import safetensors.numpy
 
