@@ -149,7 +149,7 @@ from rljax.nn.transforms import TwoHot
 from rljax.planning.alphazero import AlphaZeroConfig
 from rljax.planning.mcts import make_mcts
 from rljax.run.driver import FitResult
-from rljax.run.export import export_policy, load_policy
+from rljax.run.export import export_numpy, export_policy, export_weights, load_policy, load_weights
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
@@ -226,8 +226,11 @@ __all__ = [
     "load_opponent_model",
     "tournament",
     "play",
+    "export_numpy",
     "export_policy",
+    "export_weights",
     "load_policy",
+    "load_weights",
     "Run",
     "Agent",
     "TrainResult",

@@ -32,7 +32,7 @@ COMMANDS = {
 MADE = {
     "README.md": ["runs/cartpole_ppo", "runs/cartpole_ppo-2/config.toml"],
     "docs/guides/demonstrations.md": ["data/cartpole/dataset.json", "data/tictactoe/shards/00000/mask.npy"],
-    "docs/guides/exporting.md": ["policy/greedy.jax"],
+    "docs/guides/exporting.md": ["policy/greedy.jax", "policy_in_numpy/policy.py", "cartpole.safetensors"],
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png", "model.json"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],

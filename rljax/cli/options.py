@@ -148,10 +148,14 @@ class Record(Played):
 
 @dataclasses.dataclass
 class Export(Saved):
-    """Write the policy as files that run without rljax: with jax.export for CPU, CUDA and TPU, and as ONNX with jax2onnx."""
+    """Write the policy as files that run without rljax: with jax.export for CPU, CUDA and TPU, as ONNX, or with NumPy alone."""
 
-    out: str = "policy"
-    """Folder to create."""
+    out: str | None = None
+    """Folder to create for jax.export and ONNX; if not given, policy, or none with --numpy or --safetensors."""
+    numpy: str | None = None
+    """Folder to create for a policy in plain NumPy: a Python file and its weights."""
+    safetensors: str | None = None
+    """File to write with the weights: .safetensors."""
 
 
 @dataclasses.dataclass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -105,13 +107,46 @@ def play(options: Play) -> None:
 
 def export(options: Export) -> None:
     """`rljax export`: write the policy as files that run without rljax."""
-    from rljax.run.export.policy import export_policy
+    from rljax.run.export.numpy_policy import export_numpy
+    from rljax.run.export.policy import check_free, export_policy
+    from rljax.run.export.signature import search_note
+    from rljax.run.export.weights import export_weights, free_file
 
+    out = options.out or ("policy" if options.numpy is options.safetensors is None else None)
+    # Nothing is written if one of the paths is taken.
+    for folder in (out, options.numpy):
+        if folder is not None:
+            check_free(Path(folder))
+    if options.safetensors is not None:
+        free_file(options.safetensors)
     run, seed = load_saved(options)
-    report = export_policy(rljax.make_agent(run.config), run.state, options.out, step=run.step)
-    say(f"{options.out}: policy of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps")
-    for name, size in report.files.items():
+    agent = rljax.make_agent(run.config)
+    of = f"of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps"
+    if out is not None:
+        report = export_policy(agent, run.state, out, step=run.step)
+        say(f"{out}: policy {of}")
+        _print_sizes(report.files)
+        for reason in dict.fromkeys(report.left_out.values()):
+            names = " and ".join(name for name, why in report.left_out.items() if why == reason)
+            say(f"  no {names}: {reason}")
+    if options.numpy is not None:
+        say(f"{options.numpy}: policy in NumPy {of}")
+        _print_sizes(export_numpy(agent, run.state, options.numpy, step=run.step).files)
+    if options.safetensors is not None:
+        path = export_weights(agent, run.state, options.safetensors, step=run.step)
+        say(f"{path}: weights {of}")
+        _print_sizes({path.name: path.stat().st_size})
+    note = search_note(run.config)
+    if note is not None:
+        say(f"note: {note}")
+    if out is not None:
+        say(f"next: rljax.load_policy({out!r}).step(obs), or with JAX alone as {out}/metadata.json shows")
+    elif options.numpy is not None:
+        say(f"next: {options.numpy}/policy.py, whose first lines say how to use it")
+    else:
+        say(f"next: rljax.load_weights({options.safetensors!r}, state)")
+
+
+def _print_sizes(files: Mapping[str, int]) -> None:
+    for name, size in files.items():
         print(f"  {name:15} {size:>9,} bytes")
-    if report.no_onnx is not None:
-        say(f"  no greedy.onnx: {report.no_onnx}")
-    say(f"next: rljax.load_policy({options.out!r}).greedy(obs), or with JAX alone as {options.out}/metadata.json shows")

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 
+Source = Callable[[Callable[..., jax.Array], tuple[int, ...]], jax.Array]
+"""Random numbers from elsewhere: `(sampler, shape) -> array`."""
+
+_SOURCE: contextvars.ContextVar[Source | None] = contextvars.ContextVar("source of random numbers", default=None)
+
 
 def draw(sampler: Callable[[jax.Array, tuple[int]], jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return `sampler(key, shape)` as `draw_flat` does, or numbers from elsewhere (see `draws_from`)."""
+    source = _SOURCE.get()
+    return draw_flat(sampler, key, shape) if source is None else source(sampler, shape)
+
+
+def draw_flat(sampler: Callable[[jax.Array, tuple[int]], jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return `sampler(key, shape)`, drawn as one flat array: XLA compiles the counters of a flat draw several times faster."""
     return sampler(key, (math.prod(shape),)).reshape(shape)
+
+
+@contextlib.contextmanager
+def draws_from(source: Source) -> Iterator[None]:
+    """Take the numbers of every `draw` from `source` while this context is open.
+
+    An exported policy takes its random numbers as arguments this way, since ONNX and NumPy do not have JAX's generator.
+    """
+    token = _SOURCE.set(source)
+    try:
+        yield
+    finally:
+        _SOURCE.reset(token)
 
 
 def as_key(key: jax.Array) -> jax.Array:

@@ -30,6 +30,8 @@ def in_blocks(function: Callable[[jax.Array], jax.Array], x: jax.Array, size: in
 
     What a block needs in between stays in the cache of a core, instead of being written to memory and read again.
     """
+    if not isinstance(x.shape[0], int):  # an exported program is for any number of rows
+        return function(x)
     blocks = x.shape[0] // size
     if jax.default_backend() != "cpu" or blocks < 2 or is_split():  # Each device has rows of its own.
         return function(x)

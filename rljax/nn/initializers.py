@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.core.keys import draw
+from rljax.core.keys import draw_flat
 
 Initializer = Callable[[jax.Array, Sequence[int], Any], jax.Array]
 
@@ -50,7 +50,7 @@ def orthogonal_kernels(key: jax.Array, shapes: Sequence[tuple[int, int]], gains:
     tall = [(max(shape), min(shape)) for shape in shapes]
     rows, cols = max(r for r, _ in tall), max(c for _, c in tall)
     inside = jnp.stack([(jnp.arange(rows) < r)[:, None] & (jnp.arange(cols) < c) for r, c in tall])
-    frames = orthonormal_columns(jnp.where(inside, draw(jax.random.normal, key, inside.shape), 0.0))
+    frames = orthonormal_columns(jnp.where(inside, draw_flat(jax.random.normal, key, inside.shape), 0.0))
     kernels = []
     for frame, (r, c), shape, gain in zip(frames, tall, shapes, gains, strict=True):
         q = gain * frame[:r, :c]
@@ -99,7 +99,7 @@ def truncated_normal_params(key: jax.Array, shapes: Any, gains: Mapping[str, flo
         if not any(_is_under(path, prefix) for path in kernel_gains):
             raise ValueError(f"gains[{prefix!r}]: there is no such kernel, the kernels are {sorted(kernel_gains)}")
     drawn = [math.prod(leaf.shape) if kernel_gains.get(path) else 0 for path, (_, leaf) in zip(paths, leaves, strict=True)]
-    numbers = draw(lambda key, shape: jax.random.truncated_normal(key, -2.0, 2.0, shape), key, (sum(drawn),))
+    numbers = draw_flat(lambda key, shape: jax.random.truncated_normal(key, -2.0, 2.0, shape), key, (sum(drawn),))
     params, start = [], 0
     for path, (_, leaf), size in zip(paths, leaves, drawn, strict=True):
         if size:

@@ -1,6 +1,8 @@
 """Trained policies as files that run without rljax."""
 
 from rljax.run.export.load import ExportedPolicy, load_policy
+from rljax.run.export.numpy_policy import export_numpy
 from rljax.run.export.policy import ExportReport, export_policy
+from rljax.run.export.weights import export_weights, load_weights
 
-__all__ = ["ExportReport", "ExportedPolicy", "export_policy", "load_policy"]
+__all__ = ["ExportReport", "ExportedPolicy", "export_numpy", "export_policy", "export_weights", "load_policy", "load_weights"]

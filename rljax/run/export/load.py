@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,15 @@ from jax import export as jax_export
 
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, first_line
-from rljax.run.export.metadata import FORMAT, GREEDY_FILE, METADATA_FILE, SAMPLING_FILE, describe_tree
+from rljax.run.export.metadata import FORMAT, GREEDY_FILE, METADATA_FILE, READ_FORMATS, SAMPLING_FILE, describe_tree
 from rljax.run.export.signature import leaf_names, same_structure
+
+
+class Artifact(NamedTuple):
+    """A function of an exported policy, and the shapes of its arguments by name, unbatched, in their order."""
+
+    call: Callable[..., Any]
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,49 @@ class ExportedPolicy:
     """
 
     metadata: dict[str, Any]
-    _greedy: Callable[..., Any]
-    _sampling: Callable[..., Any]
-    _obs: Any
-    _mask: jax.ShapeDtypeStruct | None
+    _greedy: Artifact
+    _sampling: Artifact
+
+    def step(
+        self, obs: Any, carry: Any = None, *, key: Any = None, mask: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """Return `(action, carry)`, as `agent.act` does; the form of every policy, with memory or without.
+
+        Args:
+            obs: one observation `[...]` or a batch `[b, ...]`.
+            carry: what the last step returned; None begins an episode. Where single episodes of a batch end, set their part of
+                each array to 0. Policies without memory return None.
+            key: a `jax.random.key` or raw u32 `[2]`, to sample, and for policies that draw random numbers in every step.
+            mask: legal actions, see `greedy`.
+            deterministic: whether to take the most likely action; False samples.
+
+        Raises:
+            ConfigError: `obs`, `carry`, `mask` or `key` does not have the shape that the policy takes, or there is no key.
+        """
+        artifact = self._greedy if deterministic else self._sampling
+        given: dict[str, Any] = {}
+        given["obs"], batch = _prepare_tree("obs", obs, artifact.arguments["obs"])
+        if "carry" in artifact.arguments:
+            given["carry"] = self._prepare_carry(carry, artifact.arguments["carry"], batch)
+        elif carry is not None:
+            raise ConfigError("carry: this policy has no memory, expected None")
+        if "key" in artifact.arguments:
+            given["key"] = _prepare_key(key)
+        if "mask" in artifact.arguments:
+            given["mask"] = _prepare_mask(mask, artifact.arguments["mask"], batch)
+        elif mask is not None:
+            raise ConfigError("mask: this policy takes none, its environment has no action mask")
+        result = artifact.call(*(given[name] for name in artifact.arguments))
+        action, carry = result if "carry" in artifact.arguments else (result, None)
+        # Heads of a Dict are Discrete.
+        single = batch is None and self.metadata["action_space"]["type"] in ("Discrete", "Dict")
+        return _match_inputs(action, batch, obs, single), _match_inputs(carry, batch, obs, False)
+
+    def initial_carry(self, batch: int | None = None) -> Any:
+        """Return the carry that begins an episode: zeros, with a leading axis if there is a batch; None without memory."""
+        shapes = self._greedy.arguments.get("carry")
+        axes = () if batch is None else (batch,)
+        return jax.tree.map(lambda x: np.zeros((*axes, *x.shape), x.dtype), shapes)
 
     def greedy(self, obs: Any, mask: Any = None) -> Any:
         """Return the policy's most likely action, or a dictionary of actions if the action space has named heads.
@@ -52,52 +98,28 @@ class ExportedPolicy:
             actions). For JAX arrays: JAX arrays.
 
         Raises:
-            ConfigError: `obs` or `mask` does not have the shape that the policy takes.
+            ConfigError: `obs` or `mask` does not have the shape that the policy takes, or the policy has a memory (see `step`).
         """
-        checked, mask, batched = self._prepare_inputs(obs, mask)
-        return self._match_inputs(self._greedy(checked, *mask), batched, obs)
+        self._check_memoryless("greedy(obs)", "step(obs, carry)")
+        return self.step(obs, mask=mask)[0]
 
     def sample(self, obs: Any, key: Any, mask: Any = None) -> Any:
         """Sample an action from the policy with `key`, a `jax.random.key` or raw u32 `[2]`; see `greedy`."""
-        checked, mask, batched = self._prepare_inputs(obs, mask)
-        is_typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        key = jax.random.key_data(key) if is_typed else jnp.asarray(key)
-        if key.shape != (2,) or key.dtype != jnp.uint32:
-            raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
-        return self._match_inputs(self._sampling(checked, key, *mask), batched, obs)
+        self._check_memoryless("sample(obs, key)", "step(obs, carry, key=key, deterministic=False)")
+        return self.step(obs, key=key, mask=mask, deterministic=False)[0]
 
-    def _match_inputs(self, action: Any, batched: bool, obs: Any) -> Any:
-        """Convert an action `[b, ...]` of the artifact to the kind of array of `obs`, without the axis `b` unless `batched`."""
-        action = action if batched else jax.tree.map(lambda x: x[0], action)
-        if any(isinstance(x, jax.Array) for x in jax.tree.leaves(obs)):
-            return action
-        # Copy, since NumPy's view of a JAX array is read-only. Heads of a Dict are Discrete.
-        single = not batched and self.metadata["action_space"]["type"] in ("Discrete", "Dict")
-        return jax.tree.map(lambda x: int(x) if single else np.array(x), action)
+    def _check_memoryless(self, called: str, instead: str) -> None:
+        if "carry" in self._greedy.arguments:
+            raise ConfigError(f"{called}: this policy has a memory; call {instead}, which returns (action, carry)")
 
-    def _prepare_inputs(self, obs: Any, mask: Any) -> tuple[Any, tuple[jax.Array, ...], bool]:
-        """Check the inputs and add a batch axis; return `(obs, mask as further arguments, whether there was a batch axis)`."""
-        leaves, structure = jax.tree.flatten(self._obs)
-        # A single array may be given as a list of numbers; within a tree, lists are structure.
-        given = [obs] if is_array(self._obs) else jax.tree.leaves(obs)
-        if not is_array(self._obs) and not same_structure(obs, self._obs):
-            raise ConfigError(f"obs: expected {json.dumps(describe_tree(self._obs))}, got {jax.tree.structure(obs)}")
-        names = leaf_names("obs", self._obs)
-        checked, batches = zip(*map(_prepare_leaf, names, given, leaves), strict=True)
-        if len(set(batches)) > 1:
-            raise ConfigError(f"obs: its parts have batches of different sizes: {dict(zip(names, batches, strict=True))}")
-        batch = batches[0]
-        result = jax.tree.unflatten(structure, checked)
-        if self._mask is None:
-            if mask is not None:
-                raise ConfigError("mask: this policy takes none, its environment has no action mask")
-            return result, (), batch is not None
-        if mask is None:
-            mask = jnp.ones(self._mask.shape if batch is None else (batch, *self._mask.shape), bool)
-        legal, mask_batch = _prepare_leaf("mask", mask, self._mask)
-        if mask_batch != batch:
-            raise ConfigError(f"mask: expected the batch of obs, {batch}, got {mask_batch}")
-        return result, (legal,), batch is not None
+    def _prepare_carry(self, carry: Any, shapes: Any, batch: int | None) -> Any:
+        if carry is None:
+            axis = 1 if batch is None else batch
+            return jax.tree.map(lambda x: jnp.zeros((axis, *x.shape), x.dtype), shapes)
+        prepared, carry_batch = _prepare_tree("carry", carry, shapes)
+        if carry_batch != batch:
+            raise ConfigError(f"carry: expected the batch of obs, {batch}, got {carry_batch}")
+        return prepared
 
 
 def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
@@ -110,16 +132,24 @@ def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
         version, files = metadata["format"], metadata["files"]
-        digests = {name: files[name]["sha256"] for name in (GREEDY_FILE, SAMPLING_FILE)} if version == FORMAT else {}
+        names = (GREEDY_FILE, SAMPLING_FILE) if version in READ_FORMATS else ()
+        digests = {name: files[name]["sha256"] for name in names}
+        arguments = {name: list(metadata["artifacts"][name]["arguments"]) for name in names}
     except OSError:
         raise ConfigError(f"{folder}: no exported policy there (no {METADATA_FILE})") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder / METADATA_FILE}: damaged ({type(error).__name__}: {error}): export it again") from None
-    if version != FORMAT:
+    if version not in READ_FORMATS:
         raise ConfigError(f"{folder}: an exported policy of format {version}, but this rljax reads {FORMAT}: export it again")
-    greedy, sampling = (_read_artifact(folder / name, digest) for name, digest in digests.items())
-    obs, *mask = jax.tree.unflatten(greedy.in_tree, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in greedy.in_avals])[0]
-    return ExportedPolicy(metadata, jax.jit(greedy.call), jax.jit(sampling.call), obs, mask[0] if mask else None)
+    read = {name: _read_artifact(folder / name, digest) for name, digest in digests.items()}
+    artifacts = []
+    for name, artifact in read.items():
+        shapes = [jax.ShapeDtypeStruct(x.shape if x.shape == (2,) else x.shape[1:], x.dtype) for x in artifact.in_avals]
+        given = jax.tree.unflatten(artifact.in_tree, shapes)[0]
+        if len(given) != len(arguments[name]):
+            raise ConfigError(f"{folder / METADATA_FILE}: damaged (other arguments than those of {name}): export it again")
+        artifacts.append(Artifact(jax.jit(artifact.call), dict(zip(arguments[name], given, strict=True))))
+    return ExportedPolicy(metadata, *artifacts)
 
 
 def _read_artifact(path: Path, digest: str) -> Any:
@@ -136,6 +166,48 @@ def _read_artifact(path: Path, digest: str) -> Any:
         raise ConfigError("reading an exported policy needs flatbuffers: pip install flatbuffers") from None
     except Exception as error:
         raise ConfigError(f"{path}: JAX {jax.__version__} cannot read it: {first_line(error)}") from error
+
+
+def _match_inputs(result: Any, batch: int | None, obs: Any, single: bool) -> Any:
+    """Convert a result `[b, ...]` of an artifact to the kind of array of `obs`, without the axis `b` unless `obs` has it."""
+    result = result if batch is not None else jax.tree.map(lambda x: x[0], result)
+    if any(isinstance(x, jax.Array) for x in jax.tree.leaves(obs)):
+        return result
+    # Copy, since NumPy's view of a JAX array is read-only.
+    return jax.tree.map(lambda x: int(x) if single else np.array(x), result)
+
+
+def _prepare_tree(root: str, tree: Any, shapes: Any) -> tuple[Any, int | None]:
+    """Check a tree of arrays and add a batch axis; return it and the size of its batch (None if it had no such axis)."""
+    leaves, structure = jax.tree.flatten(shapes)
+    # A single array may be given as a list of numbers; within a tree, lists are structure.
+    given = [tree] if is_array(shapes) else jax.tree.leaves(tree)
+    if not is_array(shapes) and not same_structure(tree, shapes):
+        raise ConfigError(f"{root}: expected {json.dumps(describe_tree(shapes))}, got {jax.tree.structure(tree)}")
+    names = leaf_names(root, shapes)
+    checked, batches = zip(*map(_prepare_leaf, names, given, leaves), strict=True)
+    if len(set(batches)) > 1:
+        raise ConfigError(f"{root}: its parts have batches of different sizes: {dict(zip(names, batches, strict=True))}")
+    return jax.tree.unflatten(structure, checked), batches[0]
+
+
+def _prepare_mask(mask: Any, shape: jax.ShapeDtypeStruct, batch: int | None) -> jax.Array:
+    if mask is None:
+        mask = jnp.ones(shape.shape if batch is None else (batch, *shape.shape), bool)
+    legal, mask_batch = _prepare_leaf("mask", mask, shape)
+    if mask_batch != batch:
+        raise ConfigError(f"mask: expected the batch of obs, {batch}, got {mask_batch}")
+    return legal
+
+
+def _prepare_key(key: Any) -> jax.Array:
+    if key is None:
+        raise ConfigError("key: expected jax.random.key(0) or its data, for the random numbers of this step, got None")
+    is_typed = is_array(key) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    key = jax.random.key_data(key) if is_typed else jnp.asarray(key)
+    if key.shape != (2,) or key.dtype != jnp.uint32:
+        raise ConfigError(f"key: expected jax.random.key(0) or its data, uint32 [2], got {key.dtype} {list(key.shape)}")
+    return key
 
 
 def _prepare_leaf(name: str, x: Any, expected: jax.ShapeDtypeStruct) -> tuple[jax.Array, int | None]:

@@ -12,17 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.spaces import Dict
-from rljax.run.export.signature import Signature, action_shapes, batched, input_names, leaf_names
+from rljax.run.export.signature import Signature, leaf_names
+from rljax.run.export.steps import PolicyStep
 from rljax.version import __version__
 
-FORMAT = 1
-"""Format of the folder; a reader refuses any other."""
+FORMAT = 2
+"""Format of the folder."""
 
-GREEDY_FILE, SAMPLING_FILE, ONNX_FILE, METADATA_FILE = "greedy.jax", "sampling.jax", "greedy.onnx", "metadata.json"
+READ_FORMATS = (1, 2)
+"""Formats that can be read: 1 is for policies without memory, and those are the same in 2."""
+
+GREEDY_FILE, SAMPLING_FILE, METADATA_FILE = "greedy.jax", "sampling.jax", "metadata.json"
+ONNX_FILE, SAMPLING_ONNX_FILE = "greedy.onnx", "sampling.onnx"
 
 
 def describe_tree(tree: Any) -> Any:
     """Describe the shapes and dtypes of a tree for JSON."""
+    if tree is None:
+        return {"type": "none"}
     if isinstance(tree, dict):
         return {"type": "dict", "parts": {name: describe_tree(part) for name, part in tree.items()}}
     if isinstance(tree, (tuple, list)):
@@ -43,23 +50,27 @@ def describe_space(space: Any) -> dict[str, Any]:
     return description | bounds
 
 
-def describe_artifacts(signature: Signature, exported: Mapping[str, Any], onnx: bool) -> dict[str, Any]:
-    """Describe the arguments and the result of each file's function."""
-    shapes = dict(zip(("obs", "mask"), batched(signature), strict=False))
-    arguments = {name: describe_tree(x) for name, x in shapes.items()}
-    key = {"key": {"type": "array", "shape": [2], "dtype": "uint32"}}
-    action = describe_tree(action_shapes(exported[GREEDY_FILE]))
-    mask = {name: x for name, x in arguments.items() if name == "mask"}
-    calls = {
-        GREEDY_FILE: {"arguments": arguments, "result": action},
-        SAMPLING_FILE: {"arguments": {"obs": arguments["obs"], **key, **mask}, "result": action},
-    }
-    if onnx:
-        inputs = dict(zip(input_names(signature), map(describe_tree, jax.tree.leaves(batched(signature))), strict=True))
-        leaves = jax.tree.leaves(action_shapes(exported[GREEDY_FILE]))
-        outputs = dict(zip(leaf_names("action", action_shapes(exported[GREEDY_FILE])), map(describe_tree, leaves), strict=True))
-        calls[ONNX_FILE] = {"arguments": inputs, "result": outputs}
-    return calls
+def describe_artifact(step: PolicyStep, exported: Any) -> dict[str, Any]:
+    """Describe the arguments and the result of a `jax.export` artifact's function."""
+    arguments = {name: describe_tree(tree) for name, tree in step.inputs(key=True).items()}
+    return {"arguments": arguments, "result": describe_tree(results_of(exported))}
+
+
+def describe_onnx(step: PolicyStep, exported: Any) -> dict[str, Any]:
+    """Describe the inputs and outputs of an ONNX file, each an array; of random numbers also the distribution."""
+    leaves = [describe_tree(x) for x in jax.tree.leaves(list(step.inputs(key=False).values()))]
+    inputs = dict(zip(step.input_names(), leaves, strict=True))
+    for i, draw in enumerate(step.draws):
+        inputs[f"noise.{i}"]["distribution"] = draw.distribution
+    results = results_of(exported)
+    named = {"action": results} if step.carry is None else {"action": results[0], "next_carry": results[1]}
+    names = [name for root, tree in named.items() for name in leaf_names(root, tree)]
+    return {"arguments": inputs, "result": dict(zip(names, map(describe_tree, jax.tree.leaves(named)), strict=True))}
+
+
+def results_of(exported: Any) -> Any:
+    """Return the shapes of what an artifact returns, `[b, ...]`."""
+    return jax.tree.unflatten(exported.out_tree, exported.out_avals)
 
 
 def versions(onnx: bool) -> dict[str, str]:
@@ -69,9 +80,12 @@ def versions(onnx: bool) -> dict[str, str]:
     return versions | ({name: version(name) for name in ("jax2onnx", "onnx")} if onnx else {})
 
 
-def example(signature: Signature) -> list[str]:
+def example(signature: Signature, greedy: PolicyStep) -> list[str]:
     """Return lines of Python that use the artifacts from within their folder."""
+    memory = greedy.carry is not None
     mask = "" if signature.mask is None else f", jnp.ones({(1, *signature.mask.shape)}, bool)"
+    inputs, results = ("obs, carry", "action, carry") if memory else ("obs", "action")
+    key = ", jax.random.PRNGKey(0)"
     return [
         "import jax",
         "import jax.numpy as jnp",
@@ -82,8 +96,9 @@ def example(signature: Signature) -> list[str]:
         f'with open("{SAMPLING_FILE}", "rb") as file:',
         "    sampling = export.deserialize(bytearray(file.read()))",
         f"obs = {_zeros_code(signature.obs)}  # any batch size in place of 1",
-        f"action = jax.jit(greedy.call)(obs{mask})",
-        f"action = jax.jit(sampling.call)(obs, jax.random.PRNGKey(0){mask})",
+        *([f"carry = {_zeros_code(greedy.carry)}  # zeros begin an episode"] if memory else []),
+        f"{results} = jax.jit(greedy.call)({inputs}{key if greedy.draws else ''}{mask})",
+        f"{results} = jax.jit(sampling.call)({inputs}{key}{mask})",
     ]
 
 

@@ -2,12 +2,15 @@
 
     greedy.jax     greedy(obs [b, ...]) -> action [b, ...]               a `jax.export` artifact for CPU, CUDA and TPU
     sampling.jax   sampling(obs [b, ...], key u32 [2]) -> action [b, ...]
-    greedy.onnx    the same greedy policy for ONNX runtimes (only if jax2onnx is installed)
+    greedy.onnx    the same functions for ONNX runtimes (only if jax2onnx is installed), with random numbers as inputs
+    sampling.onnx  in place of the key
     metadata.json  inputs and outputs, the origin of the policy, and an example that needs only jax
 
-Parameters and observation normaliser are constants of the artifacts, and `b` is any batch size. If the environment has an action
-mask, both functions take `mask` bool `[b, flat_dim]` (`[b, flat_dim, flat_dim]` if heads rule out actions of later ones) after
-their other arguments. An action with named heads is a dictionary of arrays `[b]`, with an ONNX output for each.
+Parameters and observation normaliser are constants of the artifacts, and `b` is any batch size. A policy with memory takes its
+carry after the observation, and returns `(action, carry)`; zeros begin an episode. One that draws random numbers in every step,
+as Dreamer's latent states are, takes a key in greedy.jax, too. If the environment has an action mask, all functions take `mask`
+bool `[b, flat_dim]` (`[b, flat_dim, flat_dim]` if heads rule out actions of later ones) after their other arguments. An action
+with named heads is a dictionary of arrays `[b]`, with an ONNX output for each. In a game, all of this is of one seat.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import export as jax_export
 
 from rljax.core.agent import Agent
@@ -33,7 +35,9 @@ from rljax.run.export.metadata import (
     METADATA_FILE,
     ONNX_FILE,
     SAMPLING_FILE,
-    describe_artifacts,
+    SAMPLING_ONNX_FILE,
+    describe_artifact,
+    describe_onnx,
     describe_space,
     describe_tree,
     example,
@@ -41,17 +45,23 @@ from rljax.run.export.metadata import (
     versions,
 )
 from rljax.run.export.onnx import onnx_or_reason
-from rljax.run.export.signature import batched, check_memoryless, check_state, read_signature
+from rljax.run.export.signature import check_state, read_signature, search_note
+from rljax.run.export.steps import read_step
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 class ExportReport(NamedTuple):
-    """Result of `export_policy`: the folder, the bytes of each file, and why there is no ONNX file (None if there is one)."""
+    """Result of `export_policy`: the folder, the bytes of each file, and for each ONNX file that is not there the reason."""
 
     path: Path
     files: dict[str, int]
-    no_onnx: str | None
+    left_out: dict[str, str]
+
+    @property
+    def no_onnx(self) -> str | None:
+        """Why there is no greedy.onnx; None if there is one."""
+        return self.left_out.get(ONNX_FILE)
 
 
 def export_policy(
@@ -71,56 +81,53 @@ def export_policy(
         out: path of a folder to create, or of an empty one.
         step: number of environment steps of training, for the metadata.
         run_info: further entries for the metadata.
-        onnx: write `greedy.onnx`, too, if the policy can be converted; the report says why not.
+        onnx: write `greedy.onnx` and `sampling.onnx`, too, if the policy can be converted; the report says why not.
 
     Raises:
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or `jax.export` cannot
             export the policy.
     """
     folder = Path(os.path.abspath(out))
-    _check_free(folder)
+    check_free(folder)
     signature = read_signature(agent)
     check_state(agent, state)
-    check_memoryless(agent, state, signature)
-
-    def greedy(obs: Any, *mask: jax.Array) -> Any:
-        return agent.act(state, obs, None, jax.random.key(0), True, *mask)[0]
-
-    def sampling(obs: Any, key: jax.Array, *mask: jax.Array) -> Any:
-        # Take raw bits for a fixed generator: for a typed key the reader would need more than jax's defaults.
-        return agent.act(state, obs, None, jax.random.wrap_key_data(key, impl="threefry2x32"), False, *mask)[0]
-
-    obs, *mask = batched(signature)
-    exported = {
-        GREEDY_FILE: _export(greedy, obs, *mask),
-        SAMPLING_FILE: _export(sampling, obs, jax.ShapeDtypeStruct((2,), jnp.uint32), *mask),
-    }
+    steps = {name: read_step(agent, state, signature, name == GREEDY_FILE) for name in (GREEDY_FILE, SAMPLING_FILE)}
+    exported = {name: _export(step.keyed(state), *step.inputs(key=True).values()) for name, step in steps.items()}
     contents = {name: _serialize(artifact) for name, artifact in exported.items()}
-    no_onnx: str | None = "not requested"
-    if onnx:
-        model, no_onnx = onnx_or_reason(greedy, exported[GREEDY_FILE], signature)
-        contents |= {} if model is None else {ONNX_FILE: model}
+    artifacts = {name: describe_artifact(steps[name], exported[name]) for name in exported}
+    left_out = {} if onnx else dict.fromkeys((ONNX_FILE, SAMPLING_ONNX_FILE), "not requested")
+    for name, source in ((ONNX_FILE, GREEDY_FILE), (SAMPLING_ONNX_FILE, SAMPLING_FILE)):
+        if name not in left_out:
+            model, reason = onnx_or_reason(steps[source], state)
+            if model is None:
+                left_out[name] = str(reason)
+            else:
+                contents[name], artifacts[name] = model, describe_onnx(steps[source], exported[source])
+    greedy = steps[GREEDY_FILE]
     metadata = {
         "format": FORMAT,
         "algorithm": agent.config.algorithm,
         "environment": signature.env_name,
+        "note": search_note(agent.config),
         "step": step,
         "run": None if run_info is None else dict(run_info),
         "observation": describe_tree(signature.obs),
         "action_space": describe_space(signature.action_space),
         "mask": None if signature.mask is None else describe_tree(signature.mask),
+        "carry": None if greedy.carry is None else describe_tree(greedy.carry),
         "platforms": list(PLATFORMS),
-        "artifacts": describe_artifacts(signature, exported, ONNX_FILE in contents),
+        "artifacts": artifacts,
         "versions": versions(ONNX_FILE in contents),
         "files": {name: {"bytes": len(x), "sha256": hashlib.sha256(x).hexdigest()} for name, x in contents.items()},
-        "example": example(signature),
+        "example": example(signature, greedy),
     }
     contents[METADATA_FILE] = (json.dumps(plain(metadata), indent=2, allow_nan=False) + "\n").encode()
-    _write_whole(folder, contents)
-    return ExportReport(folder, {name: len(content) for name, content in contents.items()}, no_onnx)
+    write_whole(folder, contents)
+    return ExportReport(folder, {name: len(content) for name, content in contents.items()}, left_out)
 
 
-def _check_free(folder: Path) -> None:
+def check_free(folder: Path) -> None:
+    """Refuse a path at which there is something else than an empty folder."""
     try:
         if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             raise ConfigError(f"{folder} exists already: choose another folder for the policy, or delete it first")
@@ -128,7 +135,7 @@ def _check_free(folder: Path) -> None:
         raise ConfigError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
-def _write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
+def write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write the files to a temporary folder and rename it, so that no reader finds only some of them."""
     aside = folder.with_name(f".writing_{folder.name}_{os.getpid()}")
     try:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import export as jax_export
 
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent
@@ -15,6 +14,7 @@ from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import PublicObservation
+from rljax.planning.alphazero import AlphaZeroConfig
 
 
 class Signature(NamedTuple):
@@ -66,22 +66,11 @@ def check_state(agent: Agent, state: Any) -> None:
         )
 
 
-def check_memoryless(agent: Agent, state: Any, signature: Signature) -> None:
-    """Refuse a recurrent policy: the files have no carry, without which it would treat each step as the first of an episode."""
-    arguments = [signature.obs, signature.mask]
-    carry = jax.eval_shape(lambda obs, mask: agent.act(state, obs, None, jax.random.key(0), True, mask)[1], *arguments)
-    if jax.tree.leaves(carry):
-        raise ConfigError(
-            "a policy with a memory (recurrent, a world model, an opponent model) cannot be exported: the files hold functions "
-            "of one observation"
-        )
-
-
-def batched(signature: Signature) -> list[Any]:
-    """Return the shapes of `[obs]` or `[obs, mask]` with a leading symbolic batch axis `b`."""
-    (b,) = jax_export.symbolic_shape("b")
-    arguments = [signature.obs] + ([] if signature.mask is None else [signature.mask])
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, *x.shape), x.dtype), arguments)
+def search_note(config: Any) -> str | None:
+    """Return a note for agents that search before they move: the files hold the policy alone; None for all others."""
+    if not isinstance(config, AlphaZeroConfig):
+        return None
+    return "the policy of the network alone: the search that AlphaZero plays with is not exported"
 
 
 def leaf_names(root: str, tree: Any) -> list[str]:
@@ -90,15 +79,6 @@ def leaf_names(root: str, tree: Any) -> list[str]:
     return [".".join([root, *(keystr((key,), simple=True) for key in path)]) for path, _ in jax.tree.leaves_with_path(tree)]
 
 
-def input_names(signature: Signature) -> list[str]:
-    return leaf_names("obs", signature.obs) + ([] if signature.mask is None else ["mask"])
-
-
 def same_structure(a: Any, b: Any) -> bool:
     left: Any = jax.tree.structure(a)
     return bool(left == jax.tree.structure(b))
-
-
-def action_shapes(exported: Any) -> Any:
-    """Return the shapes of an artifact's action, `[b, ...]`."""
-    return jax.tree.unflatten(exported.out_tree, exported.out_avals)

@@ -52,12 +52,12 @@ class Checkpoint(NamedTuple):
 def named_arrays(state: Any) -> dict[str, np.ndarray]:
     """Copy a state's leaves to the host, by name (`params/params/network/actor_0/kernel`); random keys become integers."""
     # Copy the arrays instead of viewing them: their buffers are donated to the next chunk while these are being written.
-    return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in _named_leaves(state)}
+    return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in named_leaves(state)}
 
 
 def key_impls(state: Any) -> dict[str, str]:
     """Return the implementation of each leaf that is a random key, by name."""
-    return {name: _key_impl(x) for name, x in _named_leaves(state) if _is_key(x)}
+    return {name: _key_impl(x) for name, x in named_leaves(state) if _is_key(x)}
 
 
 def _key_impl(key: Any) -> str:
@@ -80,7 +80,7 @@ def restore_state(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[
         CheckpointError: the arrays do not fit; the message names the first leaf that differs.
     """
     leaves = []
-    for name, expected in _named_leaves(example):
+    for name, expected in named_leaves(example):
         if name not in arrays:
             raise CheckpointError(f"{source}: does not fit this configuration: {name} is not in it")
         x = arrays[name]
@@ -96,7 +96,7 @@ def restore_state(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[
                 f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
             )
         leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=_key_impl(expected)) if is_key else jnp.asarray(x))
-    names = [name for name, _ in _named_leaves(example)]
+    names = [name for name, _ in named_leaves(example)]
     unknown = next((name for name in arrays if name not in set(names)), None)
     if unknown is not None:
         raise CheckpointError(f"{source}: does not fit this configuration: it has {unknown}, which is not in the state here")
@@ -352,7 +352,8 @@ def _crc(path: Path) -> int:
     return crc
 
 
-def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Return `(name, leaf)` for each leaf in tree order; names join the keys of the path to it by slashes."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 

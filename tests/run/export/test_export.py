@@ -408,14 +408,6 @@ def test_states_of_another_shape_are_refused(cartpole: Exported, pendulum: Expor
     assert not any(tmp_path.iterdir())
 
 
-def test_recurrent_policies_are_refused(cartpole: Exported, tmp_path: Path) -> None:
-    def act(state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: Any = None) -> Any:
-        return cartpole.agent.act(state, obs, carry, key, deterministic, mask)[0], jnp.zeros(3)
-
-    with pytest.raises(rljax.ConfigError, match=r"a policy with a memory .* cannot be exported"):
-        export_policy(cartpole.agent._replace(act=act), cartpole.state, tmp_path / "policy")
-
-
 def copied(source: Path, target: Path, **changed: bytes | None) -> Path:
     """The folder with the contents of some files changed (None: gone), by their names with `_` for `.`."""
     target.mkdir()
@@ -426,6 +418,17 @@ def copied(source: Path, target: Path, **changed: bytes | None) -> Path:
     return target
 
 
+def test_folders_of_the_format_before_are_read(masked: Exported, tmp_path: Path) -> None:
+    metadata = json.loads((masked.path / "metadata.json").read_text())
+    older = {name: x for name, x in metadata.items() if name not in ("carry", "note")} | {"format": 1}
+    folder = copied(masked.path, tmp_path / "older", metadata_json=json.dumps(older).encode())
+    obs, mask = normals(20, 9), masks(20)
+    np.testing.assert_array_equal(load_policy(folder).greedy(obs, mask), masked.act(obs, mask=mask))
+    action, carry = load_policy(folder).step(obs, mask=mask, key=jax.random.key(3), deterministic=False)
+    np.testing.assert_array_equal(action, masked.act(obs, jax.random.key(3), mask))
+    assert carry is None
+
+
 def test_damaged_folders_are_one_line(cartpole: Exported, tmp_path: Path) -> None:
     whole = (cartpole.path / "greedy.jax").read_bytes()
     flipped = bytearray(whole)
@@ -434,8 +437,8 @@ def test_damaged_folders_are_one_line(cartpole: Exported, tmp_path: Path) -> Non
     cases: list[tuple[str, dict[str, bytes | None]]] = [
         ("no exported policy there", {"metadata_json": None}),
         ("metadata.json: damaged", {"metadata_json": b"{"}),
-        ("metadata.json: damaged", {"metadata_json": b'{"format": 1}'}),
-        ("of format 2, but this rljax reads 1", {"metadata_json": metadata.replace(b'"format": 1', b'"format": 2')}),
+        ("metadata.json: damaged", {"metadata_json": b'{"format": 2}'}),
+        ("of format 3, but this rljax reads 2", {"metadata_json": metadata.replace(b'"format": 2', b'"format": 3')}),
         ("greedy.jax: cannot be read", {"greedy_jax": None}),
         ("greedy.jax: damaged", {"greedy_jax": whole[:1000]}),
         ("greedy.jax: damaged", {"greedy_jax": bytes(flipped)}),

@@ -1,0 +1,197 @@
+"""Policies in plain NumPy: they run where neither JAX nor rljax can be imported, and mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.run.export import export_numpy
+from tests.run.export.kinds import KINDS, played, player
+
+PROGRAM = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rljax", "jax", "jaxlib", "flax", "distrax"):
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Refuse())
+for name in ("jax", "rljax"):
+    try:
+        __import__(name)
+    except ImportError:
+        pass
+    else:
+        raise SystemExit(name + " can be imported here")
+
+import numpy as np
+from policy import Policy
+
+policy = Policy()
+given = np.load("given.npz")
+actions, carries, carry = [], [], None
+for t in range(len(given["begins"])):
+    obs = {name[4:]: given[name][t] for name in given.files if name.startswith("obs.")} or given["obs"][t]
+    mask = given["mask"][t] if "mask" in given.files else None
+    if carry is not None:
+        carry = carry * ~given["begins"][t][:, None]
+    action, carry = policy.step(obs, carry, mask=mask)
+    actions.append(action)
+    carries.append(carry)
+np.savez("found.npz", actions=actions, carries=carries)
+assert not {"jax", "rljax"} & set(sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The GRU policy with normalised observations."""
+    return export_numpy(*player("gru"), tmp_path_factory.mktemp("numpy") / "policy", step=7, run_info={"seed": 3}).path
+
+
+def loaded(folder: Path, **options: Any) -> Any:
+    """A policy from its file, as an import would make it."""
+    names: dict[str, Any] = {"__file__": str(folder / "policy.py")}
+    exec((folder / "policy.py").read_text(), names)
+    return names["Policy"](**options)
+
+
+@pytest.mark.parametrize("kind", ["gru", pytest.param("self_play", marks=pytest.mark.slow)])
+def test_a_process_without_jax_and_rljax_plays_whole_episodes(kind: str, folder: Path, tmp_path: Path) -> None:
+    if kind == "gru":
+        for file in folder.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    else:
+        export_numpy(*player(kind), tmp_path)
+    episodes = played(kind, True)
+    obs = {f"obs.{name}": x for name, x in episodes.obs.items()} if isinstance(episodes.obs, dict) else {"obs": episodes.obs}
+    mask = {} if episodes.mask is None else {"mask": episodes.mask}
+    np.savez(tmp_path / "given.npz", begins=episodes.begins, **obs, **mask)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "found.npz")
+    np.testing.assert_array_equal(found["actions"], episodes.action)
+    np.testing.assert_allclose(found["carries"], episodes.carry, rtol=0, atol=1e-5)
+
+
+def test_a_step_is_of_one_observation_or_a_batch(folder: Path) -> None:
+    policy = loaded(folder)
+    obs = np.random.default_rng(0).normal(size=(5, 4))
+    action, carry = policy.step(obs)
+    assert action.dtype == np.int32
+    for i in range(5):
+        one, memory = policy.step(obs[i].tolist())
+        assert type(one) is int
+        assert one == action[i]
+        np.testing.assert_allclose(memory, carry[i], rtol=1e-5, atol=1e-6)
+    assert policy.initial_carry().shape == (8,)
+    assert policy.initial_carry(3).shape == (3, 8)
+
+
+def test_samples_have_the_policys_probabilities(tmp_path: Path) -> None:
+    """Of a masked policy: illegal actions are never drawn, and the others as often as the agent draws them."""
+    agent, state = player("masked")
+    policy = loaded(export_numpy(agent, state, tmp_path / "policy").path)
+    obs = np.broadcast_to(np.linspace(-1.0, 1.0, 9, dtype=np.float32), (20_000, 9))
+    mask = np.broadcast_to(np.array([True, False, True, True, False]), (20_000, 5))
+    drawn, _ = policy.step(obs, mask=mask, rng=np.random.default_rng(0), deterministic=False)
+    expected, _ = agent.act(state, jnp.asarray(obs), None, jax.random.key(0), False, jnp.asarray(mask))
+    shares = [np.bincount(x, minlength=5) / len(obs) for x in (drawn, np.asarray(expected))]
+    assert shares[0][1] == shares[0][4] == 0.0
+    np.testing.assert_allclose(shares[0], shares[1], atol=0.02)
+    assert np.count_nonzero(shares[0] > 0.05) > 1
+
+
+def test_the_file_describes_the_policy(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == ["policy.py", "weights.npz"]
+    metadata = loaded(folder).metadata
+    assert metadata["algorithm"] == "ppo"
+    assert metadata["environment"] == "CartPole-v1"
+    assert (metadata["step"], metadata["run"]) == (7, {"seed": 3})
+    assert metadata["observation"] == {"type": "array", "shape": [4], "dtype": "float32"}
+    assert metadata["carry"] == {"type": "array", "shape": [8], "dtype": "float32"}
+    assert metadata["noise"]["greedy"] == []
+    assert metadata["noise"]["sampling"][0]["distribution"] == "gumbel"
+    json.dumps(metadata)
+    with np.load(folder / "weights.npz") as weights:
+        kernel = player("gru")[1].params["params"]["network"]["cell"]["hidden_kernel"]
+        np.testing.assert_array_equal(weights["params/params/network/cell/hidden_kernel"], kernel)
+    assert "jax" not in {line.split()[1] for line in (folder / "policy.py").read_text().splitlines() if line.startswith("import")}
+
+
+def test_wrong_arguments_are_one_line(folder: Path) -> None:
+    policy, obs = loaded(folder), np.zeros(4)
+    rng = np.random.default_rng(0)
+    cases: list[tuple[str, Any]] = [
+        (r"obs: expected shape \[4\], or \[b, \.\.\.\] of these for b of them, got \[5\]", lambda: policy.step(np.zeros(5))),
+        (r"obs: expected shape \[4\].*, got \[0, 4\]", lambda: policy.step(np.zeros((0, 4)))),
+        ("obs: expected dtype float32, got complex128", lambda: policy.step(np.zeros(4, complex))),
+        ("obs: expected an array", lambda: policy.step([[1.0], [1.0, 2.0]])),
+        (r"carry: expected shape \[8\]", lambda: policy.step(obs, np.zeros(7))),
+        ("carry: expected a batch of None", lambda: policy.step(obs, np.zeros((2, 8)))),
+        ("mask: this policy takes none", lambda: policy.step(obs, mask=np.ones(2, bool))),
+        (r"rng: expected numpy\.random\.default_rng\(0\)", lambda: policy.step(obs, deterministic=False)),
+        ("noise: expected arrays of shapes", lambda: policy.step(obs, noise=[np.zeros(3)], deterministic=False)),
+    ]
+    for message, call in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert type(policy.step(obs, rng=rng, deterministic=False)[0]) is int
+
+
+def test_weights_that_are_not_the_policys_are_refused(folder: Path, tmp_path: Path) -> None:
+    data = bytearray((folder / "weights.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "weights.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"weights\.npz: damaged, or the weights of another policy"):
+        loaded(folder, weights=tmp_path / "weights.npz")
+    with pytest.raises(ValueError, match="the weights cannot be read: No such file"):
+        loaded(folder, weights=tmp_path / "none.npz")
+
+
+class Sorting(nn.Module):
+    """A network of one's own that does what the runner has no code for."""
+
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jnp.sort(obs, axis=-1)
+        return nn.Dense(self.num_outputs)(x), x[..., 0]
+
+
+def test_what_numpy_has_no_code_for_is_one_line(tmp_path: Path) -> None:
+    agent = rljax.make_agent(KINDS["mlp"].replace(network=Sorting(2)))
+    state = jax.jit(agent.init)(jax.random.key(0))
+    with pytest.raises(rljax.ConfigError, match="for NumPy: it uses sort, for which there is no code in NumPy") as caught:
+        export_numpy(agent, state, tmp_path / "policy")
+    assert "\n" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_is_written_over(folder: Path) -> None:
+    before = (folder / "policy.py").read_bytes()
+    with pytest.raises(rljax.ConfigError, match="exists already"):
+        export_numpy(*player("gru"), folder)
+    assert (folder / "policy.py").read_bytes() == before
+
+
+def test_a_conversion_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rljax.run.export import translate
+
+    monkeypatch.setitem(translate.FUNCTIONS, "tanh", "sin")
+    with pytest.raises(rljax.ConfigError, match="the converted policy acted differently on"):
+        export_numpy(*player("gru"), tmp_path / "policy")
+    assert not any(tmp_path.iterdir())
