@@ -64,6 +64,7 @@ def kernels_of(program: Program, on_tpu: bool = False) -> list[Kernel]:
     """
     control = not on_tpu  # a TPU decides by its own scalar unit, and starts nothing for it
     done: dict[str, list[Kernel]] = {}
+    channels: set[int] = set()
 
     def of(name: str) -> list[Kernel]:
         if name not in done:
@@ -87,11 +88,28 @@ def kernels_of(program: Program, on_tpu: bool = False) -> list[Kernel]:
         elif operation.opcode == "copy-start":
             yield Kernel("copy-start", moved=sum(x.device_bytes for x in operation.shapes[:2]), launched=control)
         elif operation.opcode not in NOT_STARTED:
+            for collective, inside in _fused_collectives(program, operation):
+                # A TPU begins one in a fusion, goes on with it in others, and ends it in another: all name its channel.
+                channel = collective.integer("channel_id", -1)
+                if channel not in channels or channel == -1:
+                    channels.add(channel)
+                    yield kernel_of(program, collective, inside)._replace(moved=0)
             kernel = kernel_of(program, operation, computation)
             numbers = operation.opcode not in ("fusion", "custom-call") and all(x.elements == 1 for x in operation.shapes)
             yield kernel._replace(launched=control or not numbers or kernel.sent is not None)
 
     return of(program.entry_name)
+
+
+def _fused_collectives(program: Program, operation: Operation) -> Iterator[tuple[Operation, Computation]]:
+    """Return the collective operations inside a fusion, each with its computation."""
+    if operation.opcode != "fusion":
+        return
+    inner = program.computations[operation.called("calls")]
+    for each in inner.operations.values():
+        if each.opcode.removesuffix("-start") in COLLECTIVES:
+            yield each, inner
+        yield from _fused_collectives(program, each)
 
 
 def kernel_of(program: Program, operation: Operation, computation: Computation) -> Kernel:
@@ -124,7 +142,7 @@ def _count_flops(program: Program, operation: Operation, computation: Computatio
         window = math.prod(_window(operation).get("size", [1]))
         read = values[0].elements if kind == "reduce" else operation.shapes[0].elements * window
         return read * sum(x.is_float for x in values[: len(values) // 2])
-    if kind in NOT_STARTED or kind in UNCOUNTED:
+    if kind in NOT_STARTED or kind in UNCOUNTED or kind.removesuffix("-start") in COLLECTIVES:
         return 0
     return sum(shape.elements for shape in operation.shapes if shape.is_float)
 
@@ -213,7 +231,9 @@ def _read(program: Program, inner: Computation, name: str) -> int:
             total += sum(_read(program, deeper, parameter) for parameter in same)
         elif user.opcode in ("slice", "dynamic-slice", "gather") and first:
             total += size
-        elif not (user.opcode in ("dynamic-update-slice", "scatter") and first):
+        elif not (user.opcode in ("dynamic-update-slice", "scatter") and first) and not (
+            user.opcode == "tuple" and user.name == inner.root
+        ):
             return 2**62  # all of it
     return total
 
@@ -229,6 +249,8 @@ def _written(program: Program, inner: Computation) -> list[int]:
             sizes.append(inner.operations[last.operands[1]].shapes[0].bytes)
         elif last.opcode == "scatter":
             sizes.append(sum(inner.operations[name].shapes[0].bytes for name in last.operands[2:]))
+        elif last.opcode == "parameter" and root.opcode == "tuple":
+            sizes.append(0)  # passed on
         elif last.opcode == "fusion":
             sizes += _written(program, program.computations[last.called("calls")])
         else:

@@ -110,6 +110,32 @@ def test_a_slice_of_an_array_is_read_without_the_rest() -> None:
     assert 100 * 3 * row <= moved < 100 * 12 * row  # a trip that read all of the array would move 100 rows
 
 
+FUSED = """
+%begin (a: f32[4]) -> (f32[4], f32[64]) {
+  %a = f32[4]{0} parameter(0)
+  %gathered = f32[64]{0} all-gather(%a), channel_id=3, dimensions={0}
+  ROOT %both = (f32[4]{0}, f32[64]{0}) tuple(%a, %gathered)
+}
+
+%end (b: f32[4]) -> f32[64] {
+  %b = f32[4]{0} parameter(0)
+  ROOT %gathered.1 = f32[64]{0} all-gather(%b), channel_id=3, dimensions={0}
+}
+
+ENTRY %main (x: f32[4]) -> f32[64] {
+  %x = f32[4]{0} parameter(0)
+  %start = (f32[4]{0}, f32[64]{0}) fusion(%x), kind=kCustom, calls=%begin
+  %part = f32[4]{0} get-tuple-element(%start), index=0
+  ROOT %done = f32[64]{0} fusion(%part), kind=kCustom, calls=%end
+}
+"""
+
+
+def test_a_collective_in_the_pieces_of_several_fusions_counts_once() -> None:
+    sent = [kernel.sent for kernel in kernels_of(Program(FUSED)) if kernel.sent is not None]
+    assert sent == [64 * 4]
+
+
 CONVOLUTION = """
 ENTRY %main (a: f32[5,3,4], b: f32[5,4,6]) -> f32[5,3,6] {{
   %a = f32[5,3,4]{{2,1,0}} parameter(0)
