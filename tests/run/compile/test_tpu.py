@@ -80,6 +80,7 @@ def test_a_buffer_beyond_the_chips_memory_is_one_line(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("chips", [16, 64, 256])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sharded_programs_compile_for_many_chips(name: str, chips: int) -> None:
@@ -91,7 +92,7 @@ def test_sharded_programs_compile_for_many_chips(name: str, chips: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))
 def test_every_preset_compiles_for_one_chip(part: int) -> None:
     refused: dict[str, str] = {}
