@@ -168,12 +168,15 @@ if TYPE_CHECKING:
     from rljax.algos.opponents import train_opponent_model
     from rljax.collect.demos.dataset import open_dataset
     from rljax.nn.opponents import load_opponent_model
+    from rljax.run.compile.program import CompileReport, compile_for
     from rljax.run.demos.recording import demonstrations
     from rljax.run.view.contests import play, tournament
     from rljax.run.view.plot import plot
     from rljax.run.view.record import record
 
 _LATER = {
+    "CompileReport": "run.compile.program",
+    "compile_for": "run.compile.program",
     "demonstrations": "run.demos.recording",
     "open_dataset": "collect.demos.dataset",
     "train_opponent_model": "algos.opponents",
@@ -231,6 +234,8 @@ __all__ = [
     "export_weights",
     "load_policy",
     "load_weights",
+    "compile_for",
+    "CompileReport",
     "Run",
     "Agent",
     "TrainResult",

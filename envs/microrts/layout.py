@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from rljax.core.devices import platform
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -40,7 +42,7 @@ def once(tree: Any) -> Any:
     It fuses whatever it can, but not through a call that may not be inlined; optimization barriers are gone before it fuses.
     On accelerators this does nothing.
     """
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return tree
     with set_xla_metadata(inlineable="false"):
         return _same(tree)

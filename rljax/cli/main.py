@@ -14,6 +14,7 @@ from typing import Any
 from rljax.cli.options import (
     Bench,
     Command,
+    Compile,
     Demo,
     Eval,
     Export,
@@ -59,6 +60,7 @@ EXAMPLES = (
     ("rljax export runs/cartpole_ppo --out policy", "write the policy as files that JAX alone (or ONNX) runs"),
     ("rljax list", "list presets, environments, algorithms and their fields"),
     ("rljax bench ppo", "measure speed on this machine, beside rejax if it is installed"),
+    ("rljax compile cartpole_ppo --target h200", "see whether a run fits on a device that is not here, and what bounds it"),
     ("rljax reproduce cartpole_ppo", "measure a published figure again"),
 )
 
@@ -168,6 +170,8 @@ def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
         listing.list_names(command)
     elif isinstance(command, Bench):
         measure.bench(command)
+    elif isinstance(command, Compile):
+        measure.compile_run(command, overrides)
     else:
         measure.reproduce(command)
 

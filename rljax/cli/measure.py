@@ -1,4 +1,4 @@
-"""`rljax bench` and `rljax reproduce`."""
+"""`rljax bench`, `rljax compile` and `rljax reproduce`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.options import Bench, Reproduce
+from rljax.cli.options import Bench, Compile, Reproduce
+from rljax.cli.overrides import merge_tables
+from rljax.core.config import load_config
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.view.layout import columns, say, wrap_text
 
@@ -31,6 +33,35 @@ def bench(options: Bench) -> None:
         with atomic_file(path) as aside:
             aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **parse_tables(said.getvalue())}, indent=1) + "\n")
         print(path)
+
+
+def compile_run(options: Compile, overrides: dict[str, Any]) -> None:
+    """`rljax compile`: compile a run for a target and print what it needs and does; status 2 if it does not fit."""
+    import jax
+
+    from rljax.run.compile.program import SUFFIX, compile_for
+    from rljax.run.compile.report import report_lines
+    from rljax.run.compile.targets import parse_target
+    from rljax.run.files.outputs import atomic_file, output_path
+
+    parse_target(options.target)
+    # Nothing is computed, so the devices of this machine, their memory and their drivers are left alone.
+    jax.config.update("jax_platforms", "cpu")
+    config = load_config(options.config, **merge_tables(lambda: load_config(options.config), overrides))
+    path = None if options.json is None else output_path(options.json, (".json",))
+    saved = None if options.save is None else output_path(options.save, (SUFFIX,))
+    report = compile_for(config, options.target, seeds=options.seeds)
+    print("\n".join(report_lines(report)))
+    if path is not None:
+        with atomic_file(path) as aside:
+            aside.write_text(json.dumps({"config": options.config, **report.as_dict()}, indent=1) + "\n")
+        print(path)
+    if saved is not None:
+        report.save(saved)
+        print(saved)
+    if not report.fits:
+        raise ConfigError(f"{options.config} does not fit on {report.target}: take a smaller buffer, network or batch, or fewer "
+                          "environments")  # fmt: skip
 
 
 def reproduce(options: Reproduce) -> None:

@@ -312,6 +312,25 @@ class Bench:
 
 
 @dataclasses.dataclass
+class Compile:
+    """Compile a run for a device that need not be there, and print whether it fits, what it starts and what bounds it. Every
+    field of the configuration is a flag.
+
+    Example: rljax compile cartpole_ppo --target v5e-16 --num-devices 16 --num-envs 1024"""
+
+    config: tyro.conf.Positional[str]
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file."""
+    target: str
+    """Device or devices: v5e-1, v5e-16, v5p-64, v6e-8, a100, h100, h200, h200-8; TPUs by their names in Google Cloud."""
+    seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
+    """Number of seeds in one program."""
+    save: str | None = None
+    """File to write the compiled program to, NAME.xla."""
+    json: str | None = None
+    """File to write the numbers to, as JSON."""
+
+
+@dataclasses.dataclass
 class Reproduce:
     """Measure a published figure again and write its record, results/NAME.json; without a name, list the experiments."""
 
@@ -329,5 +348,5 @@ class Reproduce:
 
 Command = (
     Train | Sweep | Tune | Eval | Show | Plot | Record | Demo | Opponents | Tournament | Play | Export
-    | Annotated[List, tyro.conf.subcommand("list")] | Bench | Reproduce
+    | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Reproduce
 )  # fmt: skip

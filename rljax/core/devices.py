@@ -14,7 +14,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -25,6 +25,46 @@ from rljax.core.state import Role, roles_of
 AXIS = "data"
 
 _MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+class Target(NamedTuple):
+    """Devices to compile for that need not be there.
+
+    Attributes:
+        name: name of the target, `v5e-16`.
+        platform: JAX's name of their kind: `tpu`, `gpu` or `cpu`.
+        devices: all of them.
+        memory: bytes of memory that a program may use on one of them.
+    """
+
+    name: str
+    platform: str
+    devices: tuple[jax.Device, ...]
+    memory: int
+
+
+_TARGET: ContextVar[Target | None] = ContextVar("target", default=None)
+
+
+@contextlib.contextmanager
+def compiling_for(target: Target) -> Iterator[None]:
+    """Let programs that are built and traced within this context be those of a target, whatever this process computes on."""
+    token = _TARGET.set(target)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def current_target() -> Target | None:
+    """Return the target of `compiling_for`; None outside it, where programs are for the devices of this process."""
+    return _TARGET.get()
+
+
+def platform() -> str:
+    """Return the platform that programs are for: `cpu`, `gpu` or `tpu`."""
+    target = _TARGET.get()
+    return jax.default_backend() if target is None else target.platform
 
 
 def check_platform() -> None:
@@ -44,12 +84,15 @@ def check_platform() -> None:
 
 
 def make_mesh(num_devices: int) -> Mesh:
-    """Return a one-dimensional mesh of the first `num_devices` devices of all processes.
+    """Return a one-dimensional mesh of the first `num_devices` devices of all processes, or of the target of `compiling_for`.
 
     Raises:
         ConfigError: there are fewer devices.
     """
-    devices = jax.devices()
+    target = _TARGET.get()
+    devices = jax.devices() if target is None else list(target.devices)
+    if target is not None and num_devices > len(devices):
+        raise ConfigError(f"num_devices = {num_devices}: {target.name} has {len(devices)} device{'s' * (len(devices) > 1)}")
     if num_devices > len(devices):
         raise ConfigError(
             f"num_devices = {num_devices}: there {'is' if len(devices) == 1 else 'are'} {len(devices)} {devices[0].platform} "

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from rljax.core.devices import current_target
 from rljax.core.errors import ConfigError
 
 
@@ -24,7 +25,13 @@ def readable_bytes(count: int) -> str:
 
 
 def device_memory() -> int | None:
-    """Return the memory of the default device in bytes; for the CPU that of the machine or container; None if unknown."""
+    """Return the memory of the default device in bytes; for the CPU that of the machine or container; None if unknown.
+
+    Within `compiling_for` it is the memory of a device of the target.
+    """
+    target = current_target()
+    if target is not None:
+        return target.memory
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
@@ -49,4 +56,9 @@ def check_memory(needed: int, what: str, advice: str) -> None:
     """
     limit = device_memory()
     if limit is not None and needed > limit:
-        raise ConfigError(f"{what} needs {needed / 1e9:.1f} GB, this device has {limit / 1e9:.1f} GB: {advice}")
+        raise ConfigError(f"{what} needs {needed / 1e9:.1f} GB, {_name_of_device()} has {limit / 1e9:.1f} GB: {advice}")
+
+
+def _name_of_device() -> str:
+    target = current_target()
+    return "this device" if target is None else f"a device of {target.name}"

@@ -1,7 +1,7 @@
 """State fields that say what they are: sharding and forks read a field's role, never its name.
 
-A state has the fields of `State`, and those of its algorithm. A field without a role (the optimiser's state, say) is whole on
-every device, and a fork keeps it where it fits.
+A state has the fields of `State`, and those of its algorithm. A field without a role (a count, say) is whole on every device,
+and a fork keeps it where it fits; so it does with parameters and optimiser.
 
     class MyState(State, kw_only=True):
         target_params: Any = copy_of_params(lambda params, _: params)
@@ -22,6 +22,10 @@ from flax import struct
 class Role(enum.Enum):
     """Content of a field of a state."""
 
+    PARAMETERS = enum.auto()
+    """The trained parameters."""
+    OPTIMIZER = enum.auto()
+    """The optimiser's state."""
     PER_ENVIRONMENT = enum.auto()
     """Episodes under way, leaves `[N, ...]`: split over devices; a fork keeps all such fields or none."""
     BUFFER = enum.auto()
@@ -101,6 +105,11 @@ def random_key() -> Any:
     return _field(FieldRole(Role.KEY))
 
 
+def optimizer_state() -> Any:
+    """Define the state of an optimiser."""
+    return _field(FieldRole(Role.OPTIMIZER))
+
+
 class State(struct.PyTreeNode, kw_only=True):
     """Fields of every algorithm's state: the whole truth about a run.
 
@@ -115,9 +124,9 @@ class State(struct.PyTreeNode, kw_only=True):
         iteration: number of iterations so far, i32 [].
     """
 
-    params: Any
+    params: Any = _field(FieldRole(Role.PARAMETERS))
     average_params: Any = _field(FieldRole(Role.COPY, copy=lambda state, _: state.params), default=None)
-    opt_state: Any
+    opt_state: Any = optimizer_state()
     env_state: Any = per_environment()
     obs: Any = per_environment()
     key: jax.Array = random_key()

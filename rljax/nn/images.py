@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-from rljax.core.devices import is_split
+from rljax.core.devices import is_split, platform
 from rljax.core.errors import ConfigError
 from rljax.nn.initializers import Initializer
 from rljax.nn.layers import ACTIVATIONS, normalized, together
@@ -33,7 +33,7 @@ def in_blocks(function: Callable[[jax.Array], jax.Array], x: jax.Array, size: in
     if not isinstance(x.shape[0], int):  # an exported program is for any number of rows
         return function(x)
     blocks = x.shape[0] // size
-    if jax.default_backend() != "cpu" or blocks < 2 or is_split():  # Each device has rows of its own.
+    if platform() != "cpu" or blocks < 2 or is_split():  # Each device has rows of its own.
         return function(x)
     whole = x[: blocks * size].reshape(blocks, size, *x.shape[1:])
     # The gradient computes the blocks again, so that nothing of them is kept.

@@ -17,6 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.core.devices import platform
 from rljax.nn.initializers import truncated_normal_params
 from rljax.nn.layers import rms_normalize, sigmoid, swish
 
@@ -296,4 +297,4 @@ def by_block(function: Callable[..., jax.Array], weights: tuple[jax.Array, ...])
 
     split = [tuple(w[i] for w in weights) for i in range(blocks)]
     # XLA transposes batched products on the CPU, which makes them, and whatever reads their results, slower.
-    return one_by_one if jax.default_backend() == "cpu" else batched
+    return one_by_one if platform() == "cpu" else batched
