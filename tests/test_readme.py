@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -20,10 +21,19 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 """The blocks of each page: language, text."""
+NEEDED = {"v5e-": "libtpu", "h200": "jax_cuda13_plugin"}
+"""Packages that the test environment lacks, by the targets that need them: their blocks run where they are installed."""
+
+
+def can_run(text: str) -> bool:
+    """Whether the packages are here that this block or command needs."""
+    return all(importlib.util.find_spec(package) for target, package in NEEDED.items() if target in text)
+
+
 PYTHON = [
     pytest.param(block, marks=() if (page, i) == ("README.md", 0) else pytest.mark.slow, id=f"{page}:{i}")
     for page, blocks in PAGES.items()
-    for i, block in enumerate(text for language, text in blocks if language == "python")
+    for i, block in enumerate(text for language, text in blocks if language == "python" and can_run(text))
 ]
 COMMANDS = {
     page: [line.split("#")[0].strip() for language, block in blocks if language == "bash" for line in block.splitlines()]
@@ -47,9 +57,9 @@ MADE = {
 
 
 def runnable(page: str) -> list[str]:
-    """The commands of a page that need neither a network nor minutes."""
+    """The commands of a page that need neither a network nor minutes, nor a package that is not here."""
     commands = [command.split("&&")[-1].strip() for command in COMMANDS[page]]
-    return [command for command in commands if command.startswith("rljax ") and "bench" not in command]
+    return [command for command in commands if command.startswith("rljax ") and "bench" not in command and can_run(command)]
 
 
 def test_every_block_is_run_in_some_way() -> None:
