@@ -99,8 +99,9 @@ device_description_str: "NVIDIA {name}"
 _AMPERE = {"shared": 167936, "optin": 166912, "cores": 108, "fpus": 64, "cache": 41943040, "clock": 1.41, "major": 8}
 _HOPPER = {"shared": 233472, "optin": 232448, "cores": 132, "fpus": 128, "cache": 52428800, "clock": 1.98, "major": 9}
 
-_QUIET_TPU = {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
-"""Environment variables without which libtpu asks the cloud what the machine is, and complains that there is none."""
+_NO_TPU = {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+"""Environment variables without which libtpu asks the cloud what the machine is and complains that there is none, and lets one
+process at a time use it, as if there were a TPU to share."""
 
 
 def parse_target(name: str) -> tuple[str, int]:
@@ -129,7 +130,7 @@ def target_of(name: str) -> Iterator[tuple[Target, Chip]]:
     """
     chip_name, number = parse_target(name)
     chip = CHIPS[chip_name]
-    _quiet_libtpu()
+    _prepare_libtpu()
     devices = _tpu_devices(chip_name, number) if chip.platform == "tpu" else _gpu_devices(chip_name, chip, number)
     fraction = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "")
     usable = float(fraction) if chip.platform == "gpu" and re.fullmatch(r"0?\.\d+|1(\.0*)?", fraction) else chip.usable
@@ -149,10 +150,10 @@ def _tpu_devices(chip: str, number: int) -> tuple[jax.Device, ...]:
         raise ConfigError(f"target {chip}-{number}: libtpu cannot compile for it here: {first_line(error)}") from None
 
 
-def _quiet_libtpu() -> None:
+def _prepare_libtpu() -> None:
     """Tell libtpu, before it is loaded, that this machine has no TPU to ask about, where JAX has found none."""
     if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # JAX sets it when it is imported and finds no TPU
-        for name, value in _QUIET_TPU.items():
+        for name, value in _NO_TPU.items():
             os.environ.setdefault(name, value)
 
 
