@@ -32,7 +32,7 @@ def _of_jaxpr(jaxpr: Jaxpr) -> int:
 
 def _of_equation(equation: Any) -> int:
     name, inputs, outputs = equation.primitive.name, equation.invars, equation.outvars
-    inner = [_of_jaxpr(x) for x in _programs(equation.params)]
+    inner = [_of_jaxpr(x) for x in programs_of(equation.params)]
     if inner:
         return max(inner) if name == "cond" else sum(inner) * equation.params.get("length", 1)
     if name in FREE:
@@ -58,7 +58,7 @@ def _of_equation(equation: Any) -> int:
     return size
 
 
-def _programs(params: dict[str, Any]) -> list[Jaxpr]:
+def programs_of(params: dict[str, Any]) -> list[Jaxpr]:
     """Return the programs among the parameters of an operation, such as the body of a loop."""
     flat = [y for x in params.values() for y in (x if isinstance(x, (tuple, list)) else (x,))]
     return [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in flat if isinstance(x, (ClosedJaxpr, Jaxpr))]
