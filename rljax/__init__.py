@@ -154,7 +154,7 @@ from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
 from rljax.run.initial import begin_from
-from rljax.run.loggers import Logger, RunStart
+from rljax.run.loggers.parts import Logger, RunStart
 from rljax.run.phases.plan import Phase, load_phases
 from rljax.run.phases.train import PhasesResult, fit_phases
 from rljax.run.search.space import Range
@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from rljax.run.compile.program import CompileReport, compile_for
     from rljax.run.demos.recording import demonstrations
     from rljax.run.view.contests import play, tournament
+    from rljax.run.view.log import log_run
     from rljax.run.view.plot import plot
     from rljax.run.view.record import record
 
@@ -183,6 +184,7 @@ _LATER = {
     "load_opponent_model": "nn.opponents",
     "plot": "run.view.plot",
     "record": "run.view.record",
+    "log_run": "run.view.log",
     "play": "run.view.contests",
     "tournament": "run.view.contests",
 }
@@ -223,6 +225,7 @@ __all__ = [
     "load_run",
     "plot",
     "record",
+    "log_run",
     "demonstrations",
     "open_dataset",
     "train_opponent_model",

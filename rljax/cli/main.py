@@ -19,6 +19,7 @@ from rljax.cli.options import (
     Eval,
     Export,
     List,
+    Log,
     Opponents,
     Play,
     Plot,
@@ -53,6 +54,7 @@ EXAMPLES = (
     ("rljax plot runs/*", "draw learning curves with confidence bands, as PNG or SVG"),
     ("rljax plot --kind openloop runs/cartpole_dreamer", "compare a world model's predictions with the observations"),
     ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),
+    ("rljax log runs/* --log tensorboard,wandb", "send runs that are there already to loggers"),
     ("rljax demo runs/cartpole_ppo --episodes 500 --out data", "record episodes as data to learn from"),
     ("rljax opponents data --out model.json", "train a model of opponents on recorded games, for policies to see"),
     ("rljax tournament runs/* --include random,mcts", "rate the agents of a game against each other"),
@@ -156,6 +158,8 @@ def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
         view.plot(command)
     elif isinstance(command, Record):
         view.record(command)
+    elif isinstance(command, Log):
+        view.log(command)
     elif isinstance(command, Demo):
         data.demo(command)
     elif isinstance(command, Opponents):

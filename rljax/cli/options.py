@@ -28,7 +28,7 @@ class Train:
     init_from: str | None = None
     """Checkpoint, or folder of a run of any algorithm, with whose policy the new run begins, at step 0."""
     log: tuple[str, ...] = ()
-    """Loggers to use besides metrics.jsonl: tensorboard, wandb, mlflow, aim."""
+    """Loggers to use besides metrics.jsonl, separated by spaces or commas: tensorboard, wandb, mlflow, aim."""
     max_minutes: float | None = None
     """Number of minutes after which to save and stop."""
     checkpoint_every: float | None = None
@@ -282,6 +282,22 @@ class Plot:
 
 
 @dataclasses.dataclass
+class Log:
+    """Send runs that are there already to loggers: records, configuration, learning curves, pictures and videos.
+
+    Pictures and videos (.png, .gif, .mp4) are those in the run's folder. Sent again, a run is not doubled.
+
+    Example: rljax log runs/* --log tensorboard,mlflow"""
+
+    runs: tyro.conf.Positional[tuple[str, ...]]
+    """Folders of runs, also of several phases."""
+    log: tuple[str, ...]
+    """Loggers to send them to, separated by spaces or commas: tensorboard, wandb, mlflow, aim."""
+    record: bool = False
+    """Record an episode of the latest agent first, as RUN/agent.gif."""
+
+
+@dataclasses.dataclass
 class Show:
     """Print a run's configuration, figures, checkpoints and learning curve."""
 
@@ -347,6 +363,6 @@ class Reproduce:
 
 
 Command = (
-    Train | Sweep | Tune | Eval | Show | Plot | Record | Demo | Opponents | Tournament | Play | Export
+    Train | Sweep | Tune | Eval | Show | Plot | Record | Log | Demo | Opponents | Tournament | Play | Export
     | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Reproduce
 )  # fmt: skip

@@ -81,6 +81,11 @@ def parse(
     return command, overrides_of([(field, values[0]) for field, values in fields])
 
 
+def split_commas(words: Iterable[str]) -> list[str]:
+    """Return the names in words that may hold several, separated by commas."""
+    return [name.strip() for word in words for name in word.split(",") if name.strip()]
+
+
 def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Split the arguments into the command's own and the configuration fields, as (name, values).
 

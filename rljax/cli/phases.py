@@ -11,6 +11,7 @@ from typing import Any
 from rljax.cli.folders import free_folder
 from rljax.cli.options import Train
 from rljax.cli.overrides import merge_tables
+from rljax.cli.parsing import split_commas
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
 from rljax.run.files.folder import PHASES_FILE, check_free
@@ -49,7 +50,7 @@ def train_phases(options: Train, overrides: dict[str, Any]) -> None:
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     how: dict[str, Any] = {"run_dir": folder} if options.resume is None else {"resume": folder}
     try:
-        end = fit_phases(phases, progress=default_progress, loggers=options.log, **limits, **how)
+        end = fit_phases(phases, progress=default_progress, loggers=split_commas(options.log), **limits, **how)
     except TrainingInterrupted as stop:
         raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
     if not end.complete:

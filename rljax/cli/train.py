@@ -14,6 +14,7 @@ import rljax
 from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
+from rljax.cli.parsing import split_commas
 from rljax.cli.phases import train_phases, wants_phases
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env, make_game, make_training_env
 from rljax.collect.evaluation import play_episodes
@@ -53,7 +54,7 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     started = time.perf_counter()
     try:
-        result = rljax.fit(agent, progress=default_progress(title), loggers=options.log, **limits, **how)
+        result = rljax.fit(agent, progress=default_progress(title), loggers=split_commas(options.log), **limits, **how)
     except TrainingInterrupted as stop:
         raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
     if not is_first():

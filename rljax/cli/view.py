@@ -11,10 +11,12 @@ import numpy as np
 
 import rljax
 from rljax.cli.folders import load_saved
-from rljax.cli.options import Export, Play, Plot, Record, Show, Tournament
+from rljax.cli.options import Export, Log, Play, Plot, Record, Show, Tournament
+from rljax.cli.parsing import split_commas
 from rljax.core.config import env_name
-from rljax.core.errors import ConfigError
-from rljax.run.files.folder import PHASES_FILE, split_path
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.run.files.folder import CONFIG_FILE, PHASES_FILE, split_path
+from rljax.run.loggers.several import make_logger
 from rljax.run.view.layout import say
 
 
@@ -62,6 +64,41 @@ def record(options: Record) -> None:
         fps=options.fps,
     )
     say(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
+
+
+def log(options: Log) -> None:
+    """`rljax log`: send runs to loggers. One that fails gets no further run; the others get them all."""
+    from rljax.run.view.log import read_run, send
+
+    names = split_commas(options.log)
+    for name in names:
+        make_logger(name)
+    folders = [folder for run in options.runs for folder in _runs_in(split_path(run)[0])]
+    runs = [read_run(folder) for folder in folders]  # nothing is sent if one of them cannot be
+    failures: dict[str, RljaxError] = {}
+    for folder, run in zip(folders, runs, strict=True):
+        if options.record:
+            saved = rljax.load_run(folder, seed_index="best")
+            rljax.record(rljax.make_agent(saved.config), saved.state, folder / "agent.gif", key=jax.random.key(0))
+        for name in names:
+            if name not in failures:
+                try:
+                    say(f"{folder} -> {name}: {send(run, make_logger(name), name)}")
+                except RljaxError as error:
+                    failures[name] = error
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise RljaxError("; ".join(map(str, failures.values())))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the run in a folder, or those of its phases that have begun."""
+    from rljax.run.phases.train import read_phases
+
+    if not os.path.isfile(folder / PHASES_FILE):
+        return [folder]
+    return [folder / name for name in read_phases(folder) if os.path.isfile(folder / name / CONFIG_FILE)]
 
 
 def tournament(options: Tournament) -> None:

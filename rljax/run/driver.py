@@ -35,8 +35,9 @@ from rljax.run.divergence import diverged_steps, divergence_reasons, find_fault,
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, key_impls, link, named_arrays
 from rljax.run.files.folder import METRICS_FILE
 from rljax.run.files.records import JsonLines, Records, aggregate_seeds, record_of, truncate_after, window_length
-from rljax.run.files.scores import SCORES, Scores
-from rljax.run.loggers import Loggers, RunStart
+from rljax.run.files.scores import Scores
+from rljax.run.loggers.parts import RunStart, with_seeds
+from rljax.run.loggers.several import Loggers
 from rljax.run.processes import distribute, gather_state, gather_values, is_first
 from rljax.run.progress import Pace, Progress
 from rljax.run.signals import Stopping
@@ -53,9 +54,6 @@ CHUNK_SECONDS = 0.2
 
 HISTOGRAMS = 50
 """Number of times in a run that loggers get histograms."""
-
-MAX_LOGGED_SEEDS = 64
-"""Largest number of seeds whose own metrics loggers get; with more they get only aggregates. metrics.jsonl has every seed."""
 
 MAX_METRICS_BYTES = 100_000_000
 """Largest size of the metrics that `fit` returns; larger ones are averaged over the iterations of each record."""
@@ -362,12 +360,7 @@ class Driver:
             with _explain_disk_errors(self.folder):
                 self.file.write(record_of(step, summary, bool(self.start.info.seeds), **self.perf))
         if self.loggers.loggers:
-            logged = dict(metrics)
-            if self.start.info.seeds and self.num_seeds <= MAX_LOGGED_SEEDS:
-                logged |= {
-                    f"seed_{i}/{name}": float(x) for name in SCORES if name in summary for i, x in enumerate(summary[name])
-                }
-            self.loggers.log(step, logged)
+            self.loggers.log(step, with_seeds(metrics, summary if self.start.info.seeds else {}))
         if self.callback is not None and not self.stop:
             try:
                 self.stop = bool(self.callback(step, metrics))

@@ -25,7 +25,8 @@ from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
 from rljax.run.files.places import lock_folder
 from rljax.run.initial import begin_from, check_teacher
-from rljax.run.loggers import Logger, Loggers
+from rljax.run.loggers.parts import Logger
+from rljax.run.loggers.several import Loggers
 from rljax.run.processes import check_processes, gather_state, is_first
 from rljax.run.progress import Progress, Silent, default_progress
 from rljax.run.signals import note_signals

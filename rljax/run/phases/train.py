@@ -26,7 +26,7 @@ from rljax.run.files.folder import (
 )
 from rljax.run.files.places import atomic_folder, lock_folder
 from rljax.run.fit import FitResult, fit
-from rljax.run.loggers import Logger
+from rljax.run.loggers.parts import Logger
 from rljax.run.phases.plan import Phase, as_phases, check_phases, dump_phases, load_phases, phases_table, resolve, same_but_runs
 from rljax.run.progress import Progress, default_progress
 from rljax.run.signals import note_signals

@@ -1,0 +1,101 @@
+"""The loggers by their names, and several of them as one. One that fails is dropped with a warning."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import optax
+from jax.flatten_util import ravel_pytree
+
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_install, shown
+from rljax.run.loggers.aim import Aim
+from rljax.run.loggers.mlflow import MLflow
+from rljax.run.loggers.parts import Logger, RunStart
+from rljax.run.loggers.tensorboard import TensorBoard
+from rljax.run.loggers.wandb import WandB
+
+LOGGERS: dict[str, tuple[Callable[[], Logger], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WandB, "wandb"),
+    "mlflow": (MLflow, "mlflow"),
+    "aim": (Aim, "aim"),
+}
+"""Logger and the module it needs, by its name in `--log`, which is also the name of the extra of rljax."""
+
+
+def make_logger(logger: str | Logger) -> Logger:
+    """Return the logger of a name; return the user's own logger as it is.
+
+    Raises:
+        ConfigError: the name is unknown, or the library is not installed.
+    """
+    if not isinstance(logger, str):
+        return logger
+    if logger not in LOGGERS:
+        raise ConfigError(f"log = {shown(logger)}: {did_you_mean(logger, LOGGERS)}")
+    make, module = LOGGERS[logger]
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"log = {logger!r}: {module} is not installed: {how_to_install(logger)}")
+    return make()
+
+
+class Loggers:
+    """Several loggers as one. A logger that raises an error is dropped with a warning, and training continues."""
+
+    def __init__(self, loggers: Sequence[str | Logger]):
+        self.loggers = [make_logger(logger) for logger in ([loggers] if isinstance(loggers, str) else loggers)]
+
+    @property
+    def want_histograms(self) -> bool:
+        return any(hasattr(logger, "histograms") for logger in self.loggers)
+
+    def start(self, run: RunStart) -> None:
+        self._each(lambda logger: logger.start(run))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._each(lambda logger: logger.log(step, metrics))
+
+    def histograms(self, step: int, state: Any) -> None:
+        trees = {"parameters": state.params, "gradients": recent_gradients(state)}
+        trees = {kind: jax.device_get(tree) for kind, tree in trees.items() if tree is not None}
+        self._each(lambda logger: logger.histograms(step, trees) if hasattr(logger, "histograms") else None)
+
+    def close(self) -> None:
+        loggers, self.loggers = self.loggers, []
+        for logger in loggers:
+            self._try(logger, lambda logger: logger.close())
+
+    def _each(self, call: Callable[[Any], None]) -> None:
+        for logger in list(self.loggers):
+            if not self._try(logger, call):
+                self.loggers.remove(logger)
+                with contextlib.suppress(Exception):
+                    logger.close()
+
+    def _try(self, logger: Any, call: Callable[[Any], None]) -> bool:
+        try:
+            call(logger)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            warnings.warn(
+                f"logger {type(logger).__name__} failed and is switched off; training continues: {reason}",
+                RljaxWarning,
+                stacklevel=2,
+            )
+            return False
+        return True
+
+
+def recent_gradients(state: Any) -> Any:
+    """Return Adam's first moment, in the structure of the parameters; None for an optimiser without one."""
+    moment = optax.tree.get(getattr(state, "opt_state", None), "mu", None)
+    if not isinstance(moment, jax.Array):
+        return moment
+    # The optimiser may keep all parameters as one flat vector; with several seeds, one vector per seed.
+    unravel = ravel_pytree(jax.tree.map(lambda x: x[0], state.params) if moment.ndim == 2 else state.params)[1]
+    return jax.vmap(unravel)(moment) if moment.ndim == 2 else unravel(moment)
