@@ -291,8 +291,8 @@ class Log:
 
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs, also of several phases."""
-    log: tuple[str, ...]
-    """Loggers to send them to, separated by spaces or commas: tensorboard, wandb, mlflow, aim."""
+    log: tuple[str, ...] = ()
+    """Loggers to send them to, separated by spaces or commas, at least one of tensorboard, wandb, mlflow, aim."""
     record: bool = False
     """Record an episode of the latest agent first, as RUN/agent.gif."""
 

@@ -16,7 +16,7 @@ from rljax.cli.parsing import split_commas
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.files.folder import CONFIG_FILE, PHASES_FILE, split_path
-from rljax.run.loggers.several import make_logger
+from rljax.run.loggers.several import LOGGERS, make_logger
 from rljax.run.view.layout import say
 
 
@@ -70,7 +70,9 @@ def log(options: Log) -> None:
     """`rljax log`: send runs to loggers. One that fails gets no further run; the others get them all."""
     from rljax.run.view.log import read_run, send
 
-    names = split_commas(options.log)
+    names = list(dict.fromkeys(split_commas(options.log)))
+    if not names:
+        raise ConfigError(f"--log: is missing, expected at least one of: {', '.join(LOGGERS)}")
     for name in names:
         make_logger(name)
     folders = [folder for run in options.runs for folder in _runs_in(split_path(run)[0])]

@@ -76,22 +76,19 @@ def split_seed(name: str) -> tuple[int | None, str]:
     return (None, name) if match is None else (int(match[1]), match[2])
 
 
-def layout(names: Collection[str]) -> dict[str, dict[str, list[str]]]:
-    """Return the charts in which to draw metrics: group -> title -> regular expressions of the names drawn in that chart.
+def layout(names: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the charts in which to draw metrics: group -> title -> regular expression of the names drawn in that chart.
 
     The values of all seeds are drawn in the chart of their metric, and metrics that differ only in a number at their end in one.
+    A chart depends on its title alone, so that runs of one and of many seeds, or with other metrics beside it, share it.
     """
-    charts: dict[str, dict[str, list[str]]] = {}
-    for seed, name in sorted(map(split_seed, names), key=lambda pair: (pair[0] is not None, pair[1])):
-        title = re.sub(r"_\d+$", "", name)
-        prefix = name.partition("/")[0]
-        group = ("losses" if "loss" in name else "diagnostics") if prefix == "train" else GROUPS.get(prefix, prefix)
-        number = r"_\d+" if title != name else ""
-        pattern = f"{'' if seed is None else 'seed_[0-9]+/'}{re.escape(title)}{number}$"
-        patterns = charts.setdefault(group, {}).setdefault(title, [])
-        patterns += [pattern] if pattern not in patterns else []
+    groups: dict[str, dict[str, str]] = {}
+    for title in sorted({re.sub(r"_\d+$", "", split_seed(name)[1]) for name in names}):
+        prefix = title.partition("/")[0]
+        group = ("losses" if "loss" in title else "diagnostics") if prefix == "train" else GROUPS.get(prefix, prefix)
+        groups.setdefault(group, {})[title] = rf"(seed_\d+/)?{re.escape(title)}(_\d+)?$"
     rank = {group: i for i, group in enumerate(ORDER)}
-    return dict(sorted(charts.items(), key=lambda item: (item[0] == "speed", rank.get(item[0], len(rank)), item[0])))
+    return dict(sorted(groups.items(), key=lambda item: (item[0] == "speed", rank.get(item[0], len(rank)), item[0])))
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -65,8 +65,8 @@ class TensorBoard:
         from tensorboardX.summary import custom_scalars
 
         if not self.arranged:
-            charts = layout(metrics)
-            self._add(custom_scalars({g: {t: ["Multiline", tags] for t, tags in of.items()} for g, of in charts.items()}), step)
+            groups = {group: {t: ("Multiline", [tag]) for t, tag in of.items()} for group, of in layout(metrics).items()}
+            self._add(custom_scalars(groups), step)
             self.arranged = True
         for name, value in finite(metrics).items():
             self.writer.add_scalar(name, value, step)

@@ -131,7 +131,8 @@ def _closed(logger: Any, name: str, folder: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error).strip() or type(error).__name__
-        raise RljaxError(f"log = {shown(name)}: {folder} was not sent, or not all of it: {reason}") from error
+        place = f" to {logger.place}" if getattr(logger, "place", "") else ""
+        raise RljaxError(f"log = {shown(name)}: {folder} was not sent{place}, or not all of it: {reason}") from error
 
 
 @contextlib.contextmanager
