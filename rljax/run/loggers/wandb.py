@@ -19,6 +19,10 @@ INIT_TIMEOUT = 30
 class WandB:
     """Weights & Biases. Without an account, `WANDB_MODE=offline` keeps the run in `RUN/wandb`; `wandb sync` uploads it later."""
 
+    def __init__(self) -> None:
+        self.seeds: dict[str, dict[int, list[tuple[int, float]]]] = {}
+        """Points of the chart of the seeds: metric -> seed -> (step, value)."""
+
     def start(self, run: RunStart) -> None:
         import wandb
 
@@ -44,8 +48,7 @@ class WandB:
         self.run.define_metric("*", step_metric="step")
         for name in SCORES:
             self.run.define_metric(name, step_metric="step", summary="max,last")
-        # Only a whole run has all the points of the chart of its seeds.
-        self.seeds: dict[str, dict[int, list[tuple[int, float]]]] | None = None if run.resumed else {}
+        self.whole = not run.resumed
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         named: dict[str, float] = {}
@@ -53,7 +56,7 @@ class WandB:
             seed, metric = split_seed(name)
             # wandb makes a section of what stands before the first slash: one for all seeds, not one for each.
             named[name if seed is None else f"seeds/{metric}/{seed}"] = value
-            if seed is not None and self.seeds is not None:
+            if seed is not None and self.whole:  # a part of a run would draw a part of the chart
                 self.seeds.setdefault(metric, {}).setdefault(seed, []).append((step, value))
         self.run.log({"step": step, **named})
 
@@ -67,7 +70,7 @@ class WandB:
     def close(self) -> None:
         import wandb
 
-        for metric, curves in (self.seeds or {}).items():
+        for metric, curves in self.seeds.items():
             steps, values = zip(*(zip(*points, strict=True) for points in curves.values()), strict=True)
             keys = [f"seed {seed}" for seed in curves]
             chart = wandb.plot.line_series(list(map(list, steps)), list(map(list, values)), keys, metric, "environment steps")
