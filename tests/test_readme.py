@@ -46,7 +46,7 @@ MADE = {
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png", "model.json"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],
-    "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine", "curves.png", "agent.gif"],
+    "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine/tensorboard", "runs/mine/agent.gif", "curves.png"],
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],

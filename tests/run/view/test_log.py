@@ -14,6 +14,7 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
+from rljax.run.files.folder import PHASES_FILE, add_checksum
 from rljax.run.files.places import lock_folder
 from rljax.run.loggers.parts import layout, recall_identity
 from rljax.run.view.log import Sent
@@ -271,6 +272,16 @@ def test_bad_input_is_one_line_before_anything_is_sent(tmp_path: Path, capsys: p
     with lock_folder(tmp_path / "a"):
         assert "another process is training there" in refused(capsys, 2, run, "--log", "tensorboard")
     assert not (tmp_path / "a" / "tensorboard").exists()
+
+
+def test_the_phases_of_a_run_that_have_begun_are_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboardX")
+    phases = '[phases.one]\nalgorithm = "ppo"\n[phases.two]\nalgorithm = "ppo"\ninit_from = "one"\n'
+    (tmp_path / PHASES_FILE).write_text(add_checksum(phases))
+    run = save_run(tmp_path / "one", range(64, 129, 64), seeds=None)
+    main(["log", str(tmp_path), "--log", "tensorboard"])
+    assert f"{run} -> tensorboard: 2 records, agent, curves" in " ".join(capsys.readouterr().out.split())
+    assert (run / "tensorboard").is_dir()
 
 
 @pytest.mark.slow
