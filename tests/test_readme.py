@@ -26,7 +26,7 @@ NEEDED = {"v5e-": "libtpu", "h200": "jax_cuda13_plugin"}
 
 
 def can_run(text: str) -> bool:
-    """Whether the packages are here that this block or command needs."""
+    """Return whether all packages that this block or command needs are installed."""
     return all(importlib.util.find_spec(package) for target, package in NEEDED.items() if target in text)
 
 
