@@ -110,7 +110,7 @@ def export(options: Export) -> None:
     from rljax.run.export.numpy_policy import export_numpy
     from rljax.run.export.policy import check_free, export_policy
     from rljax.run.export.signature import search_note
-    from rljax.run.export.web import check_page, export_web
+    from rljax.run.export.web import describe_page, export_web
     from rljax.run.export.weights import export_weights, free_file
 
     out = options.out or ("policy" if options.numpy is options.web is options.safetensors is None else None)
@@ -122,7 +122,7 @@ def export(options: Export) -> None:
         free_file(options.safetensors)
     run, seed = load_saved(options)
     if options.web is not None:
-        check_page(run.config)
+        describe_page(run.config)  # refuses what has no page, before anything is written
     agent = rljax.make_agent(run.config)
     of = f"of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps"
     if out is not None:

@@ -76,54 +76,52 @@ def export_web(
     """
     folder = Path(os.path.abspath(out))
     check_free(folder)
-    check_page(agent.config)
-    env, params = resolve_env(agent.config.env, agent.config.env_params)
+    page = describe_page(agent.config)
     signature = read_signature(agent)
     check_state(agent, state)
-    _check_observation(signature, env, params)
+    _check_observation(signature, agent.config)
     policy = with_probs(read_step(agent, state, signature, deterministic=True), state)
     model, reason = onnx_or_reason(policy, state)
     if model is None:
         raise ConfigError(f"the policy cannot be exported as a page, which needs ONNX: {reason}")
-    modules = {"environment": MODULES[type(env)], "play": "versus.js" if isinstance(env, Game) else "watch.js"}
-    limits = (getattr(params, "max_steps_in_episode", None), agent.config.time_limit)
-    description = {
-        "environment": env.name,
-        "algorithm": agent.config.algorithm,
-        "step": step,
-        "note": search_note(agent.config),
-        "modules": modules,
-        "params": dataclasses.asdict(params),
-        "size": getattr(env, "size", None),
-        # A person's game is played to its end.
-        "max_steps": None if isinstance(env, Game) else min((limit for limit in limits if limit is not None), default=None),
-        "inputs": onnx_inputs(policy),
-    }
-    contents = {name: (STATIC / name).read_bytes() for name in (*ALWAYS, *modules.values())}
-    contents["policy.json"] = (json.dumps(plain(description), indent=2, allow_nan=False) + "\n").encode()
+    trained = {"algorithm": agent.config.algorithm, "step": step, "note": search_note(agent.config)}
+    description = plain({**page, **trained, "inputs": onnx_inputs(policy)})
+    contents = {name: (STATIC / name).read_bytes() for name in (*ALWAYS, *page["modules"].values())}
+    contents["policy.json"] = (json.dumps(description, indent=2, allow_nan=False) + "\n").encode()
     contents["policy.onnx"] = model
     contents |= fetch_runtime(say)
     write_whole(folder, contents)
     return ExportReport(folder, {name: len(content) for name, content in contents.items()}, {})
 
 
-def check_page(config: Config) -> None:
-    """Refuse a configuration whose environment has no page.
+def describe_page(config: Config) -> dict[str, Any]:
+    """Return what `policy.json` says of the environment: its name, modules, parameters, and the limit of an episode's steps.
 
     Raises:
         ConfigError: names the environments that have one, or the field that makes another environment of it.
     """
-    env, _ = resolve_env(config.env, config.env_params)
+    env, params = resolve_env(config.env, config.env_params)
     if type(env) not in MODULES:
         names = ", ".join(kind().name for kind in MODULES)
         raise ConfigError(f"environment {env.name}: there is no page for it; there are pages for {names}")
     for name in OTHER_STEPS:
         if getattr(config, name):
             raise ConfigError(f"{name} = {getattr(config, name)}: a page plays {env.name} without it")
+    game = isinstance(env, Game)
+    limits = [limit for limit in (getattr(params, "max_steps_in_episode", None), config.time_limit) if limit is not None]
+    return {
+        "environment": env.name,
+        "modules": {"environment": MODULES[type(env)], "play": "versus.js" if game else "watch.js"},
+        "params": dataclasses.asdict(params),
+        "size": getattr(env, "size", None),
+        # A person's game is played to its end.
+        "max_steps": None if game else min(limits, default=None),
+    }
 
 
-def _check_observation(signature: Signature, env: Any, params: Any) -> None:
+def _check_observation(signature: Signature, config: Config) -> None:
     """Refuse a policy that sees something else than the page shows it: the observation, and whose it is in a game."""
+    env, params = resolve_env(config.env, config.env_params)
     obs = signature.obs
     own = obs.get("obs") if isinstance(obs, dict) else obs
     expected = math.prod(as_space(env.observation_space(params)).shape)

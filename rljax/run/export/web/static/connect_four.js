@@ -56,7 +56,8 @@ export function makeEnvironment() {
     text(state, person) {
       const rows = Array.from({ length: ROWS }, (_, row) => state.board.slice(row * COLUMNS, (row + 1) * COLUMNS));
       const words = ["free", ...(person === 0 ? ["yours", "agent"] : ["agent", "yours"])];
-      const lines = rows.filter((row) => row.some((x) => x)).map((row, i) => `row ${i + 1}: ${row.map((x) => words[x]).join(", ")}`);
+      const filled = rows.filter((row) => row.some((x) => x));
+      const lines = filled.map((row, i) => `row ${i + 1}: ${row.map((x) => words[x]).join(", ")}`);
       return lines.length ? `board from the bottom: ${lines.join("; ")}` : "the board is empty";
     },
 

@@ -27,7 +27,8 @@ export function text(context, string, x, y, height, color) {
   context.save();
   context.translate(x, y);
   context.scale(height / 100, height / 100);
-  Object.assign(context, { font: "600 100px system-ui, sans-serif", textAlign: "center", textBaseline: "middle", fillStyle: color });
+  Object.assign(context, { font: "600 100px system-ui, sans-serif", textAlign: "center", textBaseline: "middle" });
+  context.fillStyle = color;
   context.fillText(string, 0, 0);
   context.restore();
 }

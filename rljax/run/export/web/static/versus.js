@@ -78,7 +78,8 @@ export function play({ canvas, view, status, controls, details, help, environmen
   const style = choice("The agent plays", [["likeliest", "its likeliest move"], ["drawn", "a move drawn at random"]]);
   const shown = [["agent", "of its last move"], ["you", "for your move"], ["nobody", "not shown"]];
   const shows = choice("Its probabilities", shown, redraw);
-  controls.append(button("You begin", () => begin(0), "main"), button("Agent begins", () => begin(1), "main"), shows.label, style.label);
+  const begins = [button("You begin", () => begin(0), "main"), button("Agent begins", () => begin(1), "main")];
+  controls.append(...begins, shows.label, style.label);
   details.append(make("dl", {}, make("dt", {}, "Games"), tally), moves);
   help.textContent = `${environment.held} Arrow keys and Enter play as well; N begins a new game.`;
 
