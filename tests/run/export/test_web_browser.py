@@ -191,6 +191,6 @@ def test_a_page_without_its_policy_says_so(browser: Browser, site: str, tmp_path
     browser.wait(f"{STATUS} === 'The agent acts.'")
     (tmp_path / "page" / "policy.onnx").write_bytes(b"not a model")
     browser.open(site)
-    assert browser.wait(f"{STATUS}.startsWith('The agent could not be loaded: ') && {STATUS}")
+    assert browser.wait(f"{STATUS}.startsWith('The page cannot go on: ') && {STATUS}")
     assert browser.errors
     browser.errors.clear()

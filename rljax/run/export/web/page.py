@@ -18,7 +18,6 @@ from rljax.core.agent import Agent
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import as_space
 from rljax.envs import resolve_env
 from rljax.envs.cartpole import CartPole
 from rljax.envs.connect_four import ConnectFour
@@ -124,6 +123,6 @@ def _check_observation(signature: Signature, config: Config) -> None:
     env, params = resolve_env(config.env, config.env_params)
     obs = signature.obs
     own = obs.get("obs") if isinstance(obs, dict) else obs
-    expected = math.prod(as_space(env.observation_space(params)).shape)
+    expected = math.prod(env.observation_space(params).shape)
     if own is None or math.prod(own.shape) != expected or not set(leaf_names("obs", obs)) <= {"obs", "obs.obs", "obs.group"}:
         raise ConfigError(f"environment {env.name}: a page gives the policy its observation, and this policy sees something else")

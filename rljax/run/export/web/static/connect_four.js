@@ -68,7 +68,7 @@ export function makeEnvironment() {
         text(context, p > 0 ? `${percent(p)} %` : "", x + 0.5, 0.92, 0.26, colors.ink);
       });
       for (let i = 0; i < COLUMNS; i++) text(context, String(i + 1), LEFT + i + 0.5, TOP + ROWS + 0.36, 0.26, colors.faint);
-      box(context, LEFT - 0.1, TOP - 0.1, COLUMNS + 0.2, ROWS + 0.2, 0.25, colors.blue);
+      box(context, LEFT - 0.1, TOP - 0.1, COLUMNS + 0.2, ROWS + 0.2, 0.25, colors.board);
       const ending = new Set([...foursOf(state.board, 0), ...foursOf(state.board, 1)].flat());
       const next = cursor === null ? null : firstFree(state.board, cursor);
       // The newest disc is the highest one of the last column.

@@ -7,7 +7,7 @@
 
 import { loadPolicy } from "./policy.js";
 
-const COLORS = ["paper", "surface", "ink", "faint", "grey", "blue", "red", "green", "gold"];
+const COLORS = ["paper", "surface", "ink", "faint", "grey", "board", "blue", "red", "green", "gold"];
 
 const element = (id) => document.getElementById(id);
 
@@ -78,7 +78,7 @@ async function main() {
   play({ ...page, help: element("help"), environment, policy, maxSteps: description.max_steps });
 }
 
-main().catch((error) => {
-  console.error(error);
-  element("status").textContent = `The agent could not be loaded: ${error.message}`;
+addEventListener("unhandledrejection", ({ reason }) => {
+  element("status").textContent = `The page cannot go on: ${reason.message}`;
 });
+main();

@@ -57,7 +57,7 @@ export async function play({ canvas, view, status, controls, details, help, envi
     figures.return.textContent = total.toFixed(environment.digits);
     const mean = returns.reduce((a, b) => a + b, 0) / returns.length;
     figures.mean.textContent = returns.length ? `${mean.toFixed(environment.digits)} of ${returns.length}` : "none yet";
-    probabilities.hidden = shown.probs === null;
+    if (shown.probs !== null) probabilities.hidden = false;
     bars.forEach(({ meter, output }, i) => {
       meter.value = shown.probs?.[i] ?? 0;
       output.textContent = `${Math.round(100 * meter.value)} %`;
