@@ -107,7 +107,10 @@ class PolicyStep(NamedTuple):
 
     def _act(self, state: Any, given: dict[str, Any], key: jax.Array) -> Any:
         carry = None if self.carry is None else from_plain(given["carry"], self.structure)
-        with distributions_noted() if self.probs else contextlib.nullcontext([]) as noted:
+        noting: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
+        if self.probs:
+            noting = distributions_noted()
+        with noting as noted:
             action, carry = self.agent.act(state, given["obs"], carry, key, self.deterministic, given.get("mask"))
         results = [action]
         if self.probs:
