@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,23 @@ SIMPLE_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
 environments.KNOWN = (*environments.KNOWN, "test_", "tests.")
 COMPILE_OPTIONS = compiler.get_compile_options
 XLA_FLAGS = os.environ.get("XLA_FLAGS", "")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow-share", metavar="I/N", default="0/1", help="of N shares of the slow tests only number I, from 0 on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests of other shares; a test is in the same share with all its parameters, wherever it stands."""
+    share, shares = map(int, config.getoption("--slow-share").split("/"))
+    others = {item for item in items if item.get_closest_marker("slow") and _number(item) % shares != share}
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _number(item: pytest.Item) -> int:
+    return zlib.crc32(item.nodeid.partition("[")[0].encode())
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,16 +11,16 @@ from rljax.core.errors import ConfigError
 from rljax.nn.actor_critic import make_network
 from rljax.nn.spec import read_network
 
-GRID = jax.random.normal(jax.random.key(0), (3, 5, 4, 6))
+GRID = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 4, 6)), jnp.float32)
 NETWORK = make_network({"encoder": "cells", "channels": [8, 8], "kernels": [3, 1], "hidden": [16]}, 5 * 4 * 7)
-PARAMS = NETWORK.init(jax.random.key(1), GRID)
 
 
 def test_outputs_are_those_of_the_cells_by_xlas_convolution() -> None:
-    outputs, value = NETWORK.apply(PARAMS, GRID)
+    params = NETWORK.init(jax.random.key(1), GRID)
+    outputs, value = NETWORK.apply(params, GRID)
     assert outputs.shape == (3, 5 * 4 * 7)
     assert value.shape == (3,)
-    p = PARAMS["params"]
+    p = params["params"]
     x = GRID
     for i in range(2):
         kernel, bias = p[f"conv_{i}"]["kernel"], p[f"conv_{i}"]["bias"]

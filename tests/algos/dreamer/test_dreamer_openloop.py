@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from rljax.algos.dreamer.openloop import (
     squashed_parts,
     valid_rows,
 )
+from rljax.algos.dreamer.parts import DreamerParts
 from rljax.algos.dreamer.replay import Replayed
 from rljax.core.keys import draw
 from rljax.nn.decoders import Parts
@@ -37,15 +39,23 @@ SMALL: dict[str, Any] = {
     "learning_starts": 20,
     "total_timesteps": 400,
 }
-PARTS = dreamer.dreamer_parts(rljax.DreamerConfig(**SMALL))
-PARAMS = dreamer.init_networks(PARTS.networks, jax.random.key(1), PARTS.obs)
 LENGTH, CONTEXT, BATCH = 9, 3, 4
 HORIZON = LENGTH - CONTEXT
 KEY = jax.random.key(5)
 
 
+@functools.cache
+def small_parts() -> DreamerParts:
+    return dreamer.dreamer_parts(rljax.DreamerConfig(**SMALL))
+
+
+@functools.cache
+def small_params() -> Any:
+    return dreamer.init_networks(small_parts().networks, jax.random.key(1), small_parts().obs)
+
+
 def some_batch(length: int = LENGTH) -> Replayed:
-    keys, rssm = jax.random.split(jax.random.key(2), 5), PARTS.networks.rssm
+    keys, rssm = jax.random.split(jax.random.key(2), 5), small_parts().networks.rssm
     start = rssm.initial((BATCH,))
     no = jnp.zeros((length, BATCH), bool)
     return Replayed(
@@ -61,12 +71,12 @@ def some_batch(length: int = LENGTH) -> Replayed:
 
 @jax.jit
 def _predicted(params: Any, batch: Replayed, actions: jax.Array | None) -> OpenLoop:
-    return open_loop(PARTS, params, batch, CONTEXT, KEY, actions)
+    return open_loop(small_parts(), params, batch, CONTEXT, KEY, actions)
 
 
 def predicted(batch: Replayed, actions: jax.Array | None = None) -> OpenLoop:
     # Parameters as an argument: XLA of jax 0.10.2 multiplies by constants that are all 0, as in new heads, as by garbage.
-    return _predicted(PARAMS, batch, actions)
+    return _predicted(small_params(), batch, actions)
 
 
 def differs(a: OpenLoop, b: OpenLoop) -> np.ndarray:
@@ -106,13 +116,13 @@ def test_the_context_is_observed_and_nothing_after_it() -> None:
 
 @pytest.mark.slow
 def test_it_is_a_loop_over_single_steps() -> None:
-    batch, networks = some_batch(), PARTS.networks
+    batch, networks = some_batch(), small_parts().networks
     uniform = draw(jax.random.uniform, KEY, (LENGTH, BATCH, networks.rssm.groups))
-    latent, rssm = batch.latent, {"params": PARAMS["rssm"]}
+    latent, rssm = batch.latent, {"params": small_params()["rssm"]}
     rows, rewards = [], []
     for t in range(LENGTH):
         if t < CONTEXT:
-            tokens = encode(networks, PARAMS, batch.obs[t], 1)
+            tokens = encode(networks, small_params(), batch.obs[t], 1)
             inputs = (x[None] for x in (tokens, batch.action[t], batch.is_first[t], uniform[t]))
             latents, _ = networks.rssm.apply(rssm, latent, *inputs, method="observe")
         else:
@@ -122,8 +132,8 @@ def test_it_is_a_loop_over_single_steps() -> None:
             )
         latent = jax.tree.map(lambda x: x[0], latents)
         if t >= CONTEXT:
-            rows.append(networks.apply("decoder", PARAMS, latent.feature).vector)
-            rewards.append(TWO_HOT.decode(networks.apply("reward", PARAMS, latent.feature)))
+            rows.append(networks.apply("decoder", small_params(), latent.feature).vector)
+            rewards.append(TWO_HOT.decode(networks.apply("reward", small_params(), latent.feature)))
     result: Any = predicted(batch)
     np.testing.assert_allclose(result.prediction.vector, jnp.stack(rows), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(result.reward, jnp.stack(rewards), atol=1e-5)
@@ -185,13 +195,13 @@ def test_shuffled_actions_are_those_of_the_valid_rows_in_another_order() -> None
 def test_what_cannot_be_predicted_is_one_line() -> None:
     for context in (0, LENGTH, -1):
         with pytest.raises(rljax.ConfigError, match=rf"context = {context}: expected a whole number from 1 to 8") as error:
-            open_loop(PARTS, PARAMS, some_batch(), context, KEY)
+            open_loop(small_parts(), small_params(), some_batch(), context, KEY)
         assert "\n" not in str(error.value)
-    parts = PARTS._replace(
-        networks=PARTS.networks._replace(decoder=None), config=rljax.DreamerConfig(**SMALL, representation="r2dreamer")
+    parts = small_parts()._replace(
+        networks=small_parts().networks._replace(decoder=None), config=rljax.DreamerConfig(**SMALL, representation="r2dreamer")
     )
     with pytest.raises(rljax.ConfigError, match="representation = 'r2dreamer': expected 'decoder'"):
-        open_loop(parts, PARAMS, some_batch(), CONTEXT, KEY)
+        open_loop(parts, small_params(), some_batch(), CONTEXT, KEY)
     assert openloop_metrics(parts, None, jnp.array(True)) == {}  # type: ignore[arg-type]
 
 
