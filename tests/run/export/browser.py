@@ -51,7 +51,9 @@ class Browser:
     """
 
     def __init__(self, path: str, profile: Path, limit: float = 60.0):
-        self.limit, self.requests, self.errors = limit, [], []  # type: ignore[var-annotated]
+        self.limit = limit
+        self.requests: list[str] = []
+        self.errors: list[str] = []
         self._number, self._session, self._left = 0, None, b""
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
@@ -59,8 +61,8 @@ class Browser:
         shell = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]
         command = ["bash", "-c", shell, path, *options, f"--user-data-dir={profile}", "about:blank"]
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, pass_fds=(theirs_in, theirs_out), start_new_session=True, **quiet)  # type: ignore[call-overload]
+        null, passed = subprocess.DEVNULL, (theirs_in, theirs_out)
+        self._process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, pass_fds=passed, start_new_session=True)
         os.close(theirs_in)
         os.close(theirs_out)
         self._selector = selectors.DefaultSelector()

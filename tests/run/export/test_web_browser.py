@@ -47,27 +47,27 @@ class Opponent:
     """The agent in Python at one seat of a game, which is played along."""
 
     def __init__(self, kind: str, seat: int):
-        config = KINDS[kind].replace(time_limit=None)
-        (self.agent, self.trained), self.seat, self.carry = player(kind), seat, None
-        self.game, self.params = make_game(config)
+        self.agent, self.trained = player(kind)
+        self.game, self.params = make_game(KINDS[kind].replace(time_limit=None))
+        self.seat, self.carry = seat, None
         self.obs, self.state = self.game.reset_env(jax.random.key(0), self.params)
+        self._step = jax.jit(lambda state, action: self.game.step_env(jax.random.key(0), state, action, self.params))
+        self._act = jax.jit(lambda obs, carry, mask: self.agent.act(self.trained, obs, carry, jax.random.key(0), True, mask))
 
-    def legal(self) -> list[int]:
-        mask = self.game.action_mask(self.state, self.params)
-        assert mask is not None
-        return np.flatnonzero(mask[self.state.time % 2]).tolist()
+    def mask(self) -> np.ndarray:
+        """The legal actions of the player to move."""
+        return np.asarray(self.game.action_mask(self.state, self.params))[int(self.state.time) % 2]
 
     def move(self) -> int:
         """The move of the agent, whose turn it is."""
-        seen, mask = jax.tree.map(lambda x: x[self.seat], (self.obs, self.game.action_mask(self.state, self.params)))
-        action, self.carry = self.agent.act(self.trained, seen, self.carry, jax.random.key(0), True, mask)
+        seen = jax.tree.map(lambda x: x[self.seat], self.obs)
+        action, self.carry = self._act(seen, self.carry, self.mask())
         return int(action)
 
-    def take(self, action: int) -> tuple[jax.Array, bool]:
-        self.obs, self.state, reward, over, _ = self.game.step_env(
-            jax.random.key(0), self.state, jnp.full(2, action), self.params
-        )
-        return reward, bool(over)
+    def take(self, action: int) -> tuple[np.ndarray, bool]:
+        """Take a move of either player; return the rewards, and whether the game is over."""
+        self.obs, self.state, reward, over, _ = self._step(self.state, jnp.full(2, action))
+        return np.asarray(reward), bool(over)
 
 
 PICTURE = "document.querySelector('#board').toDataURL()"
@@ -82,7 +82,8 @@ def play_game(browser: Browser, opponent: Opponent, choose: Callable[[int, int],
     while not over:
         if opponent.state.time % 2 == person:
             browser.wait(f"{STATUS} === 'Your move.'")
-            action = opponent.legal()[number % 2 if len(opponent.legal()) > 1 else 0]
+            legal = np.flatnonzero(opponent.mask())
+            action = int(legal[number % min(2, len(legal))])
             expected = f"You: {action + 1}"
             choose(number, action)
         else:
@@ -126,8 +127,9 @@ def test_games_of_an_agent_with_memory_by_mouse_and_keys(browser: Browser, site:
     assert browser.value(MOVES)[0].startswith(f"Agent: {action + 1} (")
     # Arrow keys from the middle: to a taken cell, where nothing happens, and to a free one.
     opponent.take(action)
+    free = int(np.flatnonzero(opponent.mask())[-1])
     at = 4
-    for cell in (action, opponent.legal()[-1]):
+    for cell in (action, free):
         keys = ["ArrowLeft" if cell % 3 < at % 3 else "ArrowRight"] * abs(cell % 3 - at % 3)
         keys += ["ArrowUp" if cell // 3 < at // 3 else "ArrowDown"] * abs(cell // 3 - at // 3)
         # The first arrow shows the place in the middle.
@@ -135,7 +137,7 @@ def test_games_of_an_agent_with_memory_by_mouse_and_keys(browser: Browser, site:
             browser.key(key)
         at = cell
     browser.wait(f"{MOVES}.length >= 2")
-    assert browser.value(MOVES)[1] == f"You: {opponent.legal()[-1] + 1}"
+    assert browser.value(MOVES)[1] == f"You: {free + 1}"
 
 
 @pytest.mark.parametrize("site", ["images"], indirect=True)
