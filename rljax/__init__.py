@@ -149,7 +149,7 @@ from rljax.nn.transforms import TwoHot
 from rljax.planning.alphazero import AlphaZeroConfig
 from rljax.planning.mcts import make_mcts
 from rljax.run.driver import FitResult
-from rljax.run.export import export_numpy, export_policy, export_weights, load_policy, load_weights
+from rljax.run.export import export_numpy, export_policy, export_web, export_weights, load_policy, load_weights
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.saved import load, save
 from rljax.run.fit import fit
@@ -234,6 +234,7 @@ __all__ = [
     "play",
     "export_numpy",
     "export_policy",
+    "export_web",
     "export_weights",
     "load_policy",
     "load_weights",

@@ -27,7 +27,9 @@ def test_wheel_has_environments_presets_and_type_marker_and_works_elsewhere(tmp_
     sources += [
         Path("rljax") / p.relative_to(REPO) for folder in ("envs", "configs") for p in (REPO / folder).glob("*.[pt][yo]*")
     ]
+    sources += [p.relative_to(REPO) for p in (REPO / "rljax/run/export/web/static").iterdir()]
     assert len([p for p in sources if p.suffix == ".toml"]) >= 5
+    assert len([p for p in sources if p.suffix == ".js"]) >= 5
     for path in [*sources, Path("rljax/py.typed")]:
         assert path.as_posix() in names
     assert not [n for n in names if n.startswith(("tests", "envs", "configs", "build")) or "peers" in n]

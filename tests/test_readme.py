@@ -13,6 +13,7 @@ import pytest
 
 from rljax.cli.main import main
 from rljax.core.config import load_config
+from rljax.run.export.web.runtime import is_there, runtime_folder
 from rljax.run.phases.plan import holds_phases, load_phases
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +27,9 @@ NEEDED = {"v5e-": "libtpu", "h200": "jax_cuda13_plugin"}
 
 
 def can_run(text: str) -> bool:
-    """Whether the packages are here that this block or command needs."""
+    """Return whether all that this block or command needs is here: packages, and onnxruntime-web for a page."""
+    if "--web" in text and not is_there(runtime_folder()):
+        return False
     return all(importlib.util.find_spec(package) for target, package in NEEDED.items() if target in text)
 
 
@@ -42,7 +45,8 @@ COMMANDS = {
 MADE = {
     "README.md": ["runs/cartpole_ppo", "runs/cartpole_ppo-2/config.toml"],
     "docs/guides/demonstrations.md": ["data/cartpole/dataset.json", "data/tictactoe/shards/00000/mask.npy"],
-    "docs/guides/exporting.md": ["policy/greedy.jax", "policy_in_numpy/policy.py", "cartpole.safetensors"],
+    "docs/guides/exporting.md": ["policy/greedy.jax", "policy_in_numpy/policy.py", "cartpole.safetensors"]
+    + ["page/index.html"] * can_run("--web"),
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png", "model.json"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],

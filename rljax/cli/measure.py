@@ -60,8 +60,8 @@ def compile_run(options: Compile, overrides: dict[str, Any]) -> None:
         report.save(saved)
         print(saved)
     if not report.fits:
-        raise ConfigError(f"{options.config} does not fit on {report.target}: take a smaller buffer, network or batch, or fewer "
-                          "environments")  # fmt: skip
+        smaller = "take a smaller buffer, network or batch, or fewer environments"
+        raise ConfigError(f"{options.config} does not fit on {report.target}: {smaller}")
 
 
 def reproduce(options: Reproduce) -> None:

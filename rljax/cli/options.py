@@ -148,12 +148,14 @@ class Record(Played):
 
 @dataclasses.dataclass
 class Export(Saved):
-    """Write the policy as files that run without rljax: with jax.export for CPU, CUDA and TPU, as ONNX, or with NumPy alone."""
+    """Write the policy as files that run without rljax: with jax.export, as ONNX, with NumPy alone, or as a web page."""
 
     out: str | None = None
-    """Folder to create for jax.export and ONNX; if not given, policy, or none with --numpy or --safetensors."""
+    """Folder to create for jax.export and ONNX; if not given, policy, or none with --numpy, --web or --safetensors."""
     numpy: str | None = None
     """Folder to create for a policy in plain NumPy: a Python file and its weights."""
+    web: str | None = None
+    """Folder to create for a web page that plays the agent, or lets you play against it; for some environments."""
     safetensors: str | None = None
     """File to write with the weights: .safetensors."""
 

@@ -149,16 +149,19 @@ def export(options: Export) -> None:
     from rljax.run.export.numpy_policy import export_numpy
     from rljax.run.export.policy import check_free, export_policy
     from rljax.run.export.signature import search_note
+    from rljax.run.export.web import describe_page, export_web
     from rljax.run.export.weights import export_weights, free_file
 
-    out = options.out or ("policy" if options.numpy is options.safetensors is None else None)
+    out = options.out or ("policy" if options.numpy is options.web is options.safetensors is None else None)
     # Nothing is written if one of the paths is taken.
-    for folder in (out, options.numpy):
+    for folder in (out, options.numpy, options.web):
         if folder is not None:
             check_free(Path(folder))
     if options.safetensors is not None:
         free_file(options.safetensors)
     run, seed = load_saved(options)
+    if options.web is not None:
+        describe_page(run.config)  # refuses what has no page, before anything is written
     agent = rljax.make_agent(run.config)
     of = f"of {run.config.algorithm}{seed} on {env_name(run.config)} after {run.step:,} steps"
     if out is not None:
@@ -171,6 +174,10 @@ def export(options: Export) -> None:
     if options.numpy is not None:
         say(f"{options.numpy}: policy in NumPy {of}")
         _print_sizes(export_numpy(agent, run.state, options.numpy, step=run.step).files)
+    if options.web is not None:
+        report = export_web(agent, run.state, options.web, step=run.step, say=say)
+        say(f"{options.web}: page of the policy {of}")
+        _print_sizes(report.files)
     if options.safetensors is not None:
         path = export_weights(agent, run.state, options.safetensors, step=run.step)
         say(f"{path}: weights {of}")
@@ -182,6 +189,8 @@ def export(options: Export) -> None:
         say(f"next: rljax.load_policy({out!r}).step(obs), or with JAX alone as {out}/metadata.json shows")
     elif options.numpy is not None:
         say(f"next: {options.numpy}/policy.py, whose first lines say how to use it")
+    elif options.web is not None:
+        say(f"next: python -m http.server --directory {options.web}, and open the address that it prints")
     else:
         say(f"next: rljax.load_weights({options.safetensors!r}, state)")
 

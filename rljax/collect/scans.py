@@ -16,7 +16,6 @@ import jax.numpy as jnp
 LARGEST = 64
 """Numbers that one environment may have in a packed array: larger ones are worth a launch, and not worth a copy."""
 
-
 STEPS_PER_TRIP = 16
 """Steps that `short_scan` takes in a trip on accelerators: more would save little, and take longer to compile."""
 
@@ -34,7 +33,7 @@ def short_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any,
     return result
 
 
-def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int | None = None) -> tuple[Any, Any]:
+def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
     """Scan with the small outputs of a step in one array inside the loop.
 
     Args:
@@ -42,7 +41,6 @@ def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any
             numbers for each of the same first dimension N.
         carry: before the first step.
         xs: tree of arrays `[T, ...]`.
-        length: T, where `xs` has no array.
     """
     packed: list[_Packed] = []
 
@@ -52,7 +50,7 @@ def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any
         packed[:] = [_Packed(leaves, structure)]
         return carry, packed[0].pack(leaves)
 
-    carry, stacked = jax.lax.scan(packing, carry, xs, length)
+    carry, stacked = jax.lax.scan(packing, carry, xs)
     return carry, packed[0].unpack(*stacked)
 
 

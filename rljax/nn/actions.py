@@ -7,9 +7,11 @@ from the distribution, so that a rollout draws that of all its steps in one call
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -27,6 +29,8 @@ from rljax.nn.read_heads import ReadHeads
 from rljax.nn.rssm import draw_index, unimix_logits
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+
+_NOTED: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("distributions chosen from", default=None)
 
 
 class ActionHead(NamedTuple):
@@ -62,7 +66,24 @@ class ActionHead(NamedTuple):
 
     def choose(self, distribution: Any, key: jax.Array, batch: tuple[int, ...], deterministic: bool) -> jax.Array:
         """The most likely action for each place of the batch, or one drawn with `key`."""
+        noted = _NOTED.get()
+        if noted is not None:
+            noted.append(distribution)
         return distribution.mode() if deterministic else self.sample(distribution, self.noise(key, batch))
+
+
+@contextlib.contextmanager
+def distributions_noted() -> Iterator[list[Any]]:
+    """Yield a list of the distributions that `ActionHead.choose` chooses from while this context is open.
+
+    `Agent.act` returns an action alone; an exported policy can show this way how likely the others were.
+    """
+    noted: list[Any] = []
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
 
 
 def action_head(space: Any, log_std: str = "parameter") -> ActionHead:

@@ -9,8 +9,8 @@ from rljax.run.compile.costs import Kernel
 from rljax.run.compile.targets import Chip
 
 BOUNDS = ("launches", "memory", "arithmetic", "collectives", "waiting")
-"""What can take the time: starting operations, moving bytes, products of matrices, combining arrays of several devices, and loops
-whose number of trips is known only at run time."""
+"""What an iteration's time is spent on. `launches`: starting operations. `memory`: moving bytes. `arithmetic`: products of
+matrices. `collectives`: combining arrays of several devices. `waiting`: loops whose number of trips is known only at run time."""
 
 
 class Collective(NamedTuple):

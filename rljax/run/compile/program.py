@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import jax
@@ -55,7 +55,7 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory")
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What one iteration of a run needs and does on a device; all numbers but `devices` are those of one device.
+    """What one iteration of a run needs and does. Numbers are per device, but for `devices`, `devices_there` and `steps`.
 
     Attributes:
         target: name of the target.
@@ -113,7 +113,7 @@ class CompileReport:
 
     @property
     def bound_by(self) -> str:
-        """What takes most of the estimated time."""
+        """The bound, one of `BOUNDS`, with most of the estimated time."""
         return max(BOUNDS, key=lambda name: self.seconds[name])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -134,21 +134,10 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers for JSON."""
-        names: tuple[str, ...] = (
-            "target",
-            "devices",
-            "devices_there",
-            "memory",
-            "parts",
-            "bytes",
-            "fits",
-            "launches",
-            "unknown_loops",
-            "flops",
-        )
-        names += ("product_flops", "moved", "seconds", "iteration_seconds", "steps", "steps_per_second", "bound_by")
-        table = {name: getattr(self, name) for name in (*names, "compile_seconds")}
-        return table | {"collectives": [each._asdict() for each in self.collectives]}
+        table = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "compiled"}
+        table["collectives"] = [each._asdict() for each in self.collectives]
+        derived = ("bytes", "fits", "iteration_seconds", "steps_per_second", "bound_by")
+        return table | {name: getattr(self, name) for name in derived}
 
 
 def compile_for(config: Config, target: str, *, seeds: int | None = None) -> CompileReport:

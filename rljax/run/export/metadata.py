@@ -57,15 +57,20 @@ def describe_artifact(step: PolicyStep, exported: Any) -> dict[str, Any]:
 
 
 def describe_onnx(step: PolicyStep, exported: Any) -> dict[str, Any]:
-    """Describe the inputs and outputs of an ONNX file, each an array; of random numbers also the distribution."""
+    """Describe the inputs and outputs of an ONNX file, each an array."""
+    results = results_of(exported)
+    named = {"action": results} if step.carry is None else {"action": results[0], "next_carry": results[1]}
+    names = [name for root, tree in named.items() for name in leaf_names(root, tree)]
+    return {"arguments": onnx_inputs(step), "result": dict(zip(names, map(describe_tree, jax.tree.leaves(named)), strict=True))}
+
+
+def onnx_inputs(step: PolicyStep) -> dict[str, Any]:
+    """Describe the inputs of an ONNX file by name; of random numbers also the distribution."""
     leaves = [describe_tree(x) for x in jax.tree.leaves(list(step.inputs(key=False).values()))]
     inputs = dict(zip(step.input_names(), leaves, strict=True))
     for i, draw in enumerate(step.draws):
         inputs[f"noise.{i}"]["distribution"] = draw.distribution
-    results = results_of(exported)
-    named = {"action": results} if step.carry is None else {"action": results[0], "next_carry": results[1]}
-    names = [name for root, tree in named.items() for name in leaf_names(root, tree)]
-    return {"arguments": inputs, "result": dict(zip(names, map(describe_tree, jax.tree.leaves(named)), strict=True))}
+    return inputs
 
 
 def results_of(exported: Any) -> Any:

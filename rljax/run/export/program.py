@@ -95,9 +95,9 @@ def read_program(step: PolicyStep, state: Any) -> Program:
 
 
 def _result_names(step: PolicyStep, result: Any) -> list[str]:
-    if step.carry is None:
-        return leaf_names("action", result)
-    return leaf_names("action", result[0]) + leaf_names("next_carry", result[1])
+    names = step.result_names
+    trees = (result,) if len(names) == 1 else result
+    return [leaf for name, tree in zip(names, trees, strict=True) for leaf in leaf_names(name, tree)]
 
 
 def leaves_read(agent: Agent, state: Any, signature: Signature) -> list[str]:

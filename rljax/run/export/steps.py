@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from rljax.core.agent import Agent
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draws_from
+from rljax.nn.actions import distributions_noted
 from rljax.run.export.signature import Signature, leaf_names
 
 DISTRIBUTIONS = {
@@ -42,6 +44,7 @@ class PolicyStep(NamedTuple):
         carry: memory of one episode as a tree of `jax.ShapeDtypeStruct`, in plain containers; None without memory.
         draws: random numbers that it takes.
         structure: the carry as the agent has it.
+        probs: whether the step also returns the probabilities of the actions.
     """
 
     agent: Agent
@@ -50,6 +53,12 @@ class PolicyStep(NamedTuple):
     carry: Any
     draws: tuple[Draw, ...]
     structure: Any
+    probs: bool = False
+
+    @property
+    def result_names(self) -> list[str]:
+        """Names of the results, in their order; the carry is the last one."""
+        return ["action", *["probs"] * self.probs, *["next_carry"] * (self.carry is not None)]
 
     def inputs(self, *, key: bool) -> dict[str, Any]:
         """Return the arguments by name, with a leading symbolic batch axis `b`: random numbers are a `key`, or else `noise`."""
@@ -98,8 +107,31 @@ class PolicyStep(NamedTuple):
 
     def _act(self, state: Any, given: dict[str, Any], key: jax.Array) -> Any:
         carry = None if self.carry is None else from_plain(given["carry"], self.structure)
-        action, carry = self.agent.act(state, given["obs"], carry, key, self.deterministic, given.get("mask"))
-        return action if self.carry is None else (action, to_plain(carry))
+        noting: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
+        if self.probs:
+            noting = distributions_noted()
+        with noting as noted:
+            action, carry = self.agent.act(state, given["obs"], carry, key, self.deterministic, given.get("mask"))
+        results = [action]
+        if self.probs:
+            results.append(noted[-1].probs)
+        if self.carry is not None:
+            results.append(to_plain(carry))
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def with_probs(step: PolicyStep, state: Any) -> PolicyStep:
+    """Return the step with the probabilities of its actions, f32 `[b, A]`, as a further result, 0 for illegal ones.
+
+    If the policy has none, as of Q-learners and of continuous actions, it is the step as it was.
+    """
+
+    def probs(arguments: list[Any]) -> list[jax.Array]:
+        with distributions_noted() as noted:
+            step.noised(state, jax.random.key(0), arguments)
+        return [distribution.probs for distribution in noted[-1:] if hasattr(distribution, "probs")]
+
+    return step._replace(probs=bool(jax.eval_shape(probs, list(step.inputs(key=False).values()))))
 
 
 def read_step(agent: Agent, state: Any, signature: Signature, deterministic: bool) -> PolicyStep:

@@ -1,4 +1,4 @@
-"""What a program starts, computes and moves, counted from its text against numbers computed by hand."""
+"""Operations, arithmetic and bytes counted in a program's text equal those counted by hand."""
 
 from __future__ import annotations
 

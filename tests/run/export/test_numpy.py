@@ -100,7 +100,7 @@ def test_a_step_is_of_one_observation_or_a_batch(folder: Path) -> None:
 
 
 def test_samples_have_the_policys_probabilities(tmp_path: Path) -> None:
-    """Of a masked policy: illegal actions are never drawn, and the others as often as the agent draws them."""
+    """A masked policy never draws illegal actions, and draws the others as often as the agent does."""
     agent, state = player("masked")
     policy = loaded(export_numpy(agent, state, tmp_path / "policy").path)
     obs = np.broadcast_to(np.linspace(-1.0, 1.0, 9, dtype=np.float32), (20_000, 9))
