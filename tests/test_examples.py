@@ -21,7 +21,9 @@ ROWS = {
     "gymnasium_play": ["trained", "at random"],
     "memory": ["GRU", "LSTM", "no memory"],
     "own_network": ["minimal gated unit", "without memory"],
+    "ppo_in_one_file": ["one file", "rljax"],
     "privileged": ["sees the bit", "does not"],
+    "replay_parts": ["DQN", "double DQN"],
     "value_heads": ["two heads", "one head"],
 }
 LONG = ("composite", "draft", "entities", "exploration", "memory", "own_network", "value_heads")
