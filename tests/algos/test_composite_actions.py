@@ -72,6 +72,7 @@ def test_a_mask_that_depends_on_earlier_heads_is_kept_by_every_action() -> None:
     assert all(np.isfinite(x).all() for name, x in result.metrics.items() if name.startswith("train/"))
 
 
+@pytest.mark.slow
 def test_actions_of_named_heads_are_dictionaries_in_the_order_of_the_heads() -> None:
     config = config_of(action_heads="independent")
     parts, agent = ppo_parts(config), make_agent(config)

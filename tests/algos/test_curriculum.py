@@ -52,6 +52,7 @@ def run(request: pytest.FixtureRequest) -> tuple[Any, Any, Any, Any]:
     return parts, *jax.jit(jax.vmap(train, out_axes=1))(jax.random.split(jax.random.key(3)))
 
 
+@pytest.mark.slow
 def test_an_episode_begins_as_its_level_says_and_keeps_its_level(run: Any) -> None:
     parts, steps, _, _ = run
     done, level = np.asarray(steps.terminated | steps.truncated), np.asarray(steps.extras[LEVEL])

@@ -66,6 +66,7 @@ def test_target_is_that_of_a_loop_over_transitions(double: bool, masked: bool) -
         assert float(target[i]) == pytest.approx(float(batch.reward[i] + batch.discount[i] * next_q[i, best]), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 1.0, 0.3])
 def test_loss_is_half_squared_or_huber_times_the_weights(delta: float | None) -> None:
     parts = rljax.dqn_parts(config(env="MaskedBandit-v0", huber_delta=delta))
@@ -309,6 +310,7 @@ def test_a_buffer_that_cannot_fit_is_refused_before_compiling() -> None:
     assert "a transition takes 42 bytes" in str(error.value)  # 2 * 4 floats, reward, action, two flags
 
 
+@pytest.mark.slow
 def test_images_stay_bytes_in_the_buffer() -> None:
     class Picture(rljax.Environment):
         def reset_env(self, key: jax.Array, params: Any) -> Any:

@@ -34,6 +34,7 @@ def test_the_learning_rate_stays_at_zero_after_the_last_iteration() -> None:
     assert [float(annealed(config, jnp.int32(i))) for i in (2, 3, 100)] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_constant_rewards_are_normalised_to_something_finite() -> None:
     config = rljax.PPOConfig(env="ConstantReward-v0", normalize_rewards=True, **TINY)
     metrics = jax.jit(rljax.make_train(config))(jax.random.key(0)).metrics
@@ -139,6 +140,7 @@ class Varied(Line):
         return jnp.zeros(1), state._replace(time=state.time + 1, held=held), 1.0, state.time > 5, {"five": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reset", ["each", "pool", "optimistic"])
 def test_states_of_all_kinds_of_parts_train(reset: str) -> None:
     train = rljax.make_train(rljax.PPOConfig(**{**TINY, "env": Varied(), "reset": reset}))
@@ -185,6 +187,7 @@ def test_names_instead_of_configurations_and_bad_numbers_are_refused() -> None:
         rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), num_episodes=0)
 
 
+@pytest.mark.slow
 def test_an_environment_given_as_an_object_is_never_loaded_as_another(tmp_path: Any) -> None:
     """A changed CartPole is still named CartPole-v1, but is not what that id builds."""
     cartpole = type("Changed", (rljax.make_env("CartPole-v1")[0].__class__,), {})()

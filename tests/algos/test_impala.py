@@ -286,6 +286,7 @@ def test_under_vmap_each_seed_has_its_own_past() -> None:
     assert together.past_params.shape[:2] == (3, 2)
 
 
+@pytest.mark.slow
 def test_past_policies_are_saved_and_restored(tmp_path: Path) -> None:
     config = TINY.replace(env="CartPole-v1", policy_lag=3)
     result = rljax.fit(config, run_dir=tmp_path / "run")
@@ -294,6 +295,7 @@ def test_past_policies_are_saved_and_restored(tmp_path: Path) -> None:
     assert len({row.tobytes() for row in np.asarray(restored.past_params)}) == 3
 
 
+@pytest.mark.slow
 def test_a_second_pass_is_off_policy_and_corrected() -> None:
     metrics = jax.jit(make_train(TINY.replace(env="CartPole-v1", num_epochs=4, learning_rate=0.05)))(jax.random.key(0)).metrics
     assert jnp.all(metrics["train/mean_rho"][:-1] < 1.0)
@@ -303,6 +305,7 @@ def test_a_second_pass_is_off_policy_and_corrected() -> None:
 # The update
 
 
+@pytest.mark.slow
 def test_minibatches_are_whole_trajectories() -> None:
     parts = impala_parts(TINY.replace(num_minibatches=2, num_epochs=3))
     state = jax.jit(lambda key: impala_init(parts, key))(jax.random.key(0))
@@ -326,6 +329,7 @@ def test_minibatches_are_whole_trajectories() -> None:
     assert metrics["torn"] == 0
 
 
+@pytest.mark.slow
 def test_every_metric_is_finite_in_every_iteration() -> None:
     config = TINY.replace(env="CartPole-v1", upgo_coef=0.5, policy_lag=2, normalize_rewards=True, num_epochs=2)
     metrics = jax.jit(make_train(config))(jax.random.key(0)).metrics

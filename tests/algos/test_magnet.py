@@ -20,6 +20,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_the_magnet_adds_its_weighted_divergence_to_the_loss() -> None:
     parts = ppo_parts(CONFIG)
     params, other = (parts.policy.init(jax.random.key(i), jnp.zeros((1, 4))) for i in range(2))

@@ -77,6 +77,7 @@ def test_parts_of_an_observation_by_key_and_by_number() -> None:
             observed_part(obs, wrong)
 
 
+@pytest.mark.slow
 def test_a_model_is_written_and_read_and_damage_is_one_line(tiny: str, tmp_path: Path) -> None:
     model = load_opponent_model(tiny)
     assert (model.window, model.observed, model.row, model.network.latent) == (3, SHOWN, 4, 2)
@@ -93,6 +94,7 @@ def test_a_model_is_written_and_read_and_damage_is_one_line(tiny: str, tmp_path:
             load_opponent_model(tmp_path / "bad.json")
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_one_line(tiny: str, tmp_path: Path) -> None:
     dataset = recorded(tmp_path / "games", 3)
     with pytest.raises(ConfigError, match=r"window = 0, expected an integer of at least 1"):
@@ -131,6 +133,7 @@ def test_what_does_not_fit_is_one_line(tiny: str, tmp_path: Path) -> None:
         rljax.make_agent(rljax.PPOConfig(env="CartPole-v1", network={"opponent_model": whole}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [
@@ -160,6 +163,7 @@ def test_a_policy_remembers_the_window_and_no_gradient_changes_the_model(tiny: s
         np.testing.assert_allclose(carry.window, padded(rows, 3), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_acts_without_the_file_and_trains_with_no_other_model(tiny: str, tmp_path: Path) -> None:
     """The folder of a run may be moved, or the file be written over by a model of the same sizes."""
     file, run = tmp_path / "model.json", tmp_path / "run"
@@ -210,6 +214,7 @@ def test_the_network_sees_the_mean_of_the_posterior(tiny: str) -> None:
         np.testing.assert_allclose(outputs[:, :2], z, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "games")
     out = str(tmp_path / "model.json")

@@ -85,6 +85,7 @@ def test_a_value_is_discounted_once_per_step() -> None:
     assert value_of(agent.config, state, [1.0]) == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 def test_the_policy_depends_on_the_observation_and_a_users_network_is_trained() -> None:
     agent, state = trained("ActionReward-v0", network=Linear())
     assert set(state.params["params"]["network"]) == {"policy", "value"}
@@ -112,6 +113,7 @@ def test_truncation_bootstraps_from_final_observation() -> None:
 # The rollout
 
 
+@pytest.mark.slow
 def test_the_ratio_is_1_on_the_first_minibatch_with_moving_observation_statistics_too() -> None:
     config = TINY.replace(env="Pendulum-v1", normalize_observations=True, total_timesteps=3200)
     agent = make_agent(config)
@@ -142,6 +144,7 @@ def tiny() -> tuple[PPOParts, PPOState, PPOState, Rollout]:
     return parts, state, collected, rollout
 
 
+@pytest.mark.slow
 def test_values_and_log_probs_are_those_of_the_policy_that_took_the_steps(tiny: Any) -> None:
     parts, state, _, rollout = tiny
     log_prob, value = log_prob_and_value(parts, state.params, rollout, rollout.steps.obs)
@@ -222,6 +225,7 @@ def bandit() -> tuple[PPOParts, Any, Minibatch]:
     return parts, params, batch_for(parts, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -274,6 +278,7 @@ def plain_update(tiny: Any) -> Callable[[PPOState, Rollout], tuple[PPOState, Any
     return update(tiny[0])
 
 
+@pytest.mark.slow
 def test_target_kl_stops_the_remaining_updates_inside_jit_and_under_vmap(tiny: Any) -> None:
     _, _, collected, rollout = tiny
     # One step of this rate moves the policy far beyond the target, so the first step is taken and the other seven are not.
@@ -347,6 +352,7 @@ def test_without_max_grad_norm_gradients_are_whole(tiny: Any) -> None:
         np.testing.assert_allclose(before - now, 100.0, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_one_minibatch_is_the_whole_batch_in_order_and_several_are_a_partition_in_random_order(tiny: Any) -> None:
     _, _, collected, rollout = tiny
     numbered = rollout._replace(steps=rollout.steps._replace(action=jnp.arange(32).reshape(8, 4)))

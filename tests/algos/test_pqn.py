@@ -56,11 +56,13 @@ def values(config: PQNConfig, state: PQNState, obs: list[list[float]]) -> np.nda
     return np.asarray(q_values(pqn_parts(config).network, state.params, jnp.array(obs)))
 
 
+@pytest.mark.slow
 def test_a_constant_reward_is_every_actions_value() -> None:
     agent, state = trained("ConstantReward-v0")
     np.testing.assert_allclose(values(agent.config, state, [[0.0]]), 1.0, atol=0.05)
 
 
+@pytest.mark.slow
 def test_values_read_the_observation() -> None:
     agent, state = trained("ObservationReward-v0")
     np.testing.assert_allclose(values(agent.config, state, [[-1.0], [1.0]]), [[-1.0, -1.0], [1.0, 1.0]], atol=0.1)
@@ -74,6 +76,7 @@ def test_a_value_is_discounted_once_per_step(q_lambda: float) -> None:
     np.testing.assert_allclose(values(agent.config, state, [[0.0], [1.0]]), [[0.5, 0.5], [1.0, 1.0]], atol=0.05)
 
 
+@pytest.mark.slow
 def test_each_action_has_its_own_value_and_the_better_is_played() -> None:
     agent, state = trained("ActionReward-v0")
     obs = [[-1.0], [1.0]]
@@ -119,6 +122,7 @@ def tiny() -> tuple[PQNParts, PQNState, PQNState, PQNRollout]:
     return parts, state, collected, rollout
 
 
+@pytest.mark.slow
 def test_a_rollout_plays_legal_actions_and_its_next_values_are_maxima_over_them(tiny: Any) -> None:
     parts, state, _, rollout = tiny
     steps = rollout.steps
@@ -160,6 +164,7 @@ def test_the_share_of_actions_that_are_not_greedy_is_epsilons(epsilon: float) ->
 # The loss and the update
 
 
+@pytest.mark.slow
 def test_the_loss_is_half_the_mean_squared_error_of_the_actions_taken(tiny: Any) -> None:
     parts, state, _, _ = tiny
     rng = np.random.default_rng(0)
@@ -223,6 +228,7 @@ def test_targets_are_q_lambda_returns_of_scaled_rewards_and_observations_are_nor
     assert float(seen["target"]) == pytest.approx(total, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_users_own_loop_equals_agent_step_and_metrics_are_finite(tiny: Any) -> None:
     parts, state, collected, rollout = tiny
     by_parts, update_metrics = jax.jit(lambda s, r: pqn_update(parts, s, r))(collected, rollout)

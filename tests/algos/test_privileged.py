@@ -81,6 +81,7 @@ def test_algorithms_without_such_a_critic_never_see_it(config_class: Any) -> Non
     assert set(state.obs) == {"observation"}
 
 
+@pytest.mark.slow
 def test_impala_has_such_a_critic_too() -> None:
     agent = make_agent(ImpalaConfig(env="HiddenBit-v0", network={"hidden": [8]}, **SMALL))
     state = jax.jit(lambda k: agent.step(agent.init(k))[0])(jax.random.key(0))
@@ -129,6 +130,7 @@ def test_a_goal_modulates_the_first_layer_and_begins_by_changing_nothing(kind: s
     assert float(jnp.abs(value[0] - value[1])) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_goal_joins_the_observation_unless_it_modulates() -> None:
     parts = ppo_parts(PPOConfig(env="Command-v0", network={"hidden": [8]}, **SMALL))
     state = ppo_init(parts, jax.random.key(0))

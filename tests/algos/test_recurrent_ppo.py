@@ -327,12 +327,14 @@ def test_a_users_network_whose_memory_breaks_the_contract_is_one_line(fault: str
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_users_network_with_memory_is_trained() -> None:
     result = jax.jit(rljax.make_train(config_of("gru", network=Counts())))(jax.random.key(0))
     assert result.state.carry.shape == (4, 1)
     assert np.isfinite(result.metrics["train/value_loss"]).all()
 
 
+@pytest.mark.slow
 def test_evaluation_remembers_within_an_episode() -> None:
     """A policy that turns to where the sign was, by hand: perfect with its memory, at chance without."""
     agent = make_agent(config_of("gru", env_params={"length": 3}))

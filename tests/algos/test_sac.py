@@ -387,6 +387,7 @@ def test_actions_are_uniform_within_the_bounds_until_learning_starts() -> None:
     assert state.replay.size == 100
 
 
+@pytest.mark.slow
 def test_discrete_actions_are_uniform_among_the_legal_ones_until_learning_starts() -> None:
     _, _, steps = collected(BANDIT.replace(buffer_size=3000, learning_starts=3000), turns=500)
     action, mask = np.asarray(steps.action.action).ravel(), np.asarray(steps.action.mask).reshape(-1, 5)
@@ -508,6 +509,7 @@ def test_masks_are_respected_and_the_best_legal_action_is_found() -> None:
     np.testing.assert_array_equal(returns, 4.0)
 
 
+@pytest.mark.slow
 def test_the_entropy_goes_to_its_target() -> None:
     config = TINY.replace(env="ActionReward-v0", target_entropy_ratio=0.5, total_timesteps=16_000, num_envs=8)
     metrics = jax.jit(make_train(config))(jax.random.key(0)).metrics
@@ -538,11 +540,13 @@ def test_what_does_not_fit_is_refused_in_one_line(changes: dict[str, Any], messa
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_users_network_is_trained_on_discrete_actions() -> None:
     _, _, returns = trained("ActionReward-v0", network=nn.Dense(2), target_entropy_ratio=0.3)
     np.testing.assert_array_equal(returns, 1.0)
 
 
+@pytest.mark.slow
 def test_an_empty_buffer_is_of_the_shapes_that_are_written() -> None:
     _, state, steps = collected(BANDIT)
     empty = init_replay(jax.tree.map(lambda x: x[0, 0], state.replay.data), 100, 4)

@@ -18,6 +18,7 @@ def failures(outcomes: list[Outcome]) -> dict[str, list[str]]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_random_input_works_or_is_one_line() -> None:
     outcomes = cases(seed=1000, count=120, trained=False)
     assert failures(outcomes) == {}

@@ -122,6 +122,7 @@ def test_seeds_loggers_and_every_command_on_what_they_leave(capsys: pytest.Captu
     assert rljax.load_policy("policy").greedy(observation) == expected
 
 
+@pytest.mark.slow
 def test_a_field_may_come_before_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "train", *TINY, "--seed=5", "cartpole_ppo")
     assert (status, err) == (0, "")
@@ -284,6 +285,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[
     assert "cannot be made" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "locked/run")
 
 
+@pytest.mark.slow
 def test_a_run_dir_below_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("x")
     assert "file/run: cannot be made" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "file/run")
@@ -418,6 +420,7 @@ def test_a_full_device_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, b"rljax: output cannot be written: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "--version")  # registers what follows
     done = process("--help", PYTHONIOENCODING="ascii", LC_ALL="C")
@@ -428,6 +431,7 @@ def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixtur
     assert "╭──┬ │█▁ • é".encode("ascii", "rljax") == b"+--+ |## * ?"
 
 
+@pytest.mark.slow
 def test_a_platform_that_is_not_there_is_one_line() -> None:
     done = process("train", "cartpole_ppo", JAX_PLATFORMS="rocm")
     assert done.returncode == 2

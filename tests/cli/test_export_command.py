@@ -21,6 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "run"
 
 
+@pytest.mark.slow
 def test_the_forms_that_are_asked_for_are_written(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export", run, "--numpy", "in_numpy", "--safetensors", "weights.safetensors"])
     out = capsys.readouterr().out

@@ -115,6 +115,7 @@ def test_what_is_not_found_is_one_line(module: str, env: str, expected: str, mon
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_runs_of_objects_and_registered_classes_say_how_commands_find_them(
     module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def config_of(name: str) -> Any:
     return TINY[name].replace(env=env, eval_every=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -92,6 +93,7 @@ def test_metrics_are_means_over_the_last_steps_of_episodes(name: str) -> None:
         assert 0.0 < float(metrics["env/odd"]) < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alphazero", "dqn", "impala", "pqn", "sac"])
 def test_other_learners_log_them(name: str) -> None:
     agent = rljax.make_agent(config_of(name))
@@ -99,6 +101,7 @@ def test_other_learners_log_them(name: str) -> None:
     assert {"env/time", "env/total", "env/count"} <= set(metrics)
 
 
+@pytest.mark.slow
 def test_they_reach_the_records_and_curves(tmp_path: Path) -> None:
     rljax.fit(config_of("ppo"), run_dir=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

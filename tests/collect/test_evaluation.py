@@ -147,6 +147,7 @@ def test_a_policy_whose_good_episodes_never_end_has_the_better_evaluation(monkey
     assert 5.0 < returns["goes on"] < 16.0
 
 
+@pytest.mark.slow
 def test_greedy_takes_the_mode_and_sampling_follows_the_probabilities() -> None:
     # Right with probability 1 / (1 + exp(-1)) = 0.731, and right is the mode.
     agent, state = fixed_agent(Tell(), lambda obs: threshold(obs - 100.0) / 2.0)
@@ -176,6 +177,7 @@ def test_the_policy_sees_observations_normalized_by_the_frozen_statistics_of_tra
     assert mean_return(jnp.zeros(1)) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_illegal_actions_are_never_taken() -> None:
     # MaskedBandit pays -1 for an illegal arm; arm 4 never is legal, and this policy wants nothing else.
     agent, state = fixed_agent("MaskedBandit-v0", lambda obs: jnp.zeros((*obs.shape[:-1], 5)).at[..., 4].set(50.0))
@@ -193,6 +195,7 @@ def test_time_limit_and_flattened_observations_hold_in_evaluation_too() -> None:
     assert set(np.asarray(returns)) == {2.0, 7.0}
 
 
+@pytest.mark.slow
 def test_evaluation_is_a_pure_function_of_its_key_the_same_under_vmap() -> None:
     agent, state = fixed_agent(Tell(), lambda obs: threshold(obs - 100.0) / 2.0)
 
@@ -243,6 +246,7 @@ def test_training_logs_the_return_of_samples_where_the_best_policy_is_random(env
     assert logged == pytest.approx(1 / (1 + np.exp(-1)) if env.best_is_random else 1.0, abs=0.04)
 
 
+@pytest.mark.slow
 def test_evaluations_of_games_count_the_distinct_ones() -> None:
     """A greedy agent always shows the same hand on a seat, so only the opponent's three make a difference: six games."""
     agent = make_agent(rljax.SelfPlayConfig(env="BiasedRPS-v0", num_envs=8, num_steps=8, num_minibatches=2))

@@ -127,6 +127,7 @@ def run_distillation(bonus: Intrinsic, obs: np.ndarray, rollouts: int) -> tuple[
     return state, np.stack(rewards), metrics
 
 
+@pytest.mark.slow
 def test_the_bonus_of_distillation_falls_where_it_was_often_and_stays_high_where_it_was_not() -> None:
     rng = np.random.default_rng(0)
     seen, new = rng.normal(0, 1, (8, 4, 6)).astype(np.float32), rng.normal(0, 1, (8, 4, 6)).astype(np.float32)
@@ -141,6 +142,7 @@ def test_the_bonus_of_distillation_falls_where_it_was_often_and_stays_high_where
     assert jnp.min(unknown) > jnp.max(known)
 
 
+@pytest.mark.slow
 def test_only_the_predictor_learns_and_it_is_another_network_than_the_target() -> None:
     bonus = random_network_distillation(hidden=(8,), features=4, num_minibatches=2)
     first = initial(bonus, jnp.zeros(2))
@@ -335,6 +337,7 @@ def test_the_learning_rate_and_discount_of_a_table_come_before_those_of_the_algo
         assert np.any(a != c)
 
 
+@pytest.mark.slow
 def test_minibatches_divide_the_rollout_or_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"intrinsic\.num_minibatches = 5: must divide the 12 steps of a rollout"):
         make_intrinsic({"type": "rnd", "num_minibatches": 5}, 12)

@@ -42,6 +42,7 @@ def test_statistics_of_small_deviations_around_a_large_mean_are_exact() -> None:
     np.testing.assert_allclose(statistics.var, batch.astype(np.float64).var((0, 1)), rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_dictionary_observations_with_leaves_of_different_ranks_and_dtypes() -> None:
     rng = np.random.default_rng(2)
 

@@ -15,6 +15,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.envs import make_env
 
 
+@pytest.mark.slow
 def test_each_episode_draws_and_keeps_its_parameters() -> None:
     env, params = make_env("CartPole-v1")
     varied = wrappers.RandomizeParams(env, {"force": (5.0, 15.0), "max_steps_in_episode": (3, 6)})
@@ -43,6 +44,7 @@ def test_each_episode_draws_and_keeps_its_parameters() -> None:
         assert varied.render(state, params).shape == env.render(plain, own).shape
 
 
+@pytest.mark.slow
 def test_training_draws_anew_in_every_episode_and_evaluation_too() -> None:
     config = rljax.PPOConfig(env="CartPole-v1", randomize={"max_steps_in_episode": [1, 4]}, num_envs=8, num_steps=64)
     agent = rljax.make_agent(config)

@@ -266,6 +266,7 @@ def episodes(capacity: int, written: int, seed: int = 0) -> tuple[rb.Replay, dic
     return buffer, history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_n_step_targets_are_those_of_a_loop_over_terminations_and_truncations(n: int) -> None:
     buffer, history = episodes(capacity=20, written=50)
@@ -293,6 +294,7 @@ def test_n_step_targets_are_those_of_a_loop_over_terminations_and_truncations(n:
     assert {kind[2] for kind in kinds} == set(range(n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 3])
 def test_each_reward_is_scaled_and_not_their_sum(n: int) -> None:
     buffer, _ = episodes(capacity=20, written=20)
@@ -302,6 +304,7 @@ def test_each_reward_is_scaled_and_not_their_sum(n: int) -> None:
     np.testing.assert_allclose(scaled.reward, rb.take_n_step(clipped, places, n, 0.9).reward, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sequences_say_where_an_episode_begins() -> None:
     buffer, history = episodes(capacity=16, written=40)
     data, is_first = rb.sample_sequences(buffer, bits(100), 6)
@@ -336,6 +339,7 @@ def test_trajectories_are_single_episodes_from_their_first_step_held(max_length:
         assert not np.any(np.diff(np.asarray(valid[i]).astype(int)) > 0)  # valid steps first
 
 
+@pytest.mark.slow
 def test_steps_are_grouped_by_their_episode() -> None:
     capacity, written = 12, 31
     buffer, history = episodes(capacity, written)
@@ -357,6 +361,7 @@ def test_steps_are_grouped_by_their_episode() -> None:
     assert sorted(found) == sorted(reference.values())
 
 
+@pytest.mark.slow
 def test_empty_rows_belong_to_no_episode_and_groups_are_cut_at_their_size() -> None:
     buffer, _ = episodes(capacity=8, written=3)
     ids = np.asarray(rb.episode_ids(buffer))
@@ -407,12 +412,14 @@ def test_prioritised_frequencies_and_probabilities_follow_the_formula(alpha: flo
         np.testing.assert_allclose(weights, formula / formula.max(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sample_takes_one_step_from_each_part_of_the_total() -> None:
     _, priorities = prioritized(4, 4)
     drawn, _ = rb.sample_priorities(priorities, jnp.full(4 * N, 0.5))
     assert sorted(zip(drawn.row.tolist(), drawn.env.tolist(), strict=True)) == [(r, e) for r in range(4) for e in range(N)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "every", "written"), [(1, 1, 5), (3, 1, 2), (3, 1, 7), (3, 2, 24), (4, 3, 30), (2, 8, 16)])
 def test_only_steps_whose_window_is_whole_can_be_drawn(n: int, every: int, written: int) -> None:
     capacity = 8
@@ -451,6 +458,7 @@ def test_a_step_of_weight_zero_is_never_drawn_even_at_the_ends_of_the_range() ->
     assert np.isfinite(probability).all()
 
 
+@pytest.mark.slow
 def test_the_same_place_twice_in_a_sample_leaves_sums_right() -> None:
     _, priorities = prioritized(16, 16)
     places = Places(jnp.array([3, 3, 3]), jnp.array([1, 1, 1]))
@@ -471,6 +479,7 @@ def test_sums_do_not_drift_over_many_updates() -> None:
     np.testing.assert_allclose(priorities.sums, np.asarray(priorities.leaves, np.float64).sum((1, 2)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_read_apart_is_what_is_read() -> None:
     buffer = numbered_buffer(9, [5])
     random = bits(7)

@@ -69,6 +69,7 @@ def begun(kind: str, num_steps: int, num_envs: int, seed: int, count: int | None
     return np.asarray(jax.lax.scan(lambda _, n: (None, fresh_episodes(env, None, n, pool)[1].place), None, noise)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count", "in_all", "in_a_step"),
     [
@@ -85,6 +86,7 @@ def test_as_many_states_are_fresh_as_is_said(kind: str, count: int | None, in_al
     assert max(len(np.unique(row)) for row in places) <= in_a_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pool", "optimistic"])
 def test_every_rollout_has_states_of_its_own(kind: str) -> None:
     first, second = begun(kind, 8, 32, 0), begun(kind, 8, 32, 1)
@@ -145,6 +147,7 @@ def test_evaluation_resets_nothing_but_the_start() -> None:
     assert total < 1.2 * 50 * reset_cost(Dear(), None).reset
 
 
+@pytest.mark.slow
 def test_one_episode_of_each_is_evaluated() -> None:
     agent = rljax.make_agent(rljax.PPOConfig(env=Dear()))
     state = agent.init(jax.random.key(0))
@@ -212,6 +215,7 @@ class Uneven(Dear):
         return jnp.asarray(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("each", None), ("optimistic", 1), ("optimistic", 4)])
 def test_starts_are_as_likely_whatever_the_length_of_their_episodes(kind: str, count: int | None) -> None:
     """A pool cannot say so: its states begin again, those of short episodes more often."""

@@ -95,6 +95,7 @@ def every_step(result: Result) -> Iterator[tuple[int, int, np.ndarray, Steps, np
             yield t, n, steps.obs, steps, result.final_obs[t, n], next_obs
 
 
+@pytest.mark.slow
 def test_a_rollout_holds_every_step_of_every_environment(rollouts: list[Result]) -> None:
     for result in rollouts:
         assert result.steps.obs.shape == (T, N, 3)

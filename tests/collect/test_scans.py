@@ -54,6 +54,7 @@ def test_a_packed_scan_returns_the_same_bits_in_fewer_arrays() -> None:
     assert arrays_of_loop(jax.lax.scan, step) - arrays_of_loop(scans.packed_scan, step) == 4
 
 
+@pytest.mark.slow
 def test_a_packed_scan_under_vmap() -> None:
     xs = jnp.arange(1.0, NUM_STEPS + 1)
     first = jnp.arange(2.0 * NUM_ENVS).reshape(2, NUM_ENVS)

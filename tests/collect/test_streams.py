@@ -34,6 +34,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_seats_that_take_turns_are_as_streams_of_their_own(kind: str) -> None:
     seat, arrays = seats_taking_turns()
@@ -49,6 +50,7 @@ def test_seats_that_take_turns_are_as_streams_of_their_own(kind: str) -> None:
     assert compared > 60
 
 
+@pytest.mark.slow
 def test_own_steps_are_the_learners_own_and_each_comes_once() -> None:
     own = jnp.arange(100) % 3 == 0
     keys = jax.random.split(jax.random.key(0), 2000)
@@ -64,6 +66,7 @@ def test_own_steps_are_the_learners_own_and_each_comes_once() -> None:
     assert len(set(np.asarray(again).tolist())) == 34
 
 
+@pytest.mark.slow
 def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targets() -> None:
     config = rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, total_timesteps=64)
 
@@ -88,6 +91,7 @@ def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targ
     assert float(with_upgo["target"]) == pytest.approx(float(plain["target"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
     """A player that is out of a game has an advantage of 0, and its value as target."""
     parts = rljax.ppo_parts(
@@ -119,6 +123,7 @@ def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
     assert metrics["unlearned"] == jnp.sum(out)
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
     """PPO's loss and metrics with weights are those of the own steps alone."""
     parts = rljax.ppo_parts(rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, dual_clip=3.0))

@@ -28,6 +28,7 @@ def iterations(agent: Any, count: int) -> list[Any]:
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_the_average_is_that_of_the_iterates_and_training_is_the_same_without(name: str) -> None:
     config = TINY[name].replace(eval_every=None)
@@ -43,6 +44,7 @@ def test_the_average_is_that_of_the_iterates_and_training_is_the_same_without(na
         assert without.average_params is None
 
 
+@pytest.mark.slow
 def test_the_average_acts() -> None:
     config = TINY["dqn"].replace(eval_every=None)
     plain, averaged = rljax.make_agent(config), rljax.make_agent(config.replace(average_decay=DECAY))
@@ -56,6 +58,7 @@ def test_the_average_acts() -> None:
     assert bool(jnp.any(of_average != plain.act(state, obs, None, key, True)[0]))
 
 
+@pytest.mark.slow
 def test_a_run_with_an_average_is_saved_and_a_fork_begins_one(tmp_path: Path) -> None:
     config = TINY["ppo"].replace(average_decay=DECAY)
     state = rljax.fit(config, run_dir=tmp_path / "run").state
@@ -74,6 +77,7 @@ def test_a_run_with_an_average_is_saved_and_a_fork_begins_one(tmp_path: Path) ->
     assert any(bool(jnp.any(a != p)) for a, p in zip(*map(jax.tree.leaves, (trained.average_params, forked.params)), strict=True))
 
 
+@pytest.mark.slow
 def test_games_are_played_with_the_average() -> None:
     config = rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=16, num_steps=16, total_timesteps=256, average_decay=0.5)
     agent = rljax.make_agent(config)
@@ -109,6 +113,7 @@ def test_a_step_of_ones_own_is_refused_since_it_would_not_move_the_average() -> 
         rljax.fit(own)
 
 
+@pytest.mark.slow
 def test_a_branch_acts_with_its_own_parameters() -> None:
     config = rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=16, num_steps=16, total_timesteps=256, average_decay=0.5)
     agent = rljax.make_agent(config)

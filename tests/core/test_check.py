@@ -329,6 +329,7 @@ def test_an_enormous_observation_is_one_line() -> None:
             rljax.make_agent(rljax.PPOConfig(env=env))
 
 
+@pytest.mark.slow
 def test_training_tries_an_environment_of_the_users_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[Any] = []
     check_play = environments.check_play

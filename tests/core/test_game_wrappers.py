@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax.core.check import check_environment
 from rljax.core.game import Game
@@ -21,6 +22,7 @@ def wrapped(game: Game) -> Game:
     return PlayerGroups(CentralCritic(FlattenPlayers(GameTimeLimit(game, 3))), (0, 1))
 
 
+@pytest.mark.slow
 def test_a_wrapped_game_is_the_same_game() -> None:
     for name in ("Leduc-v0", "Territory-v0"):
         game, params = make_env({"Leduc-v0": "LeducPoker-v0"}.get(name, name))
@@ -62,6 +64,7 @@ def test_a_time_limit_ends_a_game() -> None:
     assert ends == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_views_are_functions_of_what_the_players_observe() -> None:
     game, params = make_env("TicTacToe-v0")
     outer = wrapped(game)

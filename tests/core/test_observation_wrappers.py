@@ -15,6 +15,7 @@ from rljax import wrappers
 from rljax.envs import make_env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "GridWorldPixels-v0"])
 def test_frames_are_those_of_a_deque(env_id: str) -> None:
     env, params = make_env(env_id)
@@ -32,6 +33,7 @@ def test_frames_are_those_of_a_deque(env_id: str) -> None:
     np.testing.assert_array_equal(stacked.render(its, params), env.render(state, params))
 
 
+@pytest.mark.slow
 def test_grey_pictures_of_another_size() -> None:
     env, params = make_env("CartPole-v1")
     pixels = wrappers.PixelObservation(env, 32)

@@ -233,6 +233,7 @@ def test_training_goes_on_where_a_simulation_fails(config: Any) -> None:
     assert not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(plain.state.params)), "without it, the run is lost"
 
 
+@pytest.mark.slow
 def test_fields_of_the_configuration_are_these_wrappers() -> None:
     config = rljax.PPOConfig(
         env=Line(), action_repeat=2, frame_stack=3, scale_rewards=0.1, sticky_actions=0.0, end_on_nan=True, time_limit=4,

@@ -67,6 +67,7 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
         assert got == pytest.approx(returns[t])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["two against one", *(pytest.param(name, marks=pytest.mark.slow) for name in ("three alone", "all together"))]
 )

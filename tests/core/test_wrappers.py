@@ -208,6 +208,7 @@ class Gradient(Scripted):
         return jnp.stack([jnp.full((16, 32), state.time), row, column], -1).astype(jnp.uint8)
 
 
+@pytest.mark.slow
 def test_the_picture_is_what_is_observed_and_all_else_stays() -> None:
     plain, env = Scripted(), PixelObservation(TimeLimit(Gradient(), 4), 8)
     params = env.default_params

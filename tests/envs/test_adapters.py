@@ -230,6 +230,7 @@ def test_objects_of_pgx_are_taken() -> None:
     assert isinstance(resolve_env(pgx.make("tic_tac_toe"))[0], rljax.Game)
 
 
+@pytest.mark.slow
 def test_environments_of_pgx_for_one_player_are_environments() -> None:
     env, params = rljax.make_env("pgx:2048")
     assert not isinstance(env, rljax.Game)

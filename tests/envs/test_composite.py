@@ -78,6 +78,7 @@ def test_joint_optimum_by_numerical_optimisation() -> None:
     assert joint_optimum(4) == 175 / 64
 
 
+@pytest.mark.slow
 def test_no_independent_heads_do_better_than_stated() -> None:
     """Numerical optimisation over the chances of the three heads, from many starts."""
     rng = np.random.default_rng(0)
@@ -108,6 +109,7 @@ def test_two_verbs_of_one_amount_reach_the_bound_which_is_half_of_the_optimum(nu
     assert factorised_optimum(num_steps) == pytest.approx(joint_optimum(num_steps) / 2)
 
 
+@pytest.mark.slow
 def test_stated_returns_by_play() -> None:
     env, params = make_env("Composite-v0")
     half = np.array([0.5, 0, 0.5, 0])

@@ -27,6 +27,7 @@ NUM_ENVS = 8
 NUM_STEPS = 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*env_ids(), *game_ids()])
 def test_shipped_environments_and_games_keep_the_contract(env_id: str) -> None:
     assert check_contract(*make_env(env_id)) == []
@@ -45,6 +46,7 @@ def test_shipped_environments_and_games_pass_the_whole_check(env_id: str) -> Non
         check_environment(*make_env(env_id))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env_id", [pytest.param(name, marks=[pytest.mark.long] if name.startswith("MicroRTS") else []) for name in env_ids()]
 )

@@ -31,6 +31,7 @@ def message_of(call: Any, *args: Any, **kwargs: Any) -> str:
     return message
 
 
+@pytest.mark.slow
 def test_importing_the_environments_does_not_import_gymnax() -> None:
     code = "import sys, rljax.envs; rljax.envs.make_env('CartPole-v1'); rljax.envs.env_ids(); sys.exit('gymnax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -225,6 +225,7 @@ def pushed(place: list[list[int]], beam: list[int], action: list[int]) -> tuple[
     return after, [row, column], moved
 
 
+@pytest.mark.slow
 def test_heavy_box_moves_as_plain_python_says() -> None:
     """Random games, and every position below the beam with all 25 pairs of actions."""
     run = playouts(GAMES["heavy_box"], 25, 30)
@@ -290,6 +291,7 @@ def values_of_heavy_box(partner: np.ndarray | None, steps: int = 25) -> np.ndarr
     return value[:-1]
 
 
+@pytest.mark.slow
 def test_one_player_alone_gets_nothing_in_heavy_box_and_two_always_push_it_home() -> None:
     """By enumeration of all positions and dynamic programming over all 25 steps."""
     states, joint, _, reward = all_steps_of_heavy_box()

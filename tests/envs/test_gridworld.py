@@ -95,6 +95,7 @@ def test_an_optimal_walk_gets_the_optimal_return() -> None:
     assert total == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_pixels_show_what_the_wrapper_shows_and_are_the_same_task() -> None:
     pixels, params = make_env("GridWorldPixels-v0")
     plain, plain_params = make_env("GridWorld-v0")
@@ -152,6 +153,7 @@ def test_agent_goal_and_lines_are_told_apart_in_every_picture(size: int) -> None
     assert np.sum(np.diff(lines.astype(int)) == 1) == size - 1
 
 
+@pytest.mark.slow
 def test_pixels_may_have_another_size() -> None:
     env, params = make_env("GridWorldPixels-v0", size=3, pixels=32, step_reward=0.0)
     assert env.reset(jax.random.key(0), params)[0].shape == (32, 32, 3)

@@ -33,6 +33,7 @@ def test_rounds_equal_plain_python() -> None:
         state = after
 
 
+@pytest.mark.slow
 def test_knowing_a_habit_and_remembering_the_last_sign_are_worth_what_is_stated() -> None:
     game, params = make_env("HabitRPS-v0")
     env = against_scripted(game, params, SIGNS)

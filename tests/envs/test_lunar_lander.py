@@ -102,6 +102,7 @@ def test_a_lander_set_down_gently_comes_to_rest_about_when_gymnasiums_does(heigh
     assert abs(obs[end, 1] + 0.0007) < 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "their_end"), [(1.0, 19), (1.2, 21), (1.4, 23), (1.6, 25), (2.0, 28), (2.5, 32), (3.0, 36)])
 def test_a_lander_dropped_from_high_is_lost_when_gymnasiums_is(height: float, their_end: int) -> None:
     """The springs of the legs give way and the hull reaches the ground."""

@@ -90,6 +90,7 @@ def uniform_legal(heads: tuple[int, ...]) -> Policy:
     return policy
 
 
+@pytest.mark.slow
 def test_masked_bandit_best_uniform_and_illegal() -> None:
     _, returns, lengths = episode_returns("MaskedBandit-v0", lambda _key, obs, _mask: jnp.argmax(obs[:4]), 6)
     np.testing.assert_array_equal(returns, 4)
@@ -113,6 +114,7 @@ def test_masked_bandits_mask_is_shown_varies_and_forbids_the_last_arm() -> None:
     assert len(np.unique(np.asarray(obs), axis=0)) == 12
 
 
+@pytest.mark.slow
 def test_multi_discrete_match_best_uniform_and_mask() -> None:
     def right(_key: jax.Array, obs: jax.Array, _mask: jax.Array) -> jax.Array:
         return jnp.stack([jnp.argmax(obs[:3]), jnp.argmax(obs[3:7]), jnp.argmax(obs[7:])])

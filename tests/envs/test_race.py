@@ -59,6 +59,7 @@ def test_relative_rewards_sum_to_zero() -> None:
     assert between.tolist() == [0.5, -1.0, 0.5]
 
 
+@pytest.mark.slow
 def test_races_are_checked_and_bad_ones_refused() -> None:
     for name in ("race:Composite-v0", "race:Pendulum-v1", "race:HiddenBit-v0"):
         rljax.check_environment(*make_env(name))

@@ -106,6 +106,7 @@ def test_a_time_limit_of_the_configuration_begins_new_episodes() -> None:
         np.testing.assert_array_equal(obs, np.stack(expected))
 
 
+@pytest.mark.slow
 def test_evaluated_episodes_are_played_once_to_their_end() -> None:
     config = rljax.PPOConfig(env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64)
     agent = rljax.make_agent(config)
@@ -293,6 +294,7 @@ def test_an_evaluation_that_fails_is_one_line() -> None:
         rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 2)
 
 
+@pytest.mark.slow
 def test_signals_to_the_whole_job_leave_the_simulators_to_the_program(tmp_path: Path) -> None:
     def stop(step: int, _metrics: dict[str, float]) -> None:
         if step >= 64 * 4:
@@ -344,6 +346,7 @@ def test_several_runs_in_one_program_are_refused(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_equal_keys_train_equal_agents() -> None:
     config = ppo(eval_every=256, eval_episodes=3)
     train = jax.jit(rljax.make_train(config))
@@ -354,6 +357,7 @@ def test_equal_keys_train_equal_agents() -> None:
     jax.tree.map(np.testing.assert_array_equal, first.state.params, fitted.state.params)
 
 
+@pytest.mark.slow
 def test_a_killed_simulator_stops_the_run_which_resumes_with_new_episodes(tmp_path: Path) -> None:
     config, killed = ppo(total_timesteps=64 * 200), []
 
@@ -376,6 +380,7 @@ def test_a_killed_simulator_stops_the_run_which_resumes_with_new_episodes(tmp_pa
     assert result.step == 64 * 200
 
 
+@pytest.mark.slow
 def test_a_resumed_buffer_ends_its_episodes(tmp_path: Path) -> None:
     config = rljax.DQNConfig(
         env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, buffer_size=512, learning_starts=64, n_step=3,
@@ -393,6 +398,7 @@ def test_a_resumed_buffer_ends_its_episodes(tmp_path: Path) -> None:
     assert int(after.env_state.episode_length.max()) <= 8
 
 
+@pytest.mark.slow
 def test_simulators_end_with_their_program() -> None:
     """They hang up when the program is killed, also one that is in a step at that time."""
     program = textwrap.dedent("""
@@ -481,6 +487,7 @@ def test_overlapped_halves_train_the_same_agent_as_their_step(tmp_path: Path) ->
         assert rljax.fit(resume=tmp_path / "run", total_timesteps=config.total_timesteps + 128).complete
 
 
+@pytest.mark.slow
 def test_an_overlapped_rollout_is_learned_from_one_iteration_later() -> None:
     """Its log-probabilities are those of the policy of two updates before the next one, and the learner knows."""
     agent = rljax.make_agent(lagging(num_epochs=1, num_minibatches=1, learning_rate=1e-2))
@@ -492,6 +499,7 @@ def test_an_overlapped_rollout_is_learned_from_one_iteration_later() -> None:
     assert (second.rollout.log_prob != first.rollout.log_prob).any()
 
 
+@pytest.mark.slow
 def test_a_killed_simulator_stops_an_overlapped_run(tmp_path: Path) -> None:
     def kill(step: int, metrics: dict[str, float]) -> None:
         if step == 64 * 8:

@@ -101,6 +101,7 @@ def test_any_target_of_the_kind_is_right_as_often_as_stated() -> None:
         assert returns.mean() == pytest.approx(kind_return(params, num_kinds), abs=4 * standard_error(returns))
 
 
+@pytest.mark.slow
 def test_no_policy_that_does_not_see_the_beacon_gets_more_than_stated() -> None:
     """A target is nearest to the beacon with the chance of its part of the circle, so the largest part is the best pick."""
     env, params = make_env("TargetPick-v0")

@@ -37,6 +37,7 @@ def with_results(league: League, wins: np.ndarray, games: float = 10.0) -> Leagu
     return league.replace(payoff=league.payoff.replace(record=record))
 
 
+@pytest.mark.slow
 def test_exploiters_are_reset_to_a_current_main_agent_each_as_likely() -> None:
     roles = (MAIN, MAIN_EXPLOITER, MAIN, LEAGUE_EXPLOITER)
     rules = RULES._replace(name="simple", roles=roles, snapshot_every=1, league_reset=1.0, reset_to="main")
@@ -54,6 +55,7 @@ def test_exploiters_are_reset_to_a_current_main_agent_each_as_likely() -> None:
     np.testing.assert_array_equal(now["w"][:, 0], jnp.array([0.1, 0.3, 0.3, 4.0]))
 
 
+@pytest.mark.slow
 def test_an_exploiter_that_stopped_improving_restarts_from_the_main_agent() -> None:
     """Win rates by hand over 40 reviews, and the rule in plain Python."""
     roles, window, gain = (MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER), 4, 0.1

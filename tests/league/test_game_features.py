@@ -51,6 +51,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_the_policy_that_learns_is_the_one_that_played(name: str) -> None:
     """Before the first gradient step of an iteration, actions have the probabilities with which they were drawn.
@@ -73,6 +74,7 @@ def test_the_policy_that_learns_is_the_one_that_played(name: str) -> None:
     assert float(metrics["train/grad_norm"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [True, False])
 def test_every_seat_remembers_its_own_moves_of_its_own_game(turns: bool) -> None:
     config = self_play("race:TMaze-v0", network=GRU, env_params={"turns": turns, "length": 1, "max_steps_in_episode": 4})
@@ -96,6 +98,7 @@ def test_every_seat_remembers_its_own_moves_of_its_own_game(turns: bool) -> None
                 np.testing.assert_allclose(now[game, player], expected[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_vtrace_of_the_acting_policy_has_the_targets_of_td_lambda_of_each_seat() -> None:
     """On-policy, V-trace's targets are sums of TD errors of the seat's own moves; here by plain loops."""
     config = self_play("TicTacToe-v0", learner="impala", vtrace_lambda=0.7, gamma=0.9)
@@ -137,6 +140,7 @@ def test_vtrace_of_the_acting_policy_has_the_targets_of_td_lambda_of_each_seat()
     assert float(metrics["train/value_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_policies_of_a_lag_play_and_are_corrected() -> None:
     config = league("TicTacToe-v0", learner="impala", policy_lag=2, learning_rate=1e-2, anneal_lr=False)
     agent = rljax.make_agent(config)
@@ -153,6 +157,7 @@ def test_policies_of_a_lag_play_and_are_corrected() -> None:
     assert rhos[2] < 0.999
 
 
+@pytest.mark.slow
 def test_value_heads_have_streams_of_their_own() -> None:
     """Streams of two heads are those of each reward alone, and a stream that does not end goes on in the next game."""
     parts = rljax.game_parts(self_play("TicTacToe-v0"))
@@ -174,6 +179,7 @@ def test_value_heads_have_streams_of_their_own() -> None:
     assert bool(jnp.all(both.streams.own <= alone.streams.own))
 
 
+@pytest.mark.slow
 def test_the_step_after_the_last_one_is_there_for_its_value_only() -> None:
     parts = rljax.game_parts(self_play("TicTacToe-v0"))
     state, steps = jax.jit(lambda key: rljax.game_collect(parts, rljax.game_init(parts, key)))(jax.random.key(1))
@@ -189,6 +195,7 @@ def test_the_step_after_the_last_one_is_there_for_its_value_only() -> None:
     np.testing.assert_array_equal(streams.seat[-1], moves)
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_each_learners_games_and_stay_with_its_snapshots() -> None:
     parts = rljax.game_parts(league("TicTacToe-v0", normalize_observations=True, snapshot_every=96, snapshot_timeout=96))
     state = rljax.game_init(parts, jax.random.key(0))
@@ -217,6 +224,7 @@ def test_statistics_are_those_of_each_learners_games_and_stay_with_its_snapshots
     assert float(state.obs_statistics.count[1]) == 0.0
 
 
+@pytest.mark.slow
 def test_groups_of_players_have_parameters_of_their_own() -> None:
     config = self_play("race:TMaze-v0", weights="player", network=GRU, **TURNS)
     parts = rljax.game_parts(config)
@@ -237,6 +245,7 @@ def test_groups_of_players_have_parameters_of_their_own() -> None:
     assert not np.allclose(jax.tree.leaves(both)[-1][0], jax.tree.leaves(both)[-1][1])
 
 
+@pytest.mark.slow
 def test_what_one_group_learns_leaves_the_others_as_they_were() -> None:
     """Only player 0 is paid for its moves: of the losses, without the values', player 1's parameters get no gradient."""
     config = self_play("TicTacToe-v0", weights="player", vf_coef=0.0, ent_coef=0.0, normalize_advantages=False)
@@ -257,6 +266,7 @@ def test_what_one_group_learns_leaves_the_others_as_they_were() -> None:
     assert moved[1] == 0.0
 
 
+@pytest.mark.slow
 def test_a_central_critic_sees_all_players_and_the_actor_does_not() -> None:
     game, params = make_env("race:HiddenBit-v0", num_players=3)
     central = CentralCritic(game)
@@ -278,6 +288,7 @@ def test_a_central_critic_sees_all_players_and_the_actor_does_not() -> None:
     assert not np.allclose(positions[0][1], positions[1][1])
 
 
+@pytest.mark.slow
 def test_bonuses_count_the_learners_own_visits() -> None:
     """The first player's opponents' visits are not counted; by a dictionary of the observations that its moves led to."""
     config = league("TicTacToe-v0", intrinsic={"type": "count", "bins": 65536}, learning_rate=0.0)
@@ -312,6 +323,7 @@ def test_what_does_not_fit_is_refused_in_one_line(config: dict[str, Any], messag
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_vtrace_bootstraps_from_the_memory_of_the_seat_that_moves_next() -> None:
     """The next values in the loss are those of the rollout's own memory, also where the next step's outcome is not known."""
     for players in (2, 3):
@@ -337,6 +349,7 @@ def test_vtrace_bootstraps_from_the_memory_of_the_seat_that_moves_next() -> None
         np.testing.assert_allclose(np.asarray(following)[:-1][own], np.asarray(found.next_value)[own], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_reset_begins_with_nothing_of_before() -> None:
     config = league(
         "TicTacToe-v0",
@@ -372,6 +385,7 @@ def test_a_learner_that_is_reset_begins_with_nothing_of_before() -> None:
     assert carry[np.arange(4), 1 - own].any()
 
 
+@pytest.mark.slow
 def test_a_branch_has_its_past_policies_and_its_statistics() -> None:
     lag = rljax.make_agent(self_play("TicTacToe-v0", learner="impala", policy_lag=2))
     given = jax.tree.map(lambda x: x + 1.0, lag.init(jax.random.key(0)).params)
@@ -388,6 +402,7 @@ def test_a_branch_has_its_past_policies_and_its_statistics() -> None:
         branch(agent, other.params, jax.random.key(1))
 
 
+@pytest.mark.slow
 def test_who_waits_gets_no_bonus_for_a_belief() -> None:
     """A race whose belief's entropy falls by one a step: every move but the first is a reduction of one, waiting is none."""
     game = Race(Believer(), num_players=2, turns=True)
@@ -453,6 +468,7 @@ def test_what_a_game_lacks_is_said_in_one_line(config: Any, message: str) -> Non
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_exact_trees_of_observations_in_parts() -> None:
     """Kuhn poker with weights of each player has the tree of plain Kuhn poker, and an exploitability."""
     plain = rljax.game_parts(self_play("KuhnPoker-v0", exploitability_every=96))

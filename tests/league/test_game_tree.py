@@ -177,6 +177,7 @@ def test_kuhns_equilibrium_has_its_value() -> None:
     assert float(game_values(tree, policies)[0]) == pytest.approx(-1 / 18, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAMES)
 def test_a_best_response_gets_what_it_says_and_no_policy_more(name: str) -> None:
     tree = tree_of(name)
@@ -190,6 +191,7 @@ def test_a_best_response_gets_what_it_says_and_no_policy_more(name: str) -> None
             assert float(game_values(tree, other)[player]) < float(value)
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_mean_of_its_members_values() -> None:
     """Against any opponent: a member that is drawn before the game, and one policy that plays like it."""
     tree, weights = tree_of("leduc_poker"), jnp.array([0.5, 0.2, 0.3])
@@ -253,6 +255,7 @@ def equations(jaxpr: Any) -> int:
     return len(jaxpr.eqns) + sum(equations(x) for x in held if hasattr(x, "eqns"))
 
 
+@pytest.mark.slow
 def test_what_is_traced_does_not_grow_with_the_length_of_a_game() -> None:
     counts = []
     for limit in (3, 40):
@@ -276,6 +279,7 @@ def test_what_is_not_a_small_game_of_two_is_refused() -> None:
         game_tree(ConnectFour(), max_states=500)
 
 
+@pytest.mark.slow
 def test_chance_in_the_steps_of_a_game_is_in_its_tree() -> None:
     """The dice race: its value, and the best responses to best play and to uniform play, against plain Python."""
     tree = game_tree(Race())

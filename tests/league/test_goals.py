@@ -13,6 +13,7 @@ from rljax.envs import GoalGame, KuhnPoker, MatrixGame
 from rljax.league.training import game_collect, game_init, game_parts, game_update
 
 
+@pytest.mark.slow
 def test_a_game_with_goals_is_the_game_with_a_component_for_following_them() -> None:
     plain = KuhnPoker()
     game, params = GoalGame(plain, 2), plain.default_params

@@ -81,6 +81,7 @@ def test_main_agents_play_everybody_themselves_and_what_they_may_have_forgotten(
     np.testing.assert_allclose(found[0], 0.5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_main_agent_that_is_much_weaker_than_another_plays_that_ones_past() -> None:
     rules = RULES._replace(roles=(MAIN, MAIN))
     none = jnp.zeros(4, jnp.int32)
@@ -126,6 +127,7 @@ def params_of(*values: float) -> Any:
     return {"w": jnp.array(values)[:, None]}
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_what_was_there_before_the_reset_and_results_of_another_are_forgotten() -> None:
     rules = RULES._replace(name="simple", snapshot_every=1)
     league = League.create(rules, params_of(1.0, 2.0, 3.0), pool_size=4, slots=2)
@@ -149,6 +151,7 @@ def test_a_snapshot_is_what_was_there_before_the_reset_and_results_of_another_ar
     assert after.generation[6] >= 1
 
 
+@pytest.mark.slow
 def test_results_against_somebody_who_is_gone_do_not_count() -> None:
     rules = RULES._replace(roles=(MAIN,))
     league = League.create(rules, params_of(1.0), pool_size=2, slots=1)
@@ -159,6 +162,7 @@ def test_results_against_somebody_who_is_gone_do_not_count() -> None:
     assert gone.record(rules, won, ended, lane).payoff.record.games.sum() == 0.0
 
 
+@pytest.mark.slow
 def test_a_lane_with_games_keeps_its_opponent() -> None:
     rules = RULES._replace(name="simple", roles=(MAIN,), self_play=0.0)
     league = League.create(rules, params_of(1.0), pool_size=2, slots=2)
@@ -390,6 +394,7 @@ def test_a_branch_is_a_bit_equal_clone_with_a_fresh_optimiser() -> None:
         branch(agent, {"params": {}}, jax.random.key(1))
 
 
+@pytest.mark.slow
 def test_games_of_a_learner_that_began_anew_do_not_count() -> None:
     rules = RULES._replace(name="simple", roles=(MAIN, MAIN_EXPLOITER), snapshot_every=1)
     league = League.create(rules, params_of(1.0, 2.0), pool_size=4, slots=1)

@@ -115,6 +115,7 @@ def test_first_in_first_out_and_a_pool_of_protected_players() -> None:
     assert not Pool.empty({"w": jnp.zeros(2)}, 3).filled.any()
 
 
+@pytest.mark.slow
 def test_nothing_is_added_where_it_is_not_due_and_the_pool_is_not_copied() -> None:
     pool = filled_pool(3, 4, jax.random.key(0))
     later = pool.add(pool.place(jax.random.key(1)), {"w": jnp.full(2, 9.0)}, jnp.array(False), age=7)

@@ -133,6 +133,7 @@ def random_league(rng: np.random.Generator, roles: tuple[int, ...], slots: int, 
 LEAGUES = ((MAIN, MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER), (LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, MAIN, MAIN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roles", LEAGUES)
 def test_matches_of_several_main_agents_are_those_of_the_pseudocode(roles: tuple[int, ...]) -> None:
     rules, rng = RULES._replace(roles=roles), np.random.default_rng(0)

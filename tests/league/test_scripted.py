@@ -60,6 +60,7 @@ def test_scripted_players_act_in_their_games_only() -> None:
     assert np.asarray(steps.mine).sum() == steps.mine.size / 2
 
 
+@pytest.mark.slow
 def test_results_against_scripted_players_are_not_in_the_record() -> None:
     parts = game_parts(
         rljax.LeagueConfig(env=FirstCell(), scripted=("first",) * 3, **(SIZE | {"num_steps": 20, "main_exploiters": 0}))

@@ -193,6 +193,7 @@ def test_no_mask_is_a_mask_of_true(name: str) -> None:
     np.testing.assert_allclose(apply(module, variables, *first, x), everything, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_gradients_are_finite_and_padding_gets_none(name: str) -> None:
     module, first = SETS[name]

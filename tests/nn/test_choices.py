@@ -53,6 +53,7 @@ def pointed(mask: Any) -> tuple[Any, Any]:
     return head, head.distribution(outputs, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", [independent, composite, pytest.param(pointed, marks=pytest.mark.slow)])
 def test_heads_multiply_to_the_probability_of_the_action_and_are_distributions(kind: Any, masked: bool) -> None:

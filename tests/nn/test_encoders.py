@@ -103,6 +103,7 @@ def test_a_single_array_works_as_vector_or_as_image() -> None:
         assert apply(encoder, variables, leaf).shape == (BATCH, size)
 
 
+@pytest.mark.slow
 def test_every_leaf_of_the_observation_counts() -> None:
     obs, encoder = observation(), DictEncoder(hidden=(16,), depth=2, multipliers=(1, 2), activation="tanh")
     variables = random_variables(encoder, obs)
@@ -127,6 +128,7 @@ def entities(mask: bool = True, rest: bool = True) -> dict[str, Any]:
     return obs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [True, False])
 def test_the_set_may_come_in_any_order_and_padding_does_not_count(rest: bool) -> None:
     obs = entities(rest=rest)
@@ -167,6 +169,7 @@ def test_without_a_mask_all_entities_are_there_and_a_mask_may_be_numbers() -> No
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got, want)
 
 
+@pytest.mark.slow
 def test_entities_see_the_rest_and_each_other() -> None:
     obs = entities()
     variables = random_variables(ENCODER, obs)
@@ -178,6 +181,7 @@ def test_entities_see_the_rest_and_each_other() -> None:
     np.testing.assert_array_equal(other_first[2], encoded[2])
 
 
+@pytest.mark.slow
 def test_an_observation_without_any_entity_has_finite_gradients() -> None:
     obs = {**entities(), "entity_mask": jnp.zeros((BATCH, 4), bool)}
     variables = random_variables(ENCODER, obs)

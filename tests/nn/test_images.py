@@ -185,6 +185,7 @@ def test_rows_that_are_split_over_devices_are_not_computed_in_blocks() -> None:
         assert "scan[" not in str(jax.make_jaxpr(lambda x: in_blocks(jnp.tanh, x, 4))(x))
 
 
+@pytest.mark.slow
 def test_convolutions_are_those_of_flax_for_any_number_of_rows() -> None:
     layer = Convolution(4, 3, 2, nn.initializers.lecun_normal())
     patches = 4 * 3 * 9 * 2 * 4  # bytes of the largest number of patches of an image

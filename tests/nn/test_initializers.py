@@ -34,6 +34,7 @@ def kernels() -> dict[tuple[int, ...], jax.Array]:
     return dict(zip([*SHAPES, CONVOLUTION], draw(jax.random.key(0)), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_are_orthonormal(kernels: dict[tuple[int, ...], jax.Array], shape: tuple[int, int]) -> None:
     assert kernels[shape].shape == shape

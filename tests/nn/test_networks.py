@@ -226,6 +226,7 @@ def test_a_convolution_and_its_gradients_are_those_of_flax(kernel: int, stride: 
     )
 
 
+@pytest.mark.slow
 def test_the_parameters_of_a_cnn_have_the_shapes_of_the_table_and_orthogonal_kernels() -> None:
     network = make_feed_forward(CNN, 3)
     params = jax.jit(network.init)(jax.random.key(0), jnp.zeros((2, 10, 8, 3)))["params"]
@@ -300,6 +301,7 @@ ENCODED: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODED)
 def test_networks_of_action_values_take_the_encoders_of_policies(name: str) -> None:
     """Each part of the observation changes what comes out: it gets a gradient."""

@@ -114,6 +114,7 @@ def test_probabilities_entropies_and_modes_are_those_of_head_after_head(name: st
     np.testing.assert_allclose(shares, expected, atol=0.015)
 
 
+@pytest.mark.slow
 def test_probabilities_go_with_the_entities_and_absent_ones_have_none() -> None:
     x, order = network_output(), np.array([2, 0, 1])
     moved = Pointed(x.context, x.entities[order], x.mask)

@@ -47,6 +47,7 @@ def probabilities(outputs: np.ndarray, mask: np.ndarray | None) -> dict[tuple[in
 MASKS = {"no mask": None, "mask": np.array([1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1], bool)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_probability_entropy_and_divergence_are_those_of_what_is_read(name: str) -> None:
     mask, given = MASKS[name], None if MASKS[name] is None else jnp.asarray(MASKS[name])
@@ -79,6 +80,7 @@ def test_heads_that_are_not_read_get_no_gradient() -> None:
     assert [bool((part != 0).any()) for part in gradient] == [True, True, False, True, False]
 
 
+@pytest.mark.slow
 def test_samples_modes_and_batches_are_those_of_independent_heads() -> None:
     plain = action_head(MultiDiscrete(NVEC))
     outputs = jax.random.normal(jax.random.key(0), (6, 3, sum(NVEC)))

@@ -178,6 +178,7 @@ def test_a_fresh_cell_is_orthogonal_gate_by_gate_with_biases_of_0_and_1_to_remem
     np.testing.assert_array_equal(np.concatenate([*parts, params.get("hidden_bias", np.zeros(1))]), 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS, ids=name_of)
 def test_initialisation_under_vmap_is_that_of_each_seed(cell: Any) -> None:
     def init(key: jax.Array) -> Any:

@@ -67,6 +67,7 @@ def counts(size: str, obs: int, space: Any) -> dict[str, int]:
     return {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in params.items()}
 
 
+@pytest.mark.slow
 def test_size_1m_has_the_published_parameters_of_walker() -> None:
     assert counts("1M", 24, Box(-1.0, 1.0, (6,))) == {
         "encoder": 10_112,
@@ -146,6 +147,7 @@ def test_the_least_and_the_largest_number_draw_a_possible_class() -> None:
         assert np.asarray(legal)[np.asarray(index)].all()
 
 
+@pytest.mark.slow
 def test_samples_are_one_hot_to_the_bit() -> None:
     log_probs = unimix_logits(3 * jax.random.normal(KEY, (500, 32, 4)))
     sample = np.asarray(draw_one_hot(log_probs, jax.random.uniform(KEY, (500, 32))))
@@ -153,6 +155,7 @@ def test_samples_are_one_hot_to_the_bit() -> None:
     assert (sample.sum(-1) == 1.0).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_sample_is_that_of_the_probabilities() -> None:
     logits, weights = jax.random.normal(KEY, (2, 6, 4))
     uniform = jax.random.uniform(KEY, (6,))
@@ -170,6 +173,7 @@ def test_gates_of_the_specification(gates: tuple[float, ...], want: float) -> No
     assert float(gru_gates(jnp.float32(0.5), *map(jnp.float32, gates))) == pytest.approx(want, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_one_by_one_are_the_batched_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU takes the first way, accelerators the second."""
     keys = jax.random.split(KEY, 4)
@@ -231,6 +235,7 @@ def test_each_step_has_its_free_nat_before_any_mean() -> None:
     np.testing.assert_array_equal(clipped.value, free)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dyn", "rep"])
 def test_below_a_nat_there_is_no_gradient_and_above_there_is(name: str) -> None:
     def loss(posterior: jax.Array, prior: jax.Array) -> jax.Array:
@@ -260,6 +265,7 @@ def test_observing_is_that_of_a_loop_over_steps() -> None:
     np.testing.assert_array_equal(latents.stoch, drawn(probs, x["uniform"]))
 
 
+@pytest.mark.slow
 def test_imagining_is_that_of_a_loop_over_steps() -> None:
     rssm, x = model(), inputs()
     params = params_of(rssm)
@@ -296,6 +302,7 @@ def test_actions_are_scaled_into_the_unit_box_number_by_number() -> None:
     jax.tree.map(close, observe(rssm, params, x), observe(rssm, params, scaled))
 
 
+@pytest.mark.slow
 def test_nothing_before_the_beginning_of_an_episode_reaches_what_follows() -> None:
     rssm, x = model(), inputs()
     params = params_of(rssm)

@@ -46,6 +46,7 @@ def test_one_lies_between_two_bins_in_raw_space() -> None:
     np.testing.assert_allclose(probs[131:133], [0.617329, 0.382671], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_uniform_logits_decode_to_exactly_0_and_cost_ln_255() -> None:
     for logits in (jnp.zeros((4, 255)), jnp.full((255,), 3.7)):
         np.testing.assert_array_equal(TwoHot().decode(logits), 0.0)
@@ -100,6 +101,7 @@ def test_encoding_is_the_slow_plain_one() -> None:
     np.testing.assert_allclose(two_hot.encode(jnp.asarray(xs)), want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_cross_entropy_whose_gradient_is_the_difference_of_probabilities() -> None:
     two_hot, rng = TwoHot(), np.random.default_rng(1)
     logits, target = jnp.asarray(rng.normal(size=(6, 255)), jnp.float32), jnp.asarray(rng.normal(size=6) * 20, jnp.float32)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from rljax.nn.vae import BetaVAE, VAEOutputs, beta_vae_loss, gaussian_kl
 
@@ -51,6 +52,7 @@ def test_the_sample_is_the_mean_plus_deviation_times_noise_and_the_embedding_the
     assert not np.allclose(outputs.reconstruction, vae.apply(variables, mean, method="decode"), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_it_finds_two_known_factors() -> None:
     rng = np.random.default_rng(0)
     factors = rng.normal(size=(256, 2))

@@ -43,6 +43,7 @@ def test_visits_of_a_chance_node_are_each_a_draw_and_together_follow_the_probabi
     assert ends.tolist() == [0, 0, 2, 2, 3, 3]
 
 
+@pytest.mark.slow
 def test_a_search_bets_just_if_it_pays() -> None:
     """A safe 0 against +1 and -1: with .4 for +1 the bet loses .2 on average, with .6 it gains .2."""
     found = jax.jit(make_mcts(Bet(), evaluate=no_evaluation, num_simulations=100))(jax.random.key(0), BETS)

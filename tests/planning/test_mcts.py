@@ -122,6 +122,7 @@ def test_signs_follow_the_side_to_move_and_not_the_ply() -> None:
     assert np.abs(found - exact).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_blocks_wins_and_never_plays_an_illegal_move() -> None:
     game, params = make_env("TicTacToe-v0")
     search = jax.jit(make_mcts(game, params, num_simulations=200))

@@ -57,6 +57,7 @@ def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:
         assert float(said["sweep"][0]) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

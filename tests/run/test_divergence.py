@@ -122,6 +122,7 @@ class Mended(Breaking):
 Mended.__name__ = Mended.__qualname__ = "Breaking"
 
 
+@pytest.mark.slow
 def test_untrained_iterations_have_no_losses(tmp_path: Path) -> None:
     config = breaking("dqn", "reward", 10**9, total_timesteps=64 * 23, learning_starts=128)
     result = rljax.fit(config, run_dir=tmp_path / "a")
@@ -144,6 +145,7 @@ def seeds_below(config: Any, seeds: int) -> np.ndarray:
 SEEDS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_seed_that_diverges_is_frozen_and_the_others_go_on_bit_for_bit(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -198,6 +200,7 @@ def test_a_resumed_run_does_not_repeat_the_failure(tmp_path: Path, recwarn: pyte
     assert records(tmp_path / "a") == records(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_all_seeds_diverged_stop_the_run(tmp_path: Path) -> None:
     with pytest.raises(rljax.TrainingError, match=r"train/\w+ of seed \d became nan .* step 640 .*last good checkpoint is"):
         rljax.fit(breaking("ppo", "reward", 150), seeds=2, run_dir=tmp_path / "a")

@@ -49,6 +49,7 @@ def reference() -> rljax.TrainResult:
     return jax.jit(rljax.make_train(CONFIG))(jax.random.key(CONFIG.seed))
 
 
+@pytest.mark.slow
 def test_fit_equals_jitted_make_train_bit_for_bit(reference: rljax.TrainResult) -> None:
     fitted = rljax.fit(CONFIG)
     assert bits(fitted.state) == bits(reference.state)
@@ -117,6 +118,7 @@ def test_nothing_compiles_once_training_is_under_way(seeds: int | None, tmp_path
         jax.monitoring.clear_event_listeners()
 
 
+@pytest.mark.slow
 def test_run_folder_has_frozen_config_metrics_and_a_checkpoint_that_reads_back(
     tmp_path: Path, reference: rljax.TrainResult
 ) -> None:
@@ -134,6 +136,7 @@ def test_run_folder_has_frozen_config_metrics_and_a_checkpoint_that_reads_back(
     )
 
 
+@pytest.mark.slow
 def test_records_carry_environment_steps_and_null_for_nan(tmp_path: Path, reference: rljax.TrainResult) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
     first, *records = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
@@ -149,6 +152,7 @@ def test_records_carry_environment_steps_and_null_for_nan(tmp_path: Path, refere
     assert sum(r["eval/return"] is not None for r in records) == 64 * 23 // 500 + 1  # and at the end
 
 
+@pytest.mark.slow
 def test_an_existing_run_folder_is_refused_and_untouched(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
@@ -175,6 +179,7 @@ class NanReward(rljax.Environment):
         return rljax.Discrete(2)
 
 
+@pytest.mark.slow
 def test_nan_stops_the_run_with_the_step_and_the_metric_that_went_first(tmp_path: Path) -> None:
     config = CONFIG.replace(env=NanReward(), eval_every=None, normalize_rewards=False)
     progress = Recorder()
@@ -193,6 +198,7 @@ def test_nan_stops_the_run_with_the_step_and_the_metric_that_went_first(tmp_path
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(kept.state.params))
 
 
+@pytest.mark.slow
 def test_callback_sees_every_record_and_can_stop_early() -> None:
     seen: list[int] = []
 
@@ -216,12 +222,14 @@ def test_progress_is_told_the_steps_really_taken() -> None:
     assert progress.updates[-1][0] == 64 * 3
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_bit_for_bit_and_another_seed_does_not(reference: rljax.TrainResult) -> None:
     same, other = rljax.fit(CONFIG), rljax.fit(CONFIG.replace(seed=8))
     assert bits(same.state) == bits(reference.state)
     assert bits(other.state.params) != bits(reference.state.params)
 
 
+@pytest.mark.slow
 def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="no run there"):
         rljax.load_run(tmp_path)

@@ -116,6 +116,7 @@ def test_another_seed_goes_another_way_from_the_same_weights(parent: Path, tmp_p
     assert not np.array_equal(*(named_arrays(s.params)["params/network/actor_0/kernel"] for s in states))
 
 
+@pytest.mark.slow
 def test_another_network_is_a_clear_error_that_names_the_first_parameter_that_differs(parent: Path, tmp_path: Path) -> None:
     with pytest.raises(
         rljax.ConfigError,

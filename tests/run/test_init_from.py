@@ -38,6 +38,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_policy_and_all_else_is_that_of_a_new_run(parent: Path) -> None:
     agent = rljax.begin_from(PPO, parent)
     fresh, begun = (jax.jit(a.init)(jax.random.key(0)) for a in (rljax.make_agent(PPO), agent))
@@ -115,6 +116,7 @@ def test_a_league_keeps_its_teachers_while_its_players_learn_and_are_reset(tmp_p
     assert_same_state(rljax.load_run(tmp_path / "league").state, state)
 
 
+@pytest.mark.slow
 def test_other_values_begin_anew_with_a_warning_and_the_policy_is_kept(tmp_path: Path) -> None:
     one = saved(tmp_path / "one", rljax.PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}))
     config = rljax.PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}, value_heads=("cue", "bit"))
@@ -129,6 +131,7 @@ def test_other_values_begin_anew_with_a_warning_and_the_policy_is_kept(tmp_path:
         assert_same_state(begun[name], there[name])
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_clear_line(parent: Path, tmp_path: Path) -> None:
     def message(config: Any, **how: Any) -> str:
         with pytest.raises(rljax.ConfigError) as error:

@@ -75,6 +75,7 @@ def test_loggers_get_what_metrics_jsonl_gets(tmp_path: Path) -> None:
     assert (first.closed, second.closed) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_tells_loggers_where_it_goes_on(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     logger = Recorder()
@@ -134,6 +135,7 @@ def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
     assert [g.shape for g in jax.tree.leaves(recent_gradients(several))] == [p.shape for p in jax.tree.leaves(several.params)]
 
 
+@pytest.mark.slow
 def test_tensorboard_holds_scalars_histograms_and_text(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

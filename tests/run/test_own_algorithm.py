@@ -134,6 +134,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, 3])
 def test_it_resumes_bit_for_bit(seeds: int | None, tmp_path: Path) -> None:
     whole = rljax.fit(CONFIG, seeds=seeds)
@@ -199,6 +200,7 @@ def test_a_copy_that_does_not_fit_is_made_of_the_parameters(parent: Path, monkey
     assert np.array_equal(state.lagging["w"], 2.0 * arrays.arrays["params/w"])
 
 
+@pytest.mark.slow
 def test_devices_come_to_what_one_does(tmp_path: Path) -> None:
     apart, moved, *split = printed_on_devices(4, tmp_path, __file__).split()
     assert float(apart) < 1e-5 < 1e-2 < float(moved)

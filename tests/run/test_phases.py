@@ -112,6 +112,7 @@ def test_a_run_killed_in_phases_and_between_them_goes_on_bit_for_bit(whole: Path
     assert again.result.metrics["train/value"].size == 0
 
 
+@pytest.mark.slow
 def test_a_second_phase_begins_with_the_first_and_survives_kills(tmp_path: Path) -> None:
     config = PPO.replace(total_timesteps=128)
     phases = {"first": rljax.Phase(config), "second": rljax.Phase(config, init_from="first")}

@@ -151,6 +151,7 @@ def test_on_policy_runs_know_it_at_once_and_a_resumed_buffer_is_full_already(tmp
     assert all(math.isfinite(left) for _, left in told.updates)
 
 
+@pytest.mark.slow
 def test_true_is_the_progress_of_where_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     rljax.fit(TINY["ppo"].replace(eval_every=None), progress=True)
     out = capsys.readouterr().out.splitlines()

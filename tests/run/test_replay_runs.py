@@ -79,6 +79,7 @@ def test_the_target_network_of_a_fork_moves_whatever_number_of_updates_it_brings
     assert max(moved) > 0
 
 
+@pytest.mark.slow
 def test_priorities_of_another_exponent_start_anew(parent: Path, tmp_path: Path) -> None:
     with pytest.warns(rljax.RljaxWarning, match="initialised anew, because the configuration changed: priorities, replay"):
         rljax.fit(LONGER.replace(priority_alpha=0.0), fork=parent, run_dir=tmp_path / "a")

@@ -68,6 +68,7 @@ def test_every_algorithm_is_here() -> None:
     assert set(TINY) == set(ALGORITHMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [
@@ -215,6 +216,7 @@ def damage(path: Path, how: str) -> None:
 SLOW_DAMAGE = ("truncated", "missing file", "no meta", "broken meta", "empty")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["flipped bit", *(pytest.param(how, marks=pytest.mark.slow) for how in SLOW_DAMAGE)])
 def test_a_damaged_latest_checkpoint_falls_back_to_the_one_before(how: str, tmp_path: Path, reference: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 700, checkpoint_every=320)
@@ -228,6 +230,7 @@ def test_a_damaged_latest_checkpoint_falls_back_to_the_one_before(how: str, tmp_
     assert_same_run(tmp_path / "a", reference)
 
 
+@pytest.mark.slow
 def test_no_whole_checkpoint_is_one_line_and_a_named_one_is_never_replaced_by_another(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", checkpoint_every=640)
     steps = checkpoint_steps(tmp_path / "a" / "checkpoints")
@@ -274,6 +277,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_last_good_checkpoint(
     assert_same_run(tmp_path / "a", reference)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
@@ -324,6 +328,7 @@ def test_an_annealed_rate_follows_the_schedule_of_the_new_budget(tmp_path: Path)
     np.testing.assert_allclose(rates, 1e-3 * (1 - np.arange(12, 24) / 24), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_complete_run_returns_its_state_and_takes_no_step(tmp_path: Path) -> None:
     state = rljax.fit(CONFIG, run_dir=tmp_path / "a").state
     lines = records(tmp_path / "a")
@@ -348,6 +353,7 @@ def test_other_changes_are_refused_before_anything_is_done(tmp_path: Path, refer
     assert_same_run(tmp_path / "a", reference)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="no run there"):
         rljax.fit(resume=tmp_path / "nowhere")
@@ -409,6 +415,7 @@ def test_a_copy_of_a_run_whose_links_were_followed_or_lost_resumes(tmp_path: Pat
     assert complete.resolve().name == "step_1536"
 
 
+@pytest.mark.slow
 def test_records_that_are_gone_are_spoken_of(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
     (tmp_path / "a" / "metrics.jsonl").unlink()
@@ -417,6 +424,7 @@ def test_records_that_are_gone_are_spoken_of(tmp_path: Path) -> None:
     assert rljax.load_run(tmp_path / "a").step == 1536
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions work otherwise there")
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a", callback=lambda step, _: step >= 500)
@@ -431,6 +439,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch
     assert rljax.load_run(tmp_path / "a").config == CONFIG
 
 
+@pytest.mark.slow
 def test_the_working_directory_may_change_under_a_run(tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -467,6 +476,7 @@ def test_a_script_started_again_after_its_run_was_extended_keeps_the_longer_budg
     assert rljax.load_run(tmp_path / "a").config.total_timesteps == 1536
 
 
+@pytest.mark.slow
 def test_a_budget_cut_to_the_steps_taken_completes_the_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "MAX_RECORDS", 5)  # windows of 5 iterations, 320 steps
     rljax.fit(CONFIG.replace(eval_every=None), run_dir=tmp_path / "a", max_minutes=1e-9)
@@ -475,6 +485,7 @@ def test_a_budget_cut_to_the_steps_taken_completes_the_last_record(tmp_path: Pat
     assert [r["step"] for r in records(tmp_path / "a") if "train/value" in r] == [64]
 
 
+@pytest.mark.slow
 def test_a_budget_without_end_needs_no_memory_for_its_metrics(tmp_path: Path) -> None:
     endless = CONFIG.replace(total_timesteps=10**11)
     result = rljax.fit(endless, run_dir=tmp_path / "a", max_minutes=1e-9)
@@ -482,6 +493,7 @@ def test_a_budget_without_end_needs_no_memory_for_its_metrics(tmp_path: Path) ->
     assert all(values.shape == (0,) for values in result.metrics.values())  # no record was full yet
 
 
+@pytest.mark.slow
 def test_metrics_that_would_be_too_large_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = rljax.fit(CONFIG).metrics["train/value"]
     monkeypatch.setattr(records_module, "MAX_RECORDS", 6)  # of 4 iterations each
@@ -491,6 +503,7 @@ def test_metrics_that_would_be_too_large_are_those_of_the_records(monkeypatch: p
     assert [r["train/value"] for r in records(tmp_path / "a")[1:]] == pytest.approx(thinned)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
     rljax.fit(CONFIG, run_dir=tmp_path / "a")
     config, info = tmp_path / "a" / "config.toml", tmp_path / "a" / "run.json"

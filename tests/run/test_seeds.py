@@ -52,6 +52,7 @@ def assert_close(ours: rljax.TrainResult, theirs: rljax.TrainResult) -> None:
             np.testing.assert_allclose(a[name], b[name], rtol=2e-3, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_records_hold_every_seed_and_their_mean(run: tuple[Path, rljax.TrainResult]) -> None:
     folder, result = run
     first, *rest = records(folder)
@@ -67,6 +68,7 @@ def test_records_hold_every_seed_and_their_mean(run: tuple[Path, rljax.TrainResu
     assert any(None in r["seeds"]["episode/return"] for r in rest), "a seed without episodes must be left out of the mean"
 
 
+@pytest.mark.slow
 def test_the_best_seed_is_the_one_with_the_highest_evaluation(run: tuple[Path, rljax.TrainResult]) -> None:
     folder, _ = run
     for checkpoint in ("latest", "best"):

@@ -76,6 +76,7 @@ def test_the_second_signal_has_its_usual_effect() -> None:
         signal.signal(signal.SIGINT, usual)
 
 
+@pytest.mark.slow
 def test_a_handler_of_the_users_own_is_called_the_second_time() -> None:
     called: list[int] = []
 

@@ -67,6 +67,7 @@ def test_its_weight_moves_linearly_to_the_final_one_over_a_share_of_the_run() ->
     assert faded(without, jnp.int32(3)) is without
 
 
+@pytest.mark.slow
 def test_an_update_keeps_the_teacher_and_pulls_the_policy_back_to_it() -> None:
     """All else has no weight: the loss's only gradient is the teacher's."""
     config = CONFIG.replace(vf_coef=0.0, ent_coef=0.0, teacher_kl_coef=1.0, clip_eps=1e-6, learning_rate=1e-2, num_epochs=4)

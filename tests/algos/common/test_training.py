@@ -144,6 +144,7 @@ def test_an_evaluation_that_is_not_due_is_skipped_under_vmap_too(keys: jax.Array
     assert any("while[" in str(branch) for branch in condition.params["branches"])
 
 
+@pytest.mark.slow
 def test_evaluation_is_due_each_time_another_eval_every_steps_have_been_taken_and_at_the_end(
     train_evaluated: Any, keys: jax.Array
 ) -> None:

@@ -86,6 +86,7 @@ def test_heads_that_share_weights_and_discounts_are_one_head() -> None:
     assert np.abs(ours.target[..., 0] - ours.target[..., 1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_each_head_has_the_returns_of_its_own_stream_discounted_on_its_own() -> None:
     gammas, lambdas, weights = (0.5, 0.99), (0.3, 0.9), (2.0, -0.5)
     config = config_of(**TWO, head_gammas=gammas, head_lambdas=lambdas, head_weights=weights)

@@ -198,6 +198,7 @@ def walked() -> tuple[Any, np.ndarray, list[dict[str, np.ndarray]]]:
     return data, sums, plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["obs", "reward", "is_first", "is_last", "is_terminal"])
 def test_rows_are_those_of_a_plain_walk(name: str) -> None:
     data, _, plain = walked()
@@ -355,6 +356,7 @@ def test_latents_are_written_back_to_the_sampled_rows_and_nowhere_else() -> None
         assert_equal(before._replace(deter=None, stoch=None), after._replace(deter=None, stoch=None))
 
 
+@pytest.mark.slow
 def test_what_is_written_back_is_what_the_update_inferred() -> None:
     turn, loop = 8, program()  # of new sequences, which have no rows in common
     before, after = trained()[turn].before, trained()[turn].after
@@ -430,6 +432,7 @@ def player() -> SimpleNamespace:
     return SimpleNamespace(act=act, obs=obs, fresh=fresh, used=used, params=params, loop=loop, agent=agent, state=state)
 
 
+@pytest.mark.slow
 def test_no_carry_and_one_of_zeros_begin_an_episode() -> None:
     p = player()
     assert_close(p.act(p.obs, None), p.act(p.obs, p.fresh), 1e-5, 1e-6)

@@ -32,6 +32,7 @@ def config(**changes: Any) -> rljax.DreamerConfig:
     return rljax.DreamerConfig(**{**SMALL, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"size": "1M"}, {"env": "GridWorldPixels-v0"}, {"representation": "dreamerpro"}, {"representation": "infonce"}],

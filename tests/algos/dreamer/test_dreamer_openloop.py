@@ -88,6 +88,7 @@ def differs(a: OpenLoop, b: OpenLoop) -> np.ndarray:
     return per_sequence[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", range(CONTEXT, LENGTH))
 def test_an_action_changes_the_rows_from_the_one_it_leads_to_on(row: int) -> None:
     batch = some_batch()
@@ -216,6 +217,7 @@ def test_metrics_are_named_by_the_steps_that_fit(length: int, steps: tuple[int, 
     assert set(names) == {f"train/{kind}_error_{step}" for kind in ("openloop", "copy_last") for step in steps}
 
 
+@pytest.mark.slow
 def test_metrics_are_means_over_what_is_valid_and_0_before_learning_starts() -> None:
     """A ring of one window for each environment: 4 rows of context, the predicted row is 4 ahead."""
     parts = dreamer.dreamer_parts(

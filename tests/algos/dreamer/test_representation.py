@@ -51,6 +51,7 @@ def test_r2dreamer_is_least_where_the_views_agree_and_ignores_scale_and_offset()
     assert float(r2dreamer_loss(repeated, repeated)) > float(r2dreamer_loss(x, x)) + 0.01
 
 
+@pytest.mark.slow
 def test_a_dimension_that_never_varies_leaves_gradients_finite() -> None:
     x1 = jnp.asarray(normal(16, 3)).at[:, 1].set(0.0)
     x2 = jnp.asarray(normal(16, 3, seed=1)).at[:, 2].set(0.0)
@@ -65,6 +66,7 @@ def plain_softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_infonce_is_the_cross_entropy_of_finding_ones_own() -> None:
     x1, x2 = normal(9, 4), normal(9, 4, seed=1)
     p = plain_softmax((x1 @ x2.T).astype(np.float64))
@@ -76,6 +78,7 @@ def test_infonce_is_the_cross_entropy_of_finding_ones_own() -> None:
     assert float(infonce_loss(apart, jnp.roll(apart, 1, 0))) == pytest.approx(900.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [r2dreamer_loss, infonce_loss])
 def test_the_caller_stops_the_gradient_of_the_target(loss: object) -> None:
     x1, x2 = jnp.asarray(normal(9, 4)), jnp.asarray(normal(9, 4, seed=1))
@@ -128,6 +131,7 @@ def projections(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     return (normal(7, 4, seed=seed), *(normal(2, 5, 4, seed=seed + k) for k in (1, 2, 3)))
 
 
+@pytest.mark.slow
 def test_dreamerpro_is_that_of_a_loop() -> None:
     prototypes, obs, feat, target = projections()
 
@@ -148,6 +152,7 @@ def test_dreamerpro_is_that_of_a_loop() -> None:
     assert loss.swav.shape == loss.temporal.shape == loss.norm.shape == ()
 
 
+@pytest.mark.slow
 def test_dreamerpro_targets_get_no_gradient_and_each_term_trains_its_own() -> None:
     arguments = tuple(map(jnp.asarray, projections()))
     reaches = {
@@ -207,6 +212,7 @@ def test_a_shift_is_edge_padding_and_a_cut(batch: tuple[int, ...], pad: int, dty
         np.testing.assert_array_equal(shifted[index], padded[row : row + 7, column : column + 9])
 
 
+@pytest.mark.slow
 def test_the_middle_offset_leaves_an_image_where_it_is_and_the_ends_move_it_by_pad() -> None:
     image = jnp.asarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3)), jnp.uint8)
     np.testing.assert_array_equal(random_shift(image, jnp.array([4, 4])), image)

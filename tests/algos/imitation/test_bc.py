@@ -159,6 +159,7 @@ def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -
     assert float(found["eval/held_out_accuracy"]) == pytest.approx((np.asarray(outputs).argmax(-1) == both.action).mean())
 
 
+@pytest.mark.slow
 def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None:
     agent = rljax.make_agent(CONFIG.replace(dataset=str(cartpole), held_out=0.0))
     step, state = jax.jit(agent.step), jax.jit(agent.init)(jax.random.key(0))
@@ -173,6 +174,7 @@ def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None
     assert int(state.iteration) == 5
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_clear_line(cartpole: Path, tmp_path: Path) -> None:
     def message(config: Any) -> str:
         with pytest.raises(rljax.ConfigError) as error:

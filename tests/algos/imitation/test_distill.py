@@ -49,6 +49,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return first, saved(folder / "second", rljax.ImpalaConfig(env="TMaze-v0", env_params={"length": 9}, network={"hidden": [5]}))
 
 
+@pytest.mark.slow
 def test_the_loss_is_soft_and_hard_cross_entropy_and_the_values_difference() -> None:
     student = imitation_parts(CONFIG.replace(temperature=3.0, hard_label_coef=0.2, vf_coef=0.5, huber_delta=1.0))
     params = jax.tree.map(lambda x: 3.0 * x + 0.1, jax.jit(student.policy.init)(jax.random.key(0), jnp.zeros((1, 4))))
@@ -114,6 +115,7 @@ def test_each_teacher_teaches_in_its_own_environments_with_its_own_memory(
     assert before is not state
 
 
+@pytest.mark.slow
 def test_a_student_whose_teachers_are_gone_acts_and_says_what_it_needs_to_learn(
     tmp_path: Path, teachers: tuple[str, str]
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_student_whose_teachers_are_gone_acts_and_says_what_it_needs_to_learn(
         rljax.fit(resume=tmp_path / "student", total_timesteps=28 * 3)
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     def message(config: Any) -> str:
         with pytest.raises(rljax.ConfigError) as error:

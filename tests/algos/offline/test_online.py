@@ -65,6 +65,7 @@ def test_the_target_of_cql_has_the_value_after_a_cut_and_none_after_an_end(tmp_p
     assert float(metrics["train/value_loss"]) == pytest.approx(np.mean([0.5 * errors[obs] ** 2 for obs in seen]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_target_of_td3_bc_has_the_value_after_a_cut_and_none_after_an_end(tmp_path: Path) -> None:
     dataset, steps = written(tmp_path / "data", "Pendulum-v1")
     parts = rljax.td3_bc_parts(rljax.TD3BCConfig(env="Pendulum-v1", gamma=GAMMA, normalize_observations=False, **SMALL))
@@ -92,6 +93,7 @@ def test_a_dataset_of_another_environment_is_refused(config: Any, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [pytest.param(config, marks=pytest.mark.slow) for config in ALL[:2]] + ALL[2:],

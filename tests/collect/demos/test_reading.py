@@ -101,6 +101,7 @@ def test_more_streams_than_episodes_read_full_windows(tmp_path: Path) -> None:
     assert max(reads) - min(reads) <= 8
 
 
+@pytest.mark.slow
 def test_batches_are_uniform_steps_with_what_followed(tmp_path: Path, budget: int) -> None:
     episodes = made(tmp_path / "data")
     dataset = open_dataset(tmp_path / "data", budget=budget)

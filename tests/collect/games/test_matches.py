@@ -29,6 +29,7 @@ def highest(_key: Any, _state: Any, _obs: Any, mask: jax.Array) -> jax.Array:
     return mask.shape[-1] - 1 - jnp.argmax(mask[:, ::-1], axis=-1)
 
 
+@pytest.mark.slow
 def test_first_occurrences_are_those_of_numpy() -> None:
     rows = np.random.default_rng(0).integers(0, 2, (500, 8))
     expected = np.zeros(500, bool)
@@ -87,6 +88,7 @@ def test_deals_and_players_that_draw_make_games_new() -> None:
     assert int(match.new.sum()) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "game",
     [Parade((0, 1, 2, 1, 0), "heads", turns=True, drops=True), Parade((2, 0, 1, 1), "multi", drops=True)],
@@ -126,6 +128,7 @@ def test_seatings_are_all_rotations_of_as_many_orders_as_fit() -> None:
             assert all(sorted(column) == list(range(count)) for column in zip(*rows[first : first + count], strict=True))
 
 
+@pytest.mark.slow
 def test_one_team_plays_alone_and_wrong_numbers_are_one_line() -> None:
     game = Parade((0, 0, 0), "box")
     params, player = game.default_params, counting("box", 1)

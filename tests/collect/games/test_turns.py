@@ -39,6 +39,7 @@ def by_loops(reward, value, moves, done, last_value, last_moves, gamma, lam, gap
     return gae, {k: v[0] - value[k] for k, v in upgo.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alternating", "together", "draft"])
 def test_advantages_of_turns_are_those_of_plain_loops(kind: str) -> None:
     rng = np.random.default_rng(0)

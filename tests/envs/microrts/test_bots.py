@@ -43,6 +43,7 @@ def orders_of_bots(names: tuple[str, ...], states: RTSState) -> dict[str, Orders
     return jax.tree.map(np.asarray, orders)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [("passive", "randombiased", "lightrush"), pytest.param(("workerrush", "heavyrush", "rangedrush"), marks=pytest.mark.long)],
@@ -183,6 +184,7 @@ def test_distances_are_those_to_the_nearest_cell() -> None:
     assert (np.asarray(distance_map(jnp.zeros((3, 3), bool))) == FAR).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["cells", pytest.param("gridnet", marks=pytest.mark.slow)])
 def test_orders_as_actions_of_the_game_give_the_same_orders(actions: str) -> None:
     game: Any = MicroRTS(MAP, actions=actions)

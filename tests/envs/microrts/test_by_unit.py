@@ -122,6 +122,7 @@ def random_cycles() -> Cycles:
     return Cycles(before, *jax.tree.map(np.asarray, run(before, noise)))
 
 
+@pytest.mark.slow
 def test_a_cycle_unit_by_unit_is_that_of_the_same_orders_given_at_once() -> None:
     played = random_cycles()
     assert (played.after.time > played.before.time).all()
@@ -143,6 +144,7 @@ def test_a_cycle_unit_by_unit_is_that_of_the_same_orders_given_at_once() -> None
     assert set(np.unique(played.after.action)) >= {MOVE, HARVEST, RETURN, PRODUCE, ATTACK}
 
 
+@pytest.mark.slow
 def test_masks_allow_what_the_engine_allows_after_the_pending_orders() -> None:
     """In plain Python over the legal orders of a state in which the engine was given the player's own pending orders only."""
     played = random_cycles()
@@ -220,6 +222,7 @@ def actions(cells: tuple[int, int], numbers: tuple[int, int]) -> dict[str, jax.A
     return {"source": jnp.array(source, jnp.int32), "order": jnp.array(order, jnp.int32)}
 
 
+@pytest.mark.slow
 def test_pending_orders_reserve_cells_and_resources_for_their_own_player() -> None:
     units = ((WORKER, 0, 0, 1), (WORKER, 0, 1, 0), (BASE, 0, 3, 0), (BASE, 0, 3, 3), (WORKER, 1, 1, 2), (LIGHT, 1, 2, 3))
     state = begin_cycle(position((4, 4), (1, 0), *units))
@@ -269,6 +272,7 @@ def test_players_see_their_own_pending_orders_as_actions_under_way(observation: 
     assert now[1, places[1], remaining] == pytest.approx(1 / 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fog", [False, True])
 def test_sources_are_the_entities_that_a_player_observes(fog: bool) -> None:
     env, params = make_env("MicroRTS-v0", actions="units", observation="entities", max_entities=24, fog=fog)
@@ -292,6 +296,7 @@ def test_sources_are_the_entities_that_a_player_observes(fog: bool) -> None:
     assert not (choices.source & ~own).any()
 
 
+@pytest.mark.slow
 def test_a_player_without_idle_units_can_only_end_and_time_passes_when_both_have() -> None:
     state = begin_cycle(position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (LIGHT, 0, 0, 2), (LIGHT, 1, 3, 3)))
     state = state.replace(remaining=state.remaining.at[3, 3].set(4))
@@ -367,6 +372,7 @@ def test_a_policy_of_units_gives_whole_cycles_of_orders_to_the_java_engine() -> 
         assert len(set(targets)) == len(targets)
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept() -> None:
     arguments = {"map_name": "melee4x4light2", "actions": "units"}
     assert check_contract(*make_env("MicroRTS-v0", observation="entities", **arguments)) == []
@@ -401,6 +407,7 @@ def test_training_takes_auto_regressive_heads(algorithm: Any) -> None:
     assert np.asarray(metrics["train/entropy"])[0] > 0.5
 
 
+@pytest.mark.slow
 def test_independent_heads_are_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="action_heads = 'independent': what is legal in") as caught:
         rljax.make_agent(rljax.SelfPlayConfig(env="MicroRTS-v0", env_params=PARAMS, **SMALL)).init(jax.random.key(0))

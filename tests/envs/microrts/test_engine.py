@@ -28,6 +28,7 @@ def test_every_map_is_recorded() -> None:
     assert find_map("basesWorkers16x16A").units == find_map("basesWorkers16x16").units
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_cycles_of_the_java_engine_are_reproduced(name: str) -> None:
     transitions = load(GOLDEN / f"{name}.npz")
@@ -116,6 +117,7 @@ def test_productions_that_cannot_be_paid_for_together_all_wait(resources: int, w
     assert bool((state.action == PRODUCE).any()) is not waits
 
 
+@pytest.mark.slow
 def test_walls_and_edges_stop_moves() -> None:
     state = position((2, 2), (0, 0), (LIGHT, 0, 0, 0), (RESOURCE, -1, 1, 1))
     legal = engine.legal_orders(state, np.array([[False, True], [False, False]]))

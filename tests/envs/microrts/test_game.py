@@ -85,6 +85,7 @@ def random_play(actions: str) -> Played:
     return Played(*jax.tree.map(np.asarray, run(jax.random.split(jax.random.key(0), GAMES))))
 
 
+@pytest.mark.slow
 def test_the_default_game_is_registered_and_keeps_the_contract() -> None:
     env, params = make_env("MicroRTS-v0")
     assert isinstance(env, MicroRTS)
@@ -93,6 +94,7 @@ def test_the_default_game_is_registered_and_keeps_the_contract() -> None:
         assert check_contract(*make_env("MicroRTS-v0", **arguments)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["cells", "gridnet"])
 def test_random_legal_actions_order_what_they_say(actions: str) -> None:
     """Every order is legal in the engine, a player's orders do not conflict with each other, and all kinds occur."""
@@ -145,6 +147,7 @@ def mirrored(kind: np.ndarray, parameter: np.ndarray) -> np.ndarray:
     return np.where(kind == ATTACK, len(OFFSETS) - 1 - parameter, np.where(kind == NONE, parameter, (parameter + 2) % 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", ["cells", "gridnet"])
 def test_both_players_look_from_the_same_side(actions: str) -> None:
     """In a position turned by half with the units exchanged, each player sees, may order and orders what the other did."""
@@ -176,6 +179,7 @@ def test_both_players_look_from_the_same_side(actions: str) -> None:
     np.testing.assert_array_equal(mirrored(back.action, back.parameter)[both], orders.parameter[both])
 
 
+@pytest.mark.slow
 def test_random_choices_are_uniform_over_the_legal_orders() -> None:
     state = position((3, 3), (1, 0), (WORKER, 0, 0, 0), (BASE, 0, 1, 1), (LIGHT, 1, 0, 1))
     legal = engine.legal_orders(state, np.zeros((3, 3), bool))
@@ -188,6 +192,7 @@ def test_random_choices_are_uniform_over_the_legal_orders() -> None:
         assert (shares[~mask[cell]] == 0).all()
 
 
+@pytest.mark.slow
 def test_an_order_that_an_earlier_one_rules_out_is_not_given() -> None:
     """As in Gym-microRTS: of two workers that want one cell the upper goes, and the second production waits for resources."""
     shape, walls = (4, 4), np.zeros((4, 4), bool)
@@ -213,6 +218,7 @@ def test_paper_planes_are_those_of_gym_microrts() -> None:
         np.testing.assert_array_equal(planes[:, :, player], expected if player == 0 else expected[:, :, ::-1, ::-1])
 
 
+@pytest.mark.slow
 def test_entities_are_the_cells_with_units() -> None:
     env, params = make_env("MicroRTS-v0", observation="entities", max_entities=8)
     obs, state = env.reset(jax.random.key(0), params)
@@ -259,6 +265,7 @@ def test_components_count_the_orders_that_were_begun() -> None:
     np.testing.assert_array_equal(played.reward, played.components["win"])
 
 
+@pytest.mark.slow
 def test_a_game_ends_with_the_last_unit_of_a_player_and_weights_count() -> None:
     env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", win_weight=10.0, attack_weight=0.5)
     state = jax.tree.map(jnp.asarray, position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (WORKER, 1, 0, 1)))
@@ -275,6 +282,7 @@ def test_a_game_ends_with_the_last_unit_of_a_player_and_weights_count() -> None:
     assert ends == [False] * 4 + [True]
 
 
+@pytest.mark.slow
 def test_a_game_is_drawn_at_the_limit_of_cycles() -> None:
     env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", max_cycles=2)
     _, state = env.reset(jax.random.key(0), params)
@@ -302,6 +310,7 @@ def test_the_picture_shows_owners_numbers_and_changes() -> None:
     assert not changed[32:].any()
 
 
+@pytest.mark.slow
 def test_a_step_lasts_until_the_next_unit_is_idle() -> None:
     """With waits of five cycles and nobody else at work, the state is that of five cycles of the engine."""
     env, params = make_env("MicroRTS-v0", wait_cycles=5, max_cycles=60)

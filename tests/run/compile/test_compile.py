@@ -63,6 +63,7 @@ def test_products_of_ppo_are_those_of_its_network(ppo: CompileReport) -> None:
     assert least <= ppo.product_flops <= 1.1 * least  # and the values of the last observations of episodes
 
 
+@pytest.mark.slow
 def test_a_replay_buffer_is_a_part_of_its_own() -> None:
     config = rljax.DQNConfig(env="CartPole-v1", num_envs=2, buffer_size=4096, learning_starts=64)
     report = compile_on(config, here(), ROUND)
@@ -78,6 +79,7 @@ def report_lines_of(report: CompileReport) -> list[str]:
     return report_lines(CompileReport(**{**vars(report), "target": "h200"}))
 
 
+@pytest.mark.slow
 def test_seeds_multiply_what_is_kept_and_computed(ppo: CompileReport) -> None:
     several = compile_on(rljax.PPOConfig(env="CartPole-v1", **SMALL), here(), ROUND, seeds=3)
     assert several.parts["parameters"] == 3 * ppo.parts["parameters"]

@@ -39,6 +39,7 @@ def sums(folder: Path, count: int) -> list[float]:
     return [float(windows.read(number).reward.sum()) for number in range(count)]
 
 
+@pytest.mark.slow
 def test_fit_and_make_train_read_the_same_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     made(tmp_path / "data")
     expected = sums(tmp_path / "data", 40)
@@ -54,12 +55,14 @@ def test_fit_and_make_train_read_the_same_and_a_resumed_run_goes_on(tmp_path: Pa
     assert all(0.0 <= wait <= 1.0 for wait in waits)
 
 
+@pytest.mark.slow
 def test_seeds_of_a_run_read_the_same_data(tmp_path: Path) -> None:
     made(tmp_path / "data")
     result = rljax.fit(reading(tmp_path / "data", iterations=6), seeds=3)
     np.testing.assert_allclose(result.metrics["data/sum"], [sums(tmp_path / "data", 6)] * 3, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_other_data(tmp_path: Path) -> None:
     made(tmp_path / "data")
     rljax.fit(reading(tmp_path / "data", iterations=3), run_dir=tmp_path / "run")
@@ -68,6 +71,7 @@ def test_a_run_is_not_resumed_with_other_data(tmp_path: Path) -> None:
         rljax.fit(reading(tmp_path / "other"), run_dir=tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_data_that_vanishes_stops_a_run_with_one_line(tmp_path: Path) -> None:
     made(tmp_path / "data", 60)
     agent = reading(tmp_path / "data", budget=0, iterations=4000)

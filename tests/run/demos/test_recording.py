@@ -47,6 +47,7 @@ def assert_same_episodes(first: Dataset, second: Dataset) -> None:
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "network"),
     [("CartPole-v1", {"hidden": [8]}), ("TMaze-v0", {"type": "gru", "hidden": [8], "size": 8}), ("Pendulum-v1", {"hidden": [8]})],
@@ -116,6 +117,7 @@ def test_games_are_recorded_from_every_seat_as_they_were_played(tmp_path: Path) 
             assert episodes[i]["terminated"][-1]
 
 
+@pytest.mark.slow
 def test_a_scripted_player_is_recorded_at_its_own_seats_against_each_opponent(tmp_path: Path) -> None:
     dataset = rljax.demonstrations(
         "first", tmp_path / "data", num_episodes=24, env=FirstCell(), against=["random", "first"], num_envs=6
@@ -144,6 +146,7 @@ def test_a_search_player_is_recorded(tmp_path: Path) -> None:
     assert dataset.info.recorded["player"] == "mcts"
 
 
+@pytest.mark.slow
 def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C within a round keeps all episodes of those before it, although they are too few for a shard."""
     how: dict[str, Any] = {"num_episodes": 22, "env": "CartPole-v1", "num_envs": 4, "seed": 5}

@@ -185,6 +185,7 @@ def test_observation_normaliser_is_in_the_artifacts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_policy(tmp_path / "shifted").greedy(obs), (obs[:, 0] > 3.0).astype(np.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 7])
 def test_any_batch_size_and_unbatched(cartpole: Exported, count: int) -> None:
     policy, obs, key = load_policy(cartpole.path), normals(count, 4), jax.random.key(3)
@@ -237,6 +238,7 @@ def test_continuous_actions(pendulum: Exported) -> None:
     assert policy.greedy(obs[0]).shape == (1,)
 
 
+@pytest.mark.slow
 def test_masked_actions_are_legal(masked: Exported) -> None:
     policy, obs, mask = load_policy(masked.path), normals(200, 9), masks(200)
     rows = np.arange(200)
@@ -247,6 +249,7 @@ def test_masked_actions_are_legal(masked: Exported) -> None:
     np.testing.assert_array_equal(policy.sample(obs, jax.random.key(1)), masked.act(obs, jax.random.key(1)))
 
 
+@pytest.mark.slow
 def test_observations_of_several_parts(dictionary: Exported) -> None:
     policy, obs, key = load_policy(dictionary.path), dictionaries(30), jax.random.key(0)
     np.testing.assert_array_equal(policy.greedy(obs), dictionary.act(obs))
@@ -327,6 +330,7 @@ def test_size_of_the_files_does_not_depend_on_what_act_leaves_alone(tmp_path: Pa
         assert abs(exported.report.files[file] - cartpole.report.files[file]) < 200
 
 
+@pytest.mark.slow
 def test_metadata_says_what_the_policy_takes(cartpole: Exported, masked: Exported, pendulum: Exported) -> None:
     metadata = load_policy(cartpole.path).metadata
     assert metadata["algorithm"] == "ppo"
@@ -519,6 +523,7 @@ def test_onnx_conversion_leaves_jax_as_it_was(cartpole: Exported, tmp_path: Path
     assert not {name for name in names if name.startswith("jax.")}
 
 
+@pytest.mark.slow
 def test_importing_rljax_imports_no_exporter() -> None:
     program = "import sys, rljax; raise SystemExit([m for m in ('jax2onnx', 'onnx', 'onnxruntime') if m in sys.modules] or 0)"
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0

@@ -67,6 +67,7 @@ def loaded(folder: Path, **options: Any) -> Any:
     return names["Policy"](**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gru", pytest.param("self_play", marks=pytest.mark.slow)])
 def test_a_process_without_jax_and_rljax_plays_whole_episodes(kind: str, folder: Path, tmp_path: Path) -> None:
     if kind == "gru":
@@ -99,6 +100,7 @@ def test_a_step_is_of_one_observation_or_a_batch(folder: Path) -> None:
     assert policy.initial_carry(3).shape == (3, 8)
 
 
+@pytest.mark.slow
 def test_samples_have_the_policys_probabilities(tmp_path: Path) -> None:
     """A masked policy never draws illegal actions, and draws the others as often as the agent does."""
     agent, state = player("masked")
@@ -188,6 +190,7 @@ def test_nothing_is_written_over(folder: Path) -> None:
     assert (folder / "policy.py").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_conversion_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rljax.run.export import translate
 

@@ -36,6 +36,7 @@ def report(kind: str, folders: dict[str, ExportReport], tmp_path_factory: pytest
     return folders[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EVERY)
 def test_artifacts_play_whole_episodes_as_the_agent_does(report: ExportReport, kind: str) -> None:
     policy = load_policy(report.path)

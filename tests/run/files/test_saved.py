@@ -75,6 +75,7 @@ def test_every_command_takes_it(
     assert_same_state(best, jax.tree.map(lambda x: x[int(np.argmax(last))], trained.state))
 
 
+@pytest.mark.slow
 def test_a_damaged_or_foreign_one_is_refused(trained: rljax.TrainResult, tmp_path: Path) -> None:
     folder, state = tmp_path / "a", single(trained).state
     rljax.save(folder, CONFIG, state)
@@ -178,6 +179,7 @@ def test_agents_and_folders_play_tournaments(player: tuple[Path, rljax.Agent, An
             rljax.tournament(given, **(how | wrong))
 
 
+@pytest.mark.slow
 def test_a_person_plays_a_folder_or_an_agent(player: tuple[Path, rljax.Agent, Any]) -> None:
     folder, agent, state = player
 
@@ -197,6 +199,7 @@ def test_a_person_plays_a_folder_or_an_agent(player: tuple[Path, rljax.Agent, An
         rljax.play(folder, seat=2)
 
 
+@pytest.mark.slow
 def test_names_that_come_late_are_public_and_cost_nothing_before() -> None:
     code = """
 import sys, rljax

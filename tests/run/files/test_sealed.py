@@ -74,6 +74,7 @@ def test_every_bit_of_meta_json_counts(run: Path) -> None:
         assert rljax.load_run(run).step == 128
 
 
+@pytest.mark.slow
 def test_config_and_run_json_are_as_they_were_written(run: Path) -> None:
     for name, read in (("config.toml", read_config), ("run.json", read_info)):
         usual, expected = (run / name).read_bytes(), read(run)
@@ -280,6 +281,7 @@ def test_what_a_killed_start_left_is_removed_and_told(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "x").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_metrics_is_told_once_and_the_checkpoints_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

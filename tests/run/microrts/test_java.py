@@ -218,6 +218,7 @@ def test_java_bots_take_part_in_a_tournament(java_engine: java.Java) -> None:
     assert lines[0] == "random - workerrush: 0 won, 4 lost, 0 drawn; as player 0: 0-2-0; as player 1: 0-2-0"
 
 
+@pytest.mark.slow
 def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
     def entries(*changes: dict[str, Any]) -> list[str]:
         configs = [rljax.load_config("microrts_8x8_league"), rljax.load_config("microrts_8x8_ppo")]

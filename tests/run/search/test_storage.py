@@ -127,6 +127,7 @@ def test_nothing_but_a_study_is_written_to(kind: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("precious*.*"))
 
 
+@pytest.mark.slow
 def test_studies_are_known_as_such(tmp_path: Path) -> None:
     for storage in (str(tmp_path / "journal"), f"sqlite:///{tmp_path / 'study.db'}"):
         check_storage(storage)  # there is nothing yet
@@ -139,6 +140,7 @@ def test_studies_are_known_as_such(tmp_path: Path) -> None:
     assert file_of(absolute("sqlite:///x.db")) == str(Path("x.db").resolve())
 
 
+@pytest.mark.slow
 def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = {"seeds": 1, "episodes": 2, "pruner": "none"}
     elsewhere = str(tmp_path / "elsewhere")
@@ -162,6 +164,7 @@ def test_no_file_says_where_else_to_write(tmp_path: Path, capsys: pytest.Capture
         rljax.resume_tune(tmp_path / "a", trials=1)
 
 
+@pytest.mark.slow
 def test_paths_with_dots_and_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     study, victim = tmp_path / "study", tmp_path / "victim.journal"
     tuning._create_study_dir(study, CONFIG, SPACE, None, {"seeds": 1, "episodes": 2, "pruner": "none"})

@@ -175,6 +175,7 @@ def test_a_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch)
     assert sum(t.state.name == "COMPLETE" for t in found.trials) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "how", "message"),
     [

@@ -176,6 +176,7 @@ def test_bad_options_are_one_line(arguments: list[str], message: str, capsys: py
     assert_refused(["plot", *arguments], message, capsys)
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_only_where_something_is_drawn() -> None:
     code = "import sys, rljax, rljax.run.view.openloop; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -268,6 +268,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 ACROBOT = rljax.DQNConfig(env="Acrobot-v1", total_timesteps=50_000, learning_starts=100)
 
 
+@pytest.mark.slow
 def test_each_environment_has_a_panel_and_like_lines_have_like_looks(tmp_path: Path) -> None:
     returns = np.arange(24.0).reshape(4, 6)
     runs = [
@@ -350,6 +351,7 @@ def test_what_is_no_run_is_left_out_with_a_line(tmp_path: Path) -> None:
         plot([tmp_path / "b.txt", tmp_path / "sweep"], tmp_path / "b.png")
 
 
+@pytest.mark.slow
 def test_metrics_are_drawn_as_the_run_that_they_are_of(tmp_path: Path, rng: np.random.Generator) -> None:
     returns = rng.normal(size=(8, 30)).cumsum(axis=1)
     metrics = {"episode/return": returns.astype(np.float32), "eval/return": np.full((8, 30), np.nan)}

@@ -89,6 +89,7 @@ def test_frames_are_those_of_the_states_up_to_the_one_that_ended_the_episode(tmp
     assert [p.name for p in tmp_path.iterdir()] == ["a.gif"]
 
 
+@pytest.mark.slow
 def test_an_episode_is_cut_at_max_steps(tmp_path: Path) -> None:
     agent = scripted(CONFIG.replace(env=Counter()), zero)
     for max_steps in (1, 3, 4, 9):
@@ -110,6 +111,7 @@ def test_what_a_policy_remembers_begins_with_zeros_and_is_carried_on(tmp_path: P
     np.testing.assert_array_equal(result.returns, [sum(range(1, 11))] * 2)
 
 
+@pytest.mark.slow
 def test_the_episode_is_the_one_that_a_python_loop_plays(tmp_path: Path) -> None:
     agent, state = agent_of("CartPole-v1", normalize_observations=True)
     result = record(agent, state, tmp_path / "a.gif", key=KEY)
@@ -130,6 +132,7 @@ def test_the_episode_is_the_one_that_a_python_loop_plays(tmp_path: Path) -> None
     assert (difference > 8).mean() < 0.001
 
 
+@pytest.mark.slow
 def test_the_mask_and_sampling_reach_the_policy(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -162,6 +165,7 @@ def test_every_environment_records(env_id: str, tmp_path: Path) -> None:
     assert pictures.std() > 5
 
 
+@pytest.mark.slow
 def test_channels_have_colours_and_flattening_for_the_policy_does_not_matter(tmp_path: Path) -> None:
     agent, state = agent_of("Breakout-MinAtar", flatten_observations=True)
     result = record(agent, state, tmp_path / "a.gif", key=KEY, max_steps=5)
@@ -176,6 +180,7 @@ def test_channels_have_colours_and_flattening_for_the_policy_does_not_matter(tmp
     assert len(bricks) == 1
 
 
+@pytest.mark.slow
 def test_matrices_are_grey_and_vectors_are_bars(tmp_path: Path) -> None:
     agent, state = agent_of("Catch-bsuite", flatten_observations=True)
     pictures, _ = read_gif(record(agent, state, tmp_path / "a.gif", key=KEY, max_steps=4).path)

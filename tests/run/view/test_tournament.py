@@ -87,6 +87,7 @@ def test_two_games_again_and_again_say_little_and_openings_make_them_differ() ->
     assert float(varied.ratings.high[1] - varied.ratings.low[1]) < 200
 
 
+@pytest.mark.slow
 def test_a_known_difference_in_strength_is_found_with_the_interval_of_its_formula() -> None:
     """Paper in 70 %, else scissors, against rock: 400 log10(7 / 3) points, give or take 1.96 (400 / ln 10) / sqrt(n p q)."""
 
@@ -248,6 +249,7 @@ def test_quitting_and_the_end_of_input_leave_the_game() -> None:
         assert said[-1] == "you left the game"
 
 
+@pytest.mark.slow
 def test_games_of_more_than_two_can_be_played_from_every_seat() -> None:
     game, params = make_env("Territory-v0")
     names = game.action_names(params)
