@@ -1,4 +1,4 @@
-"""The number of operations that an iteration starts, by which small networks on an accelerator are bound, is held for each algorithm.
+"""Small networks on an accelerator are bound by the operations that an iteration starts: their number is held for each algorithm.
 
 It is counted in the program for CPUs, which every machine can compile. A GPU starts other numbers, but what adds operations there
 is seen here, too: a loop that came in, or an output that a rollout no longer packs.
@@ -21,6 +21,7 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
 
 
 @pytest.mark.slow
+@pytest.mark.same_bits  # so that the program is that of users: the tests' fastest compilation makes loops of random numbers
 @pytest.mark.parametrize(
     ("preset", "changes", "launches"),
     [
