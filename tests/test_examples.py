@@ -15,11 +15,13 @@ FOLDER = Path(__file__).parent.parent / "examples"
 ROWS = {
     "command": ["told its command", "told another's", "told nothing"],
     "composite": ["autoregressive", "independent"],
+    "curriculum": ["by success", "uniform", "no levels"],
     "draft": ["at random", "10 simulations", "800 simulations"],
     "entities": ["transformer", "perceptron"],
     "exploration": ["counts", "RND", "no bonus"],
     "gymnasium_play": ["trained", "at random"],
     "memory": ["GRU", "LSTM", "no memory"],
+    "numpy_policy": ["NumPy", "JAX"],
     "own_network": ["minimal gated unit", "without memory"],
     "ppo_in_one_file": ["one file", "rljax"],
     "privileged": ["sees the bit", "does not"],
