@@ -68,7 +68,8 @@ players = {"NumPy": lambda obs, carry: policy.step(np.asarray(obs), carry), "JAX
 actions, times = {name: [] for name in players}, {name: [] for name in players}
 print(f"{'policy':10} {'return':>8} {'microseconds':>13}")
 for name, choose in players.items():
-    jax.block_until_ready(choose(reset(jax.random.key(0), params)[0], None))  # JAX compiles here
+    obs, _ = reset(jax.random.key(0), params)
+    jax.block_until_ready(choose(obs, choose(obs, None)[1]))  # JAX compiles here, the beginning and the rest of an episode
     returns = []
     for maze in range(MAZES):
         obs, env_state = reset(jax.random.key(maze), params)

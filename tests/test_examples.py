@@ -31,8 +31,11 @@ ROWS = {
 LONG = ("composite", "draft", "entities", "exploration", "memory", "own_network", "value_heads")
 
 
-def test_every_example_is_tested() -> None:
+def test_every_example_is_tested_and_in_the_cookbook() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(ROWS)
+    cookbook = (FOLDER.parent / "docs" / "cookbook.md").read_text(encoding="utf-8")
+    pages = [*FOLDER.glob("*.py"), *(FOLDER.parent / "notebooks").glob("*.ipynb")]
+    assert [path.name for path in pages if f"../{path.parent.name}/{path.name})" not in cookbook] == []
 
 
 @pytest.mark.parametrize("name", ROWS)
