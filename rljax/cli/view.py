@@ -16,6 +16,7 @@ from rljax.cli.parsing import split_commas
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.files.folder import CONFIG_FILE, PHASES_FILE, split_path
+from rljax.run.files.places import lock_folder
 from rljax.run.loggers.several import LOGGERS, make_logger
 from rljax.run.view.layout import say
 
@@ -75,13 +76,17 @@ def log(options: Log) -> None:
         raise ConfigError(f"--log: is missing, expected at least one of: {', '.join(LOGGERS)}")
     for name in names:
         make_logger(name)
+    if not options.runs:
+        raise ConfigError("RUNS: is missing, expected folders of runs before --log")
     folders = [folder for run in options.runs for folder in _runs_in(split_path(run)[0])]
     runs = [read_run(folder) for folder in folders]  # nothing is sent if one of them cannot be
+    for folder in folders:
+        with lock_folder(folder):  # refuses one that is being trained
+            if options.record:
+                saved = rljax.load_run(folder, seed_index="best")
+                rljax.record(rljax.make_agent(saved.config), saved.state, folder / "agent.gif", key=jax.random.key(0))
     failures: dict[str, RljaxError] = {}
     for folder, run in zip(folders, runs, strict=True):
-        if options.record:
-            saved = rljax.load_run(folder, seed_index="best")
-            rljax.record(rljax.make_agent(saved.config), saved.state, folder / "agent.gif", key=jax.random.key(0))
         for name in names:
             if name not in failures:
                 try:
@@ -153,7 +158,11 @@ def export(options: Export) -> None:
     from rljax.run.export.weights import export_weights, free_file
 
     out = options.out or ("policy" if options.numpy is options.web is options.safetensors is None else None)
-    # Nothing is written if one of the paths is taken.
+    # Nothing is written if one of the paths is taken, or would be by another one.
+    places = [Path(os.path.abspath(path)) for path in (out, options.numpy, options.web, options.safetensors) if path is not None]
+    for i, path in enumerate(places):
+        if any(path == other or path in other.parents for other in places[:i] + places[i + 1 :]):
+            raise ConfigError(f"{path}: is asked for twice, expected another path for each form of the policy")
     for folder in (out, options.numpy, options.web):
         if folder is not None:
             check_free(Path(folder))

@@ -40,6 +40,8 @@ def test_nothing_is_written_where_a_path_is_taken(run: str, capsys: pytest.Captu
     assert_refused(["export", run, "--out", "taken", "--numpy", "new"], "exists already", capsys)
     assert_refused(["export", run, "--numpy", "new", "--web", "taken"], "exists already", capsys)
     assert_refused(["export", run, "--numpy", "new", "--web", "page"], "MaskedBandit-v0: there is no page for it", capsys)
+    assert_refused(["export", run, "--numpy", "new", "--web", "./new"], "new: is asked for twice", capsys)
+    assert_refused(["export", run, "--out", "new/inside", "--numpy", "new"], "new: is asked for twice", capsys)
     assert_refused(["export", run, "--safetensors", "new.bin"], "expected a file name that ends in .safetensors", capsys)
     assert sorted(path.name for path in Path().iterdir()) == ["run", "taken", "taken.safetensors"]
     assert Path("taken.safetensors").read_text() == Path("taken/mine").read_text() == "keep"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rljax.core.errors import RljaxWarning
-from rljax.run.loggers.parts import RunStart, finite, recall_identity, split_seed
+from rljax.run.loggers.parts import RunStart, finite, forgotten, recall_identity, split_seed
 
 
 class Aim:
@@ -17,6 +17,7 @@ class Aim:
 
     def start(self, run: RunStart) -> None:
         import aim
+        from aim.sdk.errors import MissingRunError
 
         repo = os.environ.get("AIM_REPO") or "."
         self.place = repo if "://" in repo else str(Path(repo).resolve())
@@ -27,7 +28,10 @@ class Aim:
             return str(made[0].hash)
 
         known = recall_identity(run, "aim", create, self.place)
-        self.run = made[0] if made else aim.Run(known, repo=self.place, experiment="rljax", log_system_params=False)
+        try:
+            self.run = made[0] if made else aim.Run(known, repo=self.place, experiment="rljax", log_system_params=False)
+        except MissingRunError:
+            raise forgotten(run, "aim", known, self.place) from None
         self.run.name = run.name
         self.run["hparams"] = json.loads(json.dumps(run.hyperparameters, default=str))
 

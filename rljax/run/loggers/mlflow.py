@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rljax.run.loggers.parts import RunStart, finite, folder_of, recall_identity
+from rljax.run.loggers.parts import RunStart, finite, folder_of, forgotten, recall_identity
 
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Defaults for a server: MLflow's own let a run wait for minutes if the server cannot be reached."""
@@ -82,3 +82,11 @@ class MLflow:
 
         # The database in the folder may be moved with it, so its address does not count.
         self.run_id = recall_identity(run, "mlflow", create, uri)
+        try:
+            there = self.client.get_run(self.run_id).info.lifecycle_stage == "active"
+        except mlflow.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            there = False
+        if not there:
+            raise forgotten(run, "mlflow", self.run_id, self.place)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from rljax.core.errors import ConfigError
 from rljax.run.files.scores import SCORES
 
 MAX_LOGGED_SEEDS = 64
@@ -101,6 +102,12 @@ def folder_of(run: RunStart) -> Path:
     folder = run.folder or Path("runs") / run.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def forgotten(run: RunStart, service: str, identity: str, place: str) -> ConfigError:
+    """Return the error of a service that has no run of this identity any more."""
+    file = "" if run.folder is None else f"; to send it as a new run, delete {run.folder / f'.{service}_id'}"
+    return ConfigError(f"log = {service!r}: {place} has no run {identity} any more{file}")
 
 
 def recall_identity(run: RunStart, service: str, make: Callable[[], str], place: str = "") -> str:

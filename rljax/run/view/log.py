@@ -130,7 +130,7 @@ def _closed(logger: Any, name: str, folder: Path) -> Iterator[None]:
     except RljaxError:
         raise
     except Exception as error:
-        reason = str(error).strip() or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         place = f" to {logger.place}" if getattr(logger, "place", "") else ""
         raise RljaxError(f"log = {shown(name)}: {folder} was not sent{place}, or not all of it: {reason}") from error
 

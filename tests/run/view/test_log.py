@@ -234,6 +234,25 @@ def test_mlflow_gets_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("service", ["mlflow", "aim"])
+def test_a_run_that_the_service_has_lost_is_one_line_that_says_what_to_do(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(service)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("AIM_REPO", str(tmp_path))
+    folder = save_run(tmp_path / "a", seeds=None)
+    rljax.log_run(folder, service)
+    file = folder / f".{service}_id"
+    identity = file.read_text().split()[0]
+    file.write_text(file.read_text().replace(identity, "0" * len(identity)))
+    with pytest.raises(rljax.ConfigError, match=rf"has no run \w+ any more; to send it as a new run, delete .*\.{service}_id$"):
+        rljax.log_run(folder, service)
+    file.unlink()
+    assert rljax.log_run(folder, service)[:2] == (10, 0)
+
+
+@pytest.mark.slow
 def test_aim_replaces_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aim = pytest.importorskip("aim")
     from aim.storage.context import Context
@@ -267,10 +286,16 @@ def test_bad_input_is_one_line_before_anything_is_sent(tmp_path: Path, capsys: p
     empty = str(save_run(tmp_path / "b", range(0)))
     assert "log = 'tensorbord': did you mean 'tensorboard'" in refused(capsys, 2, run, "--log", "tensorboard,tensorbord")
     assert "at least one of: tensorboard, wandb" in refused(capsys, 2, run)
+    assert "RUNS: is missing" in refused(capsys, 2, "--log", "tensorboard")
     assert "no run there" in refused(capsys, 2, run, str(tmp_path), "--log", "tensorboard")
     assert "nothing recorded yet" in refused(capsys, 2, run, empty, "--log", "tensorboard")
-    with lock_folder(tmp_path / "a"):
-        assert "another process is training there" in refused(capsys, 2, run, "--log", "tensorboard")
+    other, video = save_run(tmp_path / "c"), (tmp_path / "c" / "agent.gif").read_bytes()
+    with lock_folder(other):
+        assert "another process is training there" in refused(capsys, 2, run, str(other), "--log", "tensorboard")
+        assert "another process is training there" in refused(capsys, 2, str(other), "--log", "tensorboard", "--record")
+    # A run that cannot be recorded, as it has no checkpoint.
+    refused(capsys, 2, run, str(other), "--log", "tensorboard", "--record")
+    assert (other / "agent.gif").read_bytes() == video
     assert not (tmp_path / "a" / "tensorboard").exists()
 
 
