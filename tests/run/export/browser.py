@@ -140,14 +140,14 @@ class Browser:
         self.call("Page.navigate", url=address)
         self.wait("document.readyState === 'complete'")
 
-    def press(self, x: float, y: float, *, touch: bool = False) -> None:
-        """Press and leave a place of the window, with the mouse or a finger."""
+    def press(self, x: float, y: float, *, touch: bool = False, button: str = "left", up: bool = True) -> None:
+        """Press and leave a place of the window, with a button of the mouse or a finger."""
         if touch:
             self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
             self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
             return
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        for kind in ("mousePressed", "mouseReleased") if up else ("mousePressed",):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=1)
 
     def key(self, key: str, *, down: bool = True, up: bool = True) -> None:
         """Press and release a key by the name that its event has."""

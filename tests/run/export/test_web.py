@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -180,6 +181,10 @@ REFUSED: dict[str, tuple[rljax.Config, str]] = {
         ppo("CartPole-v1", {"hidden": [8]}, action_repeat=2),
         "action_repeat = 2: a page plays CartPole-v1 without it",
     ),
+    "a parameter that JSON has no number for": (
+        ppo("CartPole-v1", {"hidden": [8]}, env_params={"x_limit": math.inf}),
+        "env_params.x_limit = inf: a page plays CartPole-v1 with finite numbers only",
+    ),
     "another observation": (
         ppo("CartPole-v1", {"hidden": [8]}, frame_stack=2),
         "environment CartPole-v1: a page gives the policy its observation, and this policy sees something else",
@@ -196,6 +201,10 @@ def test_what_a_page_cannot_play_is_refused_in_one_line(name: str, tmp_path: Pat
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_action_that_is_taken_once_is_the_environments_own_step() -> None:
+    assert describe_page(config_of("CartPole-v1", action_repeat=1)) == describe_page(config_of("CartPole-v1"))
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tictactoe: Path, tmp_path: Path) -> None:
@@ -240,6 +249,18 @@ def test_runtime_is_fetched_once_and_its_checksum_is_looked_at(registry: Path, m
     registry.unlink()
     assert runtime.fetch_runtime(said.append) == files
     assert len(said) == 1
+
+
+def test_two_processes_may_fetch_the_runtime_at_once(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "SHA512", base64.b64encode(hashlib.sha512(registry.read_bytes()).digest()).decode())
+    unpack = runtime._unpack
+
+    def later(archive: Path, folder: Path) -> None:
+        unpack(archive, folder)
+        shutil.copytree(folder, runtime.runtime_folder())  # the other process is done
+
+    monkeypatch.setattr(runtime, "_unpack", later)
+    assert runtime.fetch_runtime()["ort.js"] == b"package/dist/ort.wasm.bundle.min.mjs"
 
 
 def test_a_runtime_that_cannot_be_fetched_is_said_in_one_line(

@@ -126,6 +126,9 @@ def test_games_of_an_agent_with_memory_by_mouse_and_keys(browser: Browser, site:
     browser.wait(f"{STATUS} === 'Your move.'")
     assert browser.value(MOVES)[0].startswith(f"Agent: {action + 1} (")
     # Arrow keys from the middle: to a taken cell, where nothing happens, and to a free one.
+    browser.press(*place(browser, 0.5, 0.5), button="right")
+    browser.press(*place(browser, 0.2, 0.8), button="right")
+    assert browser.value(f"{MOVES}.length") == 1, "the menu's button makes no move"
     opponent.take(action)
     free = int(np.flatnonzero(opponent.mask())[-1])
     at = 4
@@ -138,6 +141,8 @@ def test_games_of_an_agent_with_memory_by_mouse_and_keys(browser: Browser, site:
         at = cell
     browser.wait(f"{MOVES}.length >= 2")
     assert browser.value(MOVES)[1] == f"You: {free + 1}"
+    browser.key("N")  # as with caps lock
+    browser.wait(f"{MOVES}.length < 2")
 
 
 @pytest.mark.parametrize("site", ["images"], indirect=True)
@@ -166,6 +171,10 @@ def test_an_agent_with_memory_is_watched_and_steered(browser: Browser, site: str
     browser.wait(f"{STATUS} === 'You act.'")
     browser.key("ArrowRight", down=False)
     browser.wait(f"{STATUS} === 'The agent acts.'")
+    browser.press(*place(browser, 0.9, 0.5), button="right", up=False)
+    count = browser.value(step)
+    browser.wait(f"{step} !== {count}")
+    assert browser.value(STATUS) != "You act."
     browser.key(" ")
     browser.wait(f"{STATUS} === 'Paused.' || {STATUS} === 'The episode has ended.'")
     # The page's runner alone, over whole episodes of the agent in Python.

@@ -104,8 +104,11 @@ def describe_page(config: Config) -> dict[str, Any]:
         names = ", ".join(kind().name for kind in MODULES)
         raise ConfigError(f"environment {env.name}: there is no page for it; there are pages for {names}")
     for name in OTHER_STEPS:
-        if getattr(config, name):
+        if getattr(config, name) not in (None, 0, 1):  # 1 repeats nothing
             raise ConfigError(f"{name} = {getattr(config, name)}: a page plays {env.name} without it")
+    for name, value in dataclasses.asdict(params).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"env_params.{name} = {value}: a page plays {env.name} with finite numbers only")
     game = isinstance(env, Game)
     limits = [limit for limit in (getattr(params, "max_steps_in_episode", None), config.time_limit) if limit is not None]
     return {

@@ -67,6 +67,8 @@ def fetch_runtime(say: Callable[[str], None] = lambda _: None) -> dict[str, byte
                 with atomic_folder(folder) as aside:
                     _unpack(archive, aside)
             except (OSError, tarfile.TarError) as error:
+                if is_there(folder):  # another process has been faster
+                    return fetch_runtime()
                 raise ConfigError(f"{folder}: {PACKAGE} cannot be unpacked there: {error}") from None
     return {name: (folder / name).read_bytes() for name in INSIDE}
 

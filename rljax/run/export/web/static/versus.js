@@ -84,7 +84,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
   help.textContent = `${environment.held} Arrow keys and Enter play as well; N begins a new game.`;
 
   canvas.style.touchAction = "manipulation"; // no zoom by two taps, which are two moves
-  canvas.addEventListener("pointerup", (event) => choose(environment.actionAt(...view.place(event))));
+  canvas.addEventListener("pointerup", (event) => event.button === 0 && choose(environment.actionAt(...view.place(event))));
   canvas.addEventListener("pointermove", (event) => {
     if (event.pointerType !== "mouse") return;
     cursor = environment.actionAt(...view.place(event));
@@ -104,7 +104,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
       redraw();
     } else if (pressed === "Enter" || pressed === " ") choose(cursor);
     else if (event.key >= "1" && event.key <= String(environment.actions)) choose(Number(event.key) - 1);
-    else if (event.key === "n") begin(person);
+    else if (event.key.toLowerCase() === "n") begin(person);
     else return;
     event.preventDefault();
   });

@@ -91,13 +91,14 @@ export async function play({ canvas, view, status, controls, details, help, envi
     if (event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in environment.keys) held = event.repeat ? held : { key: event.key };
     else if (event.key === " " && !(event.target instanceof HTMLButtonElement)) toggle();
-    else if (event.key === "s") running ? toggle() : step();
-    else if (event.key === "n") begin();
+    else if (event.key.toLowerCase() === "s") running ? toggle() : step();
+    else if (event.key.toLowerCase() === "n") begin();
     else return;
     event.preventDefault();
   });
   document.addEventListener("keyup", (event) => event.key === held?.key && release());
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     canvas.setPointerCapture(event.pointerId);
     held = { point: view.place(event) };
   });
