@@ -203,5 +203,7 @@ def test_a_page_without_its_policy_says_so(browser: Browser, site: str, tmp_path
     (tmp_path / "page" / "policy.onnx").write_bytes(b"not a model")
     browser.open(site)
     assert browser.wait(f"{STATUS}.startsWith('The page cannot go on: ') && {STATUS}")
-    assert browser.errors
+    (tmp_path / "page" / "policy.json").unlink()
+    browser.open(site)
+    assert browser.wait(f"{STATUS} === 'The page cannot go on: policy.json: 404 File not found'")
     browser.errors.clear()

@@ -62,7 +62,9 @@ function makeView(canvas, environment) {
 }
 
 async function main() {
-  const description = await (await fetch("policy.json")).json();
+  const response = await fetch("policy.json");
+  if (!response.ok) throw new Error(`policy.json: ${response.status} ${response.statusText}`);
+  const description = await response.json();
   const { makeEnvironment } = await import(`./${description.modules.environment}`);
   const { play } = await import(`./${description.modules.play}`);
   const environment = makeEnvironment(description);
@@ -78,7 +80,9 @@ async function main() {
   play({ ...page, help: element("help"), environment, policy, maxSteps: description.max_steps });
 }
 
-addEventListener("unhandledrejection", ({ reason }) => {
-  element("status").textContent = `The page cannot go on: ${reason.message}`;
-});
-main();
+function fail(error) {
+  element("status").textContent = `The page cannot go on: ${error?.message ?? error}`;
+}
+
+addEventListener("unhandledrejection", ({ reason }) => fail(reason));
+main().catch(fail);
