@@ -44,8 +44,8 @@ MODULES: dict[type, str] = {
 
 ALWAYS = ("index.html", "style.css", "page.js", "policy.js", "drawing.js")
 
-OTHER_STEPS = ("action_repeat", "sticky_actions")
-"""Fields of a configuration with which a step of the environment is another one than the page's."""
+OTHER_STEPS = {"action_repeat": 1, "sticky_actions": 0}
+"""Fields with which a step of the environment is another one than the page's, and their values that change nothing."""
 
 
 def export_web(
@@ -103,8 +103,8 @@ def describe_page(config: Config) -> dict[str, Any]:
     if type(env) not in MODULES:
         names = ", ".join(kind().name for kind in MODULES)
         raise ConfigError(f"environment {env.name}: there is no page for it; there are pages for {names}")
-    for name in OTHER_STEPS:
-        if getattr(config, name) not in (None, 0, 1):  # 1 repeats nothing
+    for name, usual in OTHER_STEPS.items():
+        if getattr(config, name) not in (None, usual):
             raise ConfigError(f"{name} = {getattr(config, name)}: a page plays {env.name} without it")
     for name, value in dataclasses.asdict(params).items():
         if isinstance(value, float) and not math.isfinite(value):
