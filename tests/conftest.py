@@ -29,16 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the slow tests of other shares; a test is in the same share with all its parameters, wherever it stands."""
+    """Leave out the slow tests of other shares; a test's share depends on its name alone."""
     share, shares = map(int, config.getoption("--slow-share").split("/"))
-    others = {item for item in items if item.get_closest_marker("slow") and _number(item) % shares != share}
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = {item for item in slow if zlib.crc32(item.nodeid.encode()) % shares != share}
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-
-
-def _number(item: pytest.Item) -> int:
-    return zlib.crc32(item.nodeid.partition("[")[0].encode())
 
 
 def pytest_configure(config: pytest.Config) -> None:
