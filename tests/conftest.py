@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import zlib
 from collections.abc import Callable
@@ -93,6 +94,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         compiler.get_compile_options = _with_simple_fusions if simple else COMPILE_OPTIONS
         flags = [f"--{name}={value}".lower() for name, value in SIMPLE_FUSIONS.items()]
         os.environ["XLA_FLAGS"] = " ".join([XLA_FLAGS, *(flags if simple else ())])
+
+
+TESTS_SO_FAR = [0]
+"""Number of tests since JAX's caches were cleared."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Clear JAX's caches now and then: the garbage collector walks all that was traced, in the end for most of the time."""
+    TESTS_SO_FAR[0] += 1
+    if nextitem is not None and nextitem.path != item.path and TESTS_SO_FAR[0] >= 100:
+        TESTS_SO_FAR[0] = 0
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
