@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from rljax.cli.options import (
@@ -184,9 +183,10 @@ def _use_compilation_cache() -> None:
     """Keep compiled programs between starts, in JAX_COMPILATION_CACHE_DIR if it is set, else in the user's cache."""
     import jax
 
+    from rljax.run.files.places import user_cache
+
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(root / "rljax" / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(user_cache() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

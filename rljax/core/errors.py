@@ -72,6 +72,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return all that an error raised by other code says, as one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 DISTRIBUTION = "rljax-jit"
 """Name of the distribution to install. The package index has an unrelated `rljax`, so only the import has that name."""
 

@@ -14,6 +14,11 @@ from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 LOCK_FILE = ".lock"
 
 
+def user_cache() -> Path:
+    """Return the user's folder for what rljax can fetch or make again. It need not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljax"
+
+
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `folder`; rename it to `folder` at the end, so that a kill leaves no half of it there.

@@ -1,4 +1,4 @@
-"""What all loggers share: their protocol, the description of a run, groups of metrics, and a run's identity with a service."""
+"""Parts that all loggers share: their protocol, the description of a run, groups of metrics, a run's identity with a service."""
 
 from __future__ import annotations
 

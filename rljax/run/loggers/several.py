@@ -12,7 +12,7 @@ import jax
 import optax
 from jax.flatten_util import ravel_pytree
 
-from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_install, shown
+from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_install, reason_of, shown
 from rljax.run.loggers.aim import Aim
 from rljax.run.loggers.mlflow import MLflow
 from rljax.run.loggers.parts import Logger, RunStart
@@ -81,7 +81,7 @@ class Loggers:
         try:
             call(logger)
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             warnings.warn(
                 f"logger {type(logger).__name__} failed and is switched off; training continues: {reason}",
                 RljaxWarning,

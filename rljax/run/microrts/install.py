@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, RljaxError
-from rljax.run.files.places import atomic_folder
+from rljax.run.files.places import atomic_folder, user_cache
 
 FOLDER_VARIABLE = "RLJAX_MICRORTS"
 """Environment variable with the folder of the Java archives, instead of one in the user's cache."""
@@ -31,8 +31,7 @@ def microrts_folder() -> Path:
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named).expanduser()
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "rljax" / "microrts-0.4.3"
+    return user_cache() / "microrts-0.4.3"
 
 
 def is_there(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rljax.collect.environments import evaluation_opponent
 from rljax.core.config import config_table
-from rljax.core.errors import ConfigError, RljaxError, shown
+from rljax.core.errors import ConfigError, RljaxError, reason_of, shown
 from rljax.run.files.folder import METRICS_FILE, read_config, read_info, split_path
 from rljax.run.files.places import lock_folder
 from rljax.run.loggers.parts import Logger, RunStart, with_seeds
@@ -25,7 +25,7 @@ MEDIA = (".png", ".gif", ".mp4")
 
 
 class SavedRun(NamedTuple):
-    """What loggers get of a run.
+    """A run as loggers get it.
 
     Attributes:
         start: its description, as at the start of its training.
@@ -37,7 +37,7 @@ class SavedRun(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What was sent to a logger.
+    """Result of sending a run to a logger.
 
     Attributes:
         records: number of records that were sent.
@@ -130,7 +130,7 @@ def _closed(logger: Any, name: str, folder: Path) -> Iterator[None]:
     except RljaxError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         place = f" to {logger.place}" if getattr(logger, "place", "") else ""
         raise RljaxError(f"log = {shown(name)}: {folder} was not sent{place}, or not all of it: {reason}") from error
 

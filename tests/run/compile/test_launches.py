@@ -17,7 +17,7 @@ from rljax.run.compile.program import compile_on
 from rljax.run.compile.targets import CHIPS
 
 LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "num_envs": 2, "num_steps": 1, "train_ratio": 4}
-"""Of DreamerV3: one step of two environments, then one update, in every iteration."""
+"""DreamerV3 at its smallest: an iteration is one step of two environments, then one update."""
 
 
 @pytest.mark.slow

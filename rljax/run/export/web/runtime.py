@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, RljaxError, first_line
-from rljax.run.files.places import atomic_folder
+from rljax.run.files.places import atomic_folder, user_cache
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
-"""The integrity that the registry gives for the archive: what anybody else sends under its name is refused."""
+"""Checksum of the archive, as the registry states it; an archive with another one is refused."""
 
 REGISTRY = "https://registry.npmjs.org"
 REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
@@ -28,13 +28,12 @@ LIMIT = 600
 
 SCRIPT_FILE, WASM_FILE = "ort.js", "ort.wasm.gz"
 INSIDE = {SCRIPT_FILE: "package/dist/ort.wasm.bundle.min.mjs", WASM_FILE: "package/dist/ort-wasm-simd-threaded.wasm"}
-"""What a page needs of the archive: the runtime for the CPU alone, and its WebAssembly."""
+"""Files of a page, and where they are in the archive: the runtime for the CPU alone, and its WebAssembly."""
 
 
 def runtime_folder() -> Path:
     """Return the folder of the cache that holds the runtime. It need not be there yet."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "rljax" / f"{PACKAGE}-{VERSION}"
+    return user_cache() / f"{PACKAGE}-{VERSION}"
 
 
 def is_there(folder: Path) -> bool:
