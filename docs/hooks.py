@@ -1,9 +1,11 @@
-"""Hooks of mkdocs: make the README the start page and the notebooks tutorials, and rewrite links that leave docs/."""
+"""Hooks of mkdocs: pages made of the README, the notebooks, the examples and the commands' help; links that leave docs/."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
+import io
 import json
 import os
 import re
@@ -18,6 +20,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]")
 """A link that is a picture from elsewhere; a page of the site fetches nothing."""
@@ -28,8 +31,11 @@ UNTOUCHED = re.compile(r"(^```.*?^```$|^#+ .*?$)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the start page and the tutorials."""
-    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
+    """Add the start page, the tutorials, the examples and the commands."""
+    pages = {"index.md": (ROOT / "README.md").read_text(encoding="utf-8"), **command_pages()}
+    pages |= {f"examples/{path.stem}.md": example(path) for path in EXAMPLES}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
     for notebook in NOTEBOOKS:
         text, pictures = tutorial(notebook)
         files.append(File.generated(config, f"tutorials/{notebook.stem}.md", content=text))
@@ -67,11 +73,45 @@ def tutorial(path: Path) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts) + "\n", pictures
 
 
+def example(path: Path) -> str:
+    """Return a script in percent format as Markdown, with the picture that it draws (of `docs/images/cookbook`) at its end."""
+    parts = []
+    for cell in path.read_text(encoding="utf-8").split("# %%")[1:]:
+        kind, _, body = cell.partition("\n")
+        if kind.strip() == "[markdown]":
+            parts.append(re.sub("^# ?", "", body.strip(), flags=re.MULTILINE))
+        else:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join([*parts, f"![what the script draws](../images/cookbook/{path.stem}.png)"]) + "\n"
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page for each command of `rljax`, with its examples and its help, by file name; `commands/index.md` lists them."""
+    from rljax.cli.main import DESCRIPTION, EXAMPLES
+    from rljax.cli.options import Command
+    from rljax.cli.parsing import by_name, parse
+
+    pages, rows = {}, []
+    for name, kind in by_name(Command).items():
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            parse([name, "--help"], Command, DESCRIPTION, EXAMPLES)
+        uses = [f"# {what}\n{line}" for line, what in EXAMPLES if line.split()[1] == name]
+        shown = ["```bash\n" + "\n\n".join(uses) + "\n```"] * bool(uses)
+        text = [f"# rljax {name}", *shown, f"```text\n{printed.getvalue().strip()}\n```"]
+        pages[f"commands/{name}.md"] = "\n\n".join(text) + "\n"
+        summary = " ".join(kind.__doc__.partition("\n\n")[0].split())
+        rows.append(f"| [rljax {name}]({name}.md) | {summary} |")
+    pages["commands/index.md"] = "\n".join(["# Commands", "", "| | |", "| --- | --- |", *rows]) + "\n"
+    return pages
+
+
 def source_of(page: str) -> str:
     """Return the file of the repository that a page of the site is made from."""
     if page == "index.md":
         return "README.md"
-    return page.replace("tutorials/", "notebooks/").replace(".md", ".ipynb") if page.startswith("tutorials/") else f"docs/{page}"
+    folder, _, name = page.rpartition("/")
+    return {"tutorials": f"notebooks/{name[:-3]}.ipynb", "examples": f"examples/{name[:-3]}.py"}.get(folder, f"docs/{page}")
 
 
 def relink(text: str, page: str) -> str:
@@ -85,6 +125,8 @@ def relink(text: str, page: str) -> str:
             target = "index.md"
         elif target.endswith(".ipynb"):
             target = f"tutorials/{Path(target).stem}.md"
+        elif target.startswith("examples/"):
+            target = f"examples/{Path(target).stem}.md"
         elif target.startswith("docs/"):
             target = target.removeprefix("docs/")
         else:

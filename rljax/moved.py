@@ -30,7 +30,7 @@ MOVED = {
     "rljax.algos.dreamer_replay": "rljax.algos.dreamer.replay",
     "rljax.algos.representation": "rljax.algos.dreamer.representation",
     "rljax.collect.matches": "rljax.collect.games.matches",
-    "rljax.nn.distributions": "rljax.nn.actions",
+    "rljax.nn.read_heads": "rljax.nn.heads",
     "rljax.run.bench_devices": "rljax.run.bench.devices",
     "rljax.run.bench_dreamer": "rljax.run.bench.dreamer",
     "rljax.run.bench_league": "rljax.run.bench.league",

@@ -21,6 +21,7 @@ from PIL import Image
 
 import rljax
 from rljax.algos.common.training import train_iteration
+from rljax.cli import main as cli
 from rljax.league.rules import ROLES
 from tests.algos.imitation.recorded import record
 
@@ -87,8 +88,8 @@ def test_nothing_is_on_two_pages() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    tutorials = [f"tutorials/{notebook.stem}.md" for notebook in NOTEBOOKS]
-    assert sorted(listed) == sorted([*PAGES, "index.md", *tutorials])
+    made = [f"tutorials/{notebook.stem}.md" for notebook in NOTEBOOKS] + [f"examples/{path.stem}.md" for path in hooks.EXAMPLES]
+    assert sorted(listed) == sorted([*PAGES, "index.md", *made, *hooks.command_pages()])
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -113,9 +114,10 @@ def test_names_and_files_in_prose_exist(path: Path) -> None:
         (
             "guides/runs.md",
             "[x](looking.md), [y](../../examples/memory.py)",
-            "[x](looking.md), [y](REPO/blob/main/examples/memory.py)",
+            "[x](looking.md), [y](../examples/memory.md)",
         ),
         ("tutorials/01_quickstart.md", "[x](02_seeds_and_sweeps.ipynb)", "[x](02_seeds_and_sweeps.md)"),
+        ("examples/memory.md", "[x](../docs/guides/networks.md), [y](command.py)", "[x](../guides/networks.md), [y](command.md)"),
         ("results.md", "[x](https://a.b/c), [y](#games)", "[x](https://a.b/c), [y](#games)"),
     ],
 )
@@ -148,6 +150,31 @@ def test_a_tutorial_is_its_notebook_with_texts_code_and_what_it_prints_and_draws
         assert page.count(f"]({name})") == 1
         with Image.open(io.BytesIO(data)) as picture:
             assert picture.format == Path(name).suffix[1:].upper()
+
+
+@pytest.mark.parametrize("path", hooks.EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_a_page_with_texts_code_and_picture(path: Path) -> None:
+    page, script = hooks.example(path), path.read_text(encoding="utf-8")
+    prose = re.sub(r"^```python\n.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    written = [line for line in script.splitlines() if line and not line.startswith("# %%")]
+    texts = [line.removeprefix("# ") for line in written if line.startswith("#")]
+    assert page.startswith(texts[0])
+    assert [line for line in texts if line not in prose and f"# {line}" not in code] == []
+    assert [line for line in written if not line.startswith("#") and line not in code] == []
+    picture = re.findall(r"\]\(\.\./(images/cookbook/\w+\.png)\)", page)
+    assert len(picture) == 1
+    with Image.open(DOCS / picture[0]) as image:
+        assert image.width >= 400
+
+
+def test_a_command_has_a_page_with_its_examples_and_its_help() -> None:
+    pages = hooks.command_pages()
+    assert {name for line, _ in cli.EXAMPLES for name in [line.split()[1]]} <= {Path(page).stem for page in pages}
+    for line, what in cli.EXAMPLES:
+        assert f"# {what}\n{line}\n" in pages[f"commands/{line.split()[1]}.md"]
+    assert "Number of episodes to play." in pages["commands/eval.md"]
+    assert "[rljax eval](eval.md) | Play whole episodes" in pages["commands/index.md"]
 
 
 def test_the_layout_names_every_folder_of_the_library() -> None:

@@ -22,6 +22,7 @@ ROWS = {
     "gymnasium_play": ["trained", "at random"],
     "memory": ["GRU", "LSTM", "no memory"],
     "numpy_policy": ["NumPy", "JAX"],
+    "own_game": ["self-play, likeliest", "self-play, drawn", "at random"],
     "own_network": ["minimal gated unit", "without memory"],
     "ppo_in_one_file": ["one file", "rljax"],
     "privileged": ["sees the bit", "does not"],

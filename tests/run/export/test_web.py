@@ -246,6 +246,8 @@ def test_runtime_is_fetched_once_and_its_checksum_is_looked_at(registry: Path, m
     said: list[str] = []
     files = runtime.fetch_runtime(said.append)
     assert files["ort.js"] == b"package/dist/ort.wasm.bundle.min.mjs"
+    (runtime.runtime_folder() / "ort.js").unlink()
+    assert runtime.fetch_runtime() == files, "what was deleted comes again"
     registry.unlink()
     assert runtime.fetch_runtime(said.append) == files
     assert len(said) == 1
