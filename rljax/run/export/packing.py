@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,13 +13,14 @@ import numpy as np
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import make_agent
-from rljax.core.config import Config, env_name, load_config, preset_names
+from rljax.core.config import Config, config_table, env_name, load_config, preset_names
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
 from rljax.run.export.signature import read_signature
 from rljax.run.files.cards import Card, write_card
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.files.folder import create_run_dir, load_run, read_info, refuse_packed, split_path
+from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.scores import best_seed
 from rljax.version import __version__, source_commit
 
@@ -70,7 +72,7 @@ def pack(
     env = make_evaluation_env(config)[0]
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes).returns)
     returns = np.asarray(play(run.state, jax.random.key(EVAL_SEED)), np.float64)
-    preset = _preset(config)
+    preset = preset_of(config)
     card = Card(
         algorithm=config.algorithm,
         env=env_name(config),
@@ -105,15 +107,14 @@ def pack(
         },
         finish=lambda aside: written.append(write_card(aside, card)),
     )
+    (target / LOCK_FILE).unlink(missing_ok=True)  # nothing will write there
     return written[0]
 
 
-def _preset(config: Config) -> str | None:
+def preset_of(config: Config) -> str | None:
     """Return the preset with which a configuration agrees but for `NOT_THE_SAME`, or None."""
-    for name in preset_names():
-        preset = load_config(name)
-        if type(preset) is type(config):
-            same = {field: getattr(config, field) for field in NOT_THE_SAME if hasattr(config, field)}
-            if preset.replace(**same) == config:
-                return name
-    return None
+
+    def table(config: Config) -> dict[str, Any]:
+        return {name: value for name, value in config_table(config).items() if name not in NOT_THE_SAME}
+
+    return next((name for name in preset_names() if table(load_config(name)) == table(config)), None)

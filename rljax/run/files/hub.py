@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from typing import Any
 from rljax.core.errors import ConfigError, RljaxError, how_to_install, reason_of, shown
 from rljax.run.files.cards import CARD_FILE, Card, check_card, read_card
 from rljax.run.files.checkpoint import CHECKPOINTS
-from rljax.run.files.places import atomic_folder, user_cache
+from rljax.run.files.places import LOCK_FILE, atomic_folder, user_cache
 
 README = "README.md"
 
@@ -92,6 +93,7 @@ def pull(repo: str, out: str | os.PathLike[str]) -> Card:
             except ConfigError as error:
                 raise RljaxError(str(error).replace(f"{aside}{os.sep}", f"{repo}: ")) from None
             shutil.rmtree(aside / ".cache", ignore_errors=True)  # the client's notes
+        (target / LOCK_FILE).unlink(missing_ok=True)  # nothing will write there
         return card
     except OSError as error:
         raise ConfigError(f"{target}: cannot be made: {error.strerror or error}") from None
@@ -168,10 +170,11 @@ def _check_name(repo: str) -> None:
 
 @contextlib.contextmanager
 def _explained(hub: Any, repo: str) -> Iterator[None]:
-    """Explain in one line what the Hub or the way to it says, and draw no bars for a few small files."""
-    errors, bars = hub.errors, hub.utils
-    shown_bars = not bars.are_progress_bars_disabled()
+    """Explain in one line what the Hub or the way to it says; the client draws no bars for small files, and logs no tries."""
+    errors, bars, logger = hub.errors, hub.utils, logging.getLogger("huggingface_hub")
+    drawn, level = not bars.are_progress_bars_disabled(), logger.level
     bars.disable_progress_bars()
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     except errors.RepositoryNotFoundError:  # also one that is gated
@@ -192,5 +195,6 @@ def _explained(hub: Any, repo: str) -> Iterator[None]:
     except Exception as error:  # of whatever library the client speaks HTTP with
         raise RljaxError(f"{repo}: the Hub cannot be reached: {reason_of(error)}") from None
     finally:
-        if shown_bars:
+        logger.setLevel(level)
+        if drawn:
             bars.enable_progress_bars()
