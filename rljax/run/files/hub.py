@@ -45,7 +45,7 @@ def push(folder: str | os.PathLike[str], repo: str, *, private: bool = False) ->
     hub = _client(repo)
     if hub.get_token() is None:
         raise ConfigError(f"{repo}: the Hub wants to know who you are: hf auth login, or a token that may write in HF_TOKEN")
-    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub.HfApi()
     files: dict[str, Any] = {name: path / name for name in [CARD_FILE, *card.files]}
     files[README] = model_card(repo, card).encode()
     with _explained(hub, repo):
@@ -74,7 +74,7 @@ def pull(repo: str, out: str | os.PathLike[str]) -> Card:
     if os.path.lexists(target):
         raise ConfigError(f"{target}: exists already; choose another folder with --out, or delete it first")
     hub = _client(repo)
-    api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = hub.HfApi()
     try:
         with atomic_folder(target) as aside:
             with _explained(hub, repo):

@@ -24,10 +24,17 @@ pytestmark = pytest.mark.timeout(120)
 REPO = "me/cart"
 
 
+def use(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what HF_ENDPOINT does, which the client reads only when it is imported."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with running_hub() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        use(server.address, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # a store of chunks, with a protocol of its own
@@ -162,7 +169,7 @@ def test_a_hub_that_refuses_or_is_not_there_is_one_line(
     monkeypatch.delenv("HF_TOKEN")
     assert_refused(push, f"{REPO}: the Hub wants to know who you are: hf auth login", capsys)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    use("http://127.0.0.1:9", monkeypatch)  # where nobody listens
     for command in (push, ["pull", REPO]):
         assert_fails(command, f"{REPO}: the Hub cannot be reached", capsys)
 
