@@ -55,12 +55,15 @@ class Card(NamedTuple):
     files: dict[str, str]
 
     @property
+    def result(self) -> str:
+        """The mean return in words, with the standard deviation, or the opponent in a game."""
+        whom = f" ± {self.std:.2g}" if self.opponent is None else f" against {self.opponent}"
+        return f"{self.mean:.4g}{whom}{', sampled' if self.sampled else ''}"
+
+    @property
     def score(self) -> str:
-        """The score in words."""
-        how = ", sampled" if self.sampled else ""
-        if self.opponent is None:
-            return f"{self.mean:.4g} ± {self.std:.2g} over {self.episodes:,} episodes{how}"
-        return f"{self.mean:.4g} over {self.episodes:,} games against {self.opponent}{how}"
+        """The result, and over how many episodes."""
+        return f"{self.result} over {self.episodes:,} {'episodes' if self.opponent is None else 'games'}"
 
     def lines(self) -> dict[str, str]:
         """The card as lines of text, by their titles."""

@@ -131,7 +131,7 @@ def model_card(repo: str, card: Card) -> str:
 
 # {name}
 
-An agent of [rljax](https://github.com/rljax/rljax), trained and packed by it.
+An agent that rljax trained and packed.
 
 | | |
 | --- | --- |

@@ -12,11 +12,11 @@ from rljax.run.view.layout import make_console, make_table, print_table, say
 
 def print_cards(cards: Mapping[str, Card]) -> None:
     """Print a table of the agents of the zoo."""
-    table = make_table("agent", "environment", "return", "steps", "size", "packed", text=("agent", "environment", "return"))
+    table = make_table("agent", "return", "episodes", "steps", "size", "packed", text=("agent", "return"))
     for name, card in cards.items():
         folder = find_agent(ZOO + name)
         assert folder is not None
-        table.add_row(ZOO + name, card.env, card.score, f"{card.step:,}", _size(folder, card), card.date)
+        table.add_row(ZOO + name, card.result, f"{card.episodes:,}", f"{card.step:,}", _size(folder, card), card.date)
     print_table(make_console(), table)
 
 
