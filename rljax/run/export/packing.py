@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
-from rljax.core.agent import make_agent
+from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name, load_config, preset_names
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
@@ -39,7 +39,7 @@ def pack(
     out: str | os.PathLike[str],
     *,
     checkpoint: str | int = "latest",
-    seed_index: int | str | None = "best",
+    seed_index: int | str = "best",
     episodes: int = 100,
 ) -> Card:
     """Write a trained agent to a new folder with only what it needs to act, and score it on episodes that it was not trained on.
@@ -64,51 +64,45 @@ def pack(
     run = load_run(path, checkpoint=checkpoint, seed_index=seed_index)
     refuse_packed(folder)
     info, meta = read_info(folder), read_meta(folder / CHECKPOINTS / f"step_{run.step}")
-    index = 0 if info.seeds is None else best_seed(meta) if seed_index == "best" else int(seed_index or 0)
+    index = 0 if info.seeds is None else best_seed(meta) if seed_index == "best" else int(seed_index)
     config = run.config.replace(seed=run.config.seed + index, num_devices=1)
     agent = make_agent(config)
     read = {name.split("/")[0] for name in leaves_read(agent, run.state, read_signature(agent))}
     left_out = tuple(name for name in vars(run.state) if name not in read and name not in NEEDED)
-    env = make_evaluation_env(config)[0]
+    card = _describe(agent, run.state, run.step, info.seeds or 1, episodes)
+    scores = meta["scores"] or []
+    written: list[Card] = []
+    packed = info._replace(seeds=None, first_step=run.step, forked_from=None, init_from="", left_out=left_out)
+    kept = {"iteration": meta["iteration"], "score_name": meta["score_name"], "scores": scores[index : index + 1] or None}
+    create_run_dir(target, config, packed, run.state, kept, finish=lambda aside: written.append(write_card(aside, card)))
+    (target / LOCK_FILE).unlink(missing_ok=True)  # nothing will write there
+    return written[0]
+
+
+def _describe(agent: Agent, state: Any, step: int, seeds: int, episodes: int) -> Card:
+    """Return the card of an agent, without files, after playing the episodes by which it is scored."""
+    config, preset = agent.config, preset_of(agent.config)
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes).returns)
-    returns = np.asarray(play(run.state, jax.random.key(EVAL_SEED)), np.float64)
-    preset = preset_of(config)
-    card = Card(
+    returns = np.asarray(play(state, jax.random.key(EVAL_SEED)), np.float64)
+    return Card(
         algorithm=config.algorithm,
         env=env_name(config),
         preset=preset,
         budget=None if preset is None else load_config(preset).total_timesteps,
-        step=run.step,
+        step=step,
         seed=config.seed,
-        seeds=info.seeds or 1,
+        seeds=seeds,
         mean=float(returns.mean()),
         std=float(returns.std()),
         episodes=episodes,
         eval_seed=EVAL_SEED,
-        sampled=env.best_is_random,
+        sampled=make_evaluation_env(config)[0].best_is_random,
         opponent=evaluation_opponent(config),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         rljax=__version__,
         commit=source_commit(),
         files={},
     )
-    scores = meta["scores"] or []
-    written: list[Card] = []
-    packed = info._replace(seeds=None, first_step=run.step, forked_from=None, init_from="", left_out=left_out)
-    create_run_dir(
-        target,
-        config,
-        packed,
-        run.state,
-        {
-            "iteration": meta["iteration"],
-            "score_name": meta["score_name"],
-            "scores": scores[index : index + 1] or None,
-        },
-        finish=lambda aside: written.append(write_card(aside, card)),
-    )
-    (target / LOCK_FILE).unlink(missing_ok=True)  # nothing will write there
-    return written[0]
 
 
 def preset_of(config: Config) -> str | None:
