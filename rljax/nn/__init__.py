@@ -1,4 +1,4 @@
-"""Network modules (flax.linen) and what makes actions of their outputs (distrax), each in the module of its topic:
+"""Network modules (flax.linen) and what makes actions of their outputs, each in the module of its topic:
 
 - `actor_critic`: actor-critics, and the `network` table of a configuration that describes one
 - `networks`: feed-forward networks of action values and of policies alone

@@ -24,9 +24,10 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, head_sizes
 from rljax.nn.choices import Choices, choices_of
+from rljax.nn.distributions import Normal, categorical, draw_index
+from rljax.nn.heads import Heads
 from rljax.nn.layers import sigmoid
-from rljax.nn.read_heads import ReadHeads
-from rljax.nn.rssm import draw_index, unimix_logits
+from rljax.nn.rssm import unimix_logits
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
@@ -146,66 +147,58 @@ def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | 
 
 
 def _categorical_head(n: int) -> ActionHead:
-    import distrax
-
     return ActionHead(
         num_outputs=n,
         action=jax.ShapeDtypeStruct((), jnp.int32),
-        distribution=lambda outputs, mask: distrax.Categorical(logits=mask_logits(outputs, mask)),
+        distribution=lambda outputs, mask: categorical(mask_logits(outputs, mask)),
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, n)),
-        sample=_gumbel_max,
+        # argmax of the logits plus Gumbel noise (Gumbel, 1954)
+        sample=lambda d, noise: jnp.argmax(d.logits + noise, axis=-1).astype(jnp.int32),
         choices=lambda d, action: choices_of(d.logits[..., None, :], action[..., None], None),
     )
 
 
-def _gumbel_max(distribution: Any, noise: jax.Array) -> jax.Array:
-    """A sample of a categorical: argmax of the logits plus Gumbel noise (Gumbel, 1954)."""
-    logits = getattr(distribution, "distribution", distribution).logits
-    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
-
-
 def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
-    import distrax
-
     heads, widest, total = len(nvec), max(nvec), sum(nvec)
     # Heads of different widths become rows of one padded matrix; `place` says where each entry lies in the flat output,
     # and padding is masked like an illegal action.
     exists = np.arange(widest) < np.asarray(nvec)[:, None]
     place = np.where(exists, np.cumsum((0, *nvec[:-1]))[:, None] + np.arange(widest), 0)
 
-    def distribution(outputs: jax.Array, mask: jax.Array | None) -> Any:
-        legal = jnp.asarray(exists) if mask is None else mask[..., place]
-        each = distrax.Categorical(logits=mask_logits(outputs[..., place], legal, exists))
-        return distrax.Independent(each, reinterpreted_batch_ndims=1) if only_if is None else ReadHeads(each, only_if)
+    def rows(flat: jax.Array) -> jax.Array:
+        # Without padding there is nothing to gather, which takes long where heads are many.
+        return flat.reshape(*flat.shape[:-1], heads, widest) if exists.all() else flat[..., place]
+
+    def distribution(outputs: jax.Array, mask: jax.Array | None) -> Heads:
+        legal = jnp.asarray(exists) if mask is None else rows(mask)
+        return Heads(categorical(mask_logits(rows(outputs), legal, exists)), only_if)
 
     return ActionHead(
         num_outputs=total,
         action=jax.ShapeDtypeStruct((heads,), jnp.int32),
         distribution=distribution,
-        noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
-        sample=_gumbel_max,
-        choices=lambda d, action: choices_of(d.distribution.logits, action, only_if),
+        # One number for each head. Gumbel noise would take one for each action: thousands, where each cell of a grid is a head.
+        noise=lambda key, shape: draw(jax.random.uniform, key, (*shape, heads)),
+        sample=lambda d, noise: draw_index(d.each.logits, noise),
+        choices=lambda d, action: choices_of(d.each.logits, action, only_if),
     )
 
 
 def _gaussian_head(space: Box, log_std: str) -> ActionHead:
-    import distrax
-
     size = math.prod(space.shape)
 
-    def distribution(outputs: jax.Array, _: jax.Array | None) -> Any:
+    def distribution(outputs: jax.Array, _: jax.Array | None) -> Normal:
         mean, log_deviation = jnp.split(outputs, 2, axis=-1)
         scale = jnp.exp(bounded_log_std(log_deviation))
         shape = mean.shape[:-1] + space.shape
-        normal = distrax.Normal(mean.reshape(shape), scale.reshape(shape))
-        return distrax.Independent(normal, reinterpreted_batch_ndims=len(space.shape))
+        return Normal(mean.reshape(shape), scale.reshape(shape), len(space.shape))
 
     return ActionHead(
         num_outputs=size if log_std == "parameter" else 2 * size,
         action=jax.ShapeDtypeStruct(space.shape, jnp.float32),
         distribution=distribution,
         noise=lambda key, shape: draw(jax.random.normal, key, shape + space.shape),
-        sample=lambda d, noise: d.distribution.loc + d.distribution.scale * noise,
+        sample=lambda d, noise: d.mean + d.std * noise,
         to_env=lambda action: jnp.clip(action, space.low, space.high).astype(space.dtype),
         num_log_std=size if log_std == "parameter" else 0,
     )

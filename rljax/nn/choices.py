@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.nn.read_heads import OnlyIf, read_by_action
+from rljax.nn.heads import OnlyIf, read_by_action
 
 
 class Choices(NamedTuple):

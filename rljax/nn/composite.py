@@ -25,8 +25,8 @@ from rljax.core.keys import draw
 from rljax.core.spaces import MultiDiscrete, as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.choices import Choices, choices_of
+from rljax.nn.heads import OnlyIf
 from rljax.nn.initializers import orthogonal_kernels
-from rljax.nn.read_heads import OnlyIf
 
 
 class CompositeOutputs(NamedTuple):

@@ -24,8 +24,8 @@ from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.attention import PointerNetwork
 from rljax.nn.choices import Choices, choices_of, padded
 from rljax.nn.composite import CompositeDistribution, CompositeHead, CompositeOutputs, composite_distribution
+from rljax.nn.heads import OnlyIf
 from rljax.nn.layers import together
-from rljax.nn.read_heads import OnlyIf
 
 
 class Pointed(NamedTuple):

@@ -9,7 +9,6 @@ encoded observation), `H` = hidden.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.devices import platform
+from rljax.nn.distributions import draw_index
 from rljax.nn.initializers import truncated_normal_params
 from rljax.nn.layers import rms_normalize, sigmoid, swish
 
@@ -207,18 +207,6 @@ def unimix_logits(logits: jax.Array, unimix: float = 0.01) -> jax.Array:
     positive probability, so KL divergences stay finite and policies keep exploring.
     """
     return jnp.log((1.0 - unimix) * jax.nn.softmax(logits) + unimix / logits.shape[-1])
-
-
-def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Draw classes i32 `[...]` from log probabilities `[..., C]`, with one random number in [0, 1) for each, `[...]`."""
-    # The inverse distribution function takes one random number per draw, where the Gumbel trick takes C and their logarithms.
-    probs = jnp.exp(log_probs)
-    totals = list(itertools.accumulate(probs[..., i] for i in range(probs.shape[-1])))
-    # Scale by the sum of the probabilities: if rounding leaves it below 1, an impossible last class would get the rest.
-    uniform, index = uniform * totals[-1], jnp.zeros(uniform.shape, jnp.int32)
-    for total in totals[:-1]:
-        index = index + (uniform >= total)
-    return index
 
 
 def draw_one_hot(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -228,7 +228,7 @@ def test_gaussian_samples_follow_the_density(log_std: str) -> None:
 def test_log_std_is_clamped() -> None:
     head = action_head(Box(-1.0, 1.0, (2,)), "network")
     distribution = head.distribution(jnp.array([0.0, 0.0, -50.0, 50.0]), None)
-    np.testing.assert_allclose(distribution.stddev(), [np.exp(LOG_STD_MIN), np.exp(LOG_STD_MAX)], rtol=1e-6)
+    np.testing.assert_allclose(distribution.std, [np.exp(LOG_STD_MIN), np.exp(LOG_STD_MAX)], rtol=1e-6)
     assert (LOG_STD_MIN, LOG_STD_MAX) == (-5.0, 2.0)
     gradient = jax.grad(lambda o: head.distribution(o, None).log_prob(jnp.ones(2)))(jnp.array([0.0, 0.0, -50.0, 50.0]))
     assert jnp.all(jnp.isfinite(gradient))

@@ -12,7 +12,8 @@ import pytest
 from rljax import Box, Discrete
 from rljax.algos.dreamer.networks import SIZES, init_networks, make_networks
 from rljax.nn.actions import BoundedNormal, dreamer_head
-from rljax.nn.rssm import RSSM, Latent, by_block, draw_index, draw_one_hot, gru_gates, kl_loss, unimix_logits
+from rljax.nn.distributions import draw_index
+from rljax.nn.rssm import RSSM, Latent, by_block, draw_one_hot, gru_gates, kl_loss, unimix_logits
 from tests.nn import plain_dreamer
 
 LENGTH, BATCH, ACTIONS, TOKENS = 5, 3, 2, 6

@@ -51,7 +51,7 @@ from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
 from rljax.version import __version__, source_commit
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "distrax", "gymnax", "mctx", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")
 """Packages that only some experiments need."""
 

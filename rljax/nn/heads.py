@@ -1,4 +1,4 @@
-"""Independent heads of which an environment reads some only if another head takes certain actions, as the target of an attack.
+"""Independent heads, some of which an environment may read only if another head takes certain actions, as an attack's target.
 
 Heads that are not read have no effect, so AlphaStar (Vinyals et al., 2019) and others leave them out of the probability of an
 action and of its entropy. In policy gradients, their terms would only add noise.
@@ -6,55 +6,64 @@ action and of its entropy. In policy gradients, their terms would only add noise
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.nn.distributions import Categorical
+
 OnlyIf = tuple[tuple[int, tuple[int, ...]] | None, ...]
 """Under which actions of which head each head is read, as in `rljax.core.spaces.MultiDiscrete`."""
 
 
-class ReadHeads(struct.PyTreeNode):
+class Heads(struct.PyTreeNode):
     """A distribution over the actions of those of K heads that are read.
 
     `log_prob`, `entropy` and `kl_divergence` are those of the action that the environment reads: by the chain rule, a head counts
     where it is read, or with the probability that it is.
 
     Attributes:
-        distribution: categoricals of all heads, distrax's, batch `[..., K]`.
-        only_if: as in `rljax.core.spaces.MultiDiscrete`.
+        each: the categorical of each head, batch `[..., K]`.
+        only_if: as in `rljax.core.spaces.MultiDiscrete`; None: every head is read.
     """
 
-    distribution: Any
-    only_if: OnlyIf = struct.field(pytree_node=False)
+    each: Categorical
+    only_if: OnlyIf | None = struct.field(pytree_node=False, default=None)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-probability f32 `[...]` of actions i32 `[..., K]`."""
-        read = read_by_action(self.only_if, action)
-        return jnp.sum(jnp.where(read, self.distribution.log_prob(action), 0.0), axis=-1)
+        log_prob = self.each.log_prob(action)
+        if self.only_if is not None:
+            log_prob = jnp.where(read_by_action(self.only_if, action), log_prob, 0.0)
+        return jnp.sum(log_prob, axis=-1)
 
     def entropy(self) -> jax.Array:
         """Return the entropy f32 `[...]`."""
-        return jnp.sum(self._is_read() * self.distribution.entropy(), axis=-1)
+        return self._sum(self.each.entropy())
 
-    def kl_divergence(self, other: ReadHeads) -> jax.Array:
+    def kl_divergence(self, other: Heads) -> jax.Array:
         """Return the divergence f32 `[...]` from this distribution to another."""
-        return jnp.sum(self._is_read() * self.distribution.kl_divergence(other.distribution), axis=-1)
+        return self._sum(self.each.kl_divergence(other.each))
 
     def mode(self) -> jax.Array:
         """Return each head's most likely action, i32 `[..., K]`."""
-        mode: jax.Array = self.distribution.mode()
-        return mode
+        return self.each.mode()
 
-    def _is_read(self) -> jax.Array:
-        """Return the probability that each head is read, f32 `[..., K]`."""
+    @property
+    def probs(self) -> jax.Array:
+        """The probabilities of each head's actions, f32 `[..., K, W]`."""
+        return self.each.probs
+
+    def _sum(self, of_heads: jax.Array) -> jax.Array:
+        """Return the sum over heads f32 `[..., K]`, each times the probability that it is read."""
+        if self.only_if is None:
+            return jnp.sum(of_heads, axis=-1)
         always, decider, actions = _conditions(self.only_if)
         heads, place = np.unique(decider, return_inverse=True)
-        probs = jax.nn.softmax(self.distribution.logits[..., heads, :])[..., : actions.shape[1]]
-        return jnp.where(always, 1.0, jnp.sum(jnp.where(actions, probs[..., place, :], 0.0), axis=-1))
+        probs = jnp.exp(self.each.logits[..., heads, : actions.shape[1]])
+        read = jnp.where(always, 1.0, jnp.sum(jnp.where(actions, probs[..., place, :], 0.0), axis=-1))
+        return jnp.sum(read * of_heads, axis=-1)
 
 
 def read_by_action(only_if: OnlyIf, action: jax.Array) -> jax.Array:
