@@ -24,6 +24,7 @@ class Hub(ThreadingHTTPServer):
         commits: messages of all commits.
         cut: a path whose download ends in its middle, or "".
         fetched: paths that were downloaded.
+        revisions: commits, or names of branches, of which they were asked for.
     """
 
     daemon_threads = True
@@ -35,6 +36,7 @@ class Hub(ThreadingHTTPServer):
         self.commits: list[str] = []
         self.cut = ""
         self.fetched: list[str] = []
+        self.revisions: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -92,6 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
                 siblings = [{"rfilename": name} for name in files]
                 self.answer({"id": repo, "sha": self.server.sha(repo), "siblings": siblings, "tags": [], "private": False})
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self.server.revisions.add(match[2])
             self.send_file(match[1], match[3])
         else:
             self.refuse(404, "")

@@ -65,6 +65,7 @@ def test_what_is_pushed_comes_back_as_it_was(hub: Hub, agent: Path) -> None:
     assert rljax.pull(REPO, "pulled") == read_card(agent)
     assert files_of(Path("pulled")) == files_of(agent)
     assert set(hub.fetched) == set(files_of(agent))
+    assert hub.revisions == {hub.sha(REPO)}, "all of one commit"
     assert rljax.load_run("pulled").step == read_card(agent).step
 
 
