@@ -52,7 +52,7 @@ def parse(
 
         print(f"rljax {rljax.__version__}")
         sys.exit()
-    kinds = {kind.__name__.lower(): kind for kind in (getattr(kind, "__origin__", kind) for kind in typing.get_args(commands))}
+    kinds = by_name(commands)
     name = arguments[0] if arguments else ""
     if name and not name.startswith("-") and name not in kinds:
         raise ConfigError(f"unknown command '{shortened(name)}': {did_you_mean(name, kinds)} (see rljax --help)")
@@ -79,6 +79,11 @@ def parse(
     if name in ("sweep", "tune"):
         return command, axes_of(fields)
     return command, overrides_of([(field, values[0]) for field, values in fields])
+
+
+def by_name(commands: Any) -> dict[str, Any]:
+    """Return the dataclasses of a union of commands by the names that they have on the command line."""
+    return {kind.__name__.lower(): kind for kind in (getattr(kind, "__origin__", kind) for kind in typing.get_args(commands))}
 
 
 def split_commas(words: Iterable[str]) -> list[str]:

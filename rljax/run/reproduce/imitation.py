@@ -15,7 +15,7 @@ from rljax.algos.imitation.bc import BCConfig
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.environments import make_game
 from rljax.collect.games.matches import play_match, policy_player
-from rljax.core.config import load_config
+from rljax.core.config import Config, load_config
 from rljax.core.versus import Player
 from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.bots import find_bots
@@ -48,24 +48,8 @@ TOWARDS_CLONE: dict[str, Any] = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0
 def microrts_clone(report: Report) -> None:
     """Clone a player that rushes with workers; compare PPO that begins with the clone with PPO from scratch."""
     preset = load_config("microrts_8x8_ppo", eval_every=None)
-    params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        path = Path("games")  # as the record has it
-        count = max(4 * len(OPPONENTS), round(EPISODES * report.budget))
-        demonstrations(
-            CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
-            seed=report.seeds[0], progress=report.say,
-        )  # fmt: skip
-        config = BCConfig(
-            env="MicroRTS-v0", env_params=params, dataset=str(path), network=preset.network, total_timesteps=600_000,
-            num_envs=32, num_steps=32, num_minibatches=4, learning_rate=1e-3,
-            # PPO normalises rewards, so its values have another scale than the returns of the demonstrations.
-            vf_coef=0.0,
-        )  # fmt: skip
-        dataset = open_dataset(path, held_out=config.held_out)
-        clone = report.train(config, "clone", preset="microrts_8x8_ppo")
-        report.facts["demonstrations"] = {"episodes": len(dataset.episodes.length), "steps": int(dataset.episodes.length.sum())}
-        measure_accuracy(report, clone, dataset)
+    clone, dataset = cloned_rush(report, preset, EPISODES, 600_000)
+    measure_accuracy(report, clone, dataset)
     improved = improve(report, preset, "PPO from the clone", clone, **IMPROVEMENT, **TOWARDS_CLONE)
     scratch = report.train(preset, "PPO from scratch", preset="microrts_8x8_ppo", **IMPROVEMENT)
     teacher, *shares = shares_won(report, {"clone": clone, "PPO from the clone": improved, "PPO from scratch": scratch}, improved)
@@ -77,6 +61,28 @@ def microrts_clone(report: Report) -> None:
         report.measure(f"{name}: share of games won, of its teacher's", won.mean(1) / max(teacher.mean(), 1 / GAMES))
     for name, run in (("PPO from the clone", improved), ("PPO from scratch", scratch)):
         report.measure(f"{name}: share of games won in training", run.metrics["env/win"])
+
+
+def cloned_rush(report: Report, preset: Config, episodes: int, total_timesteps: int) -> tuple[Trained, Dataset]:
+    """Record games of the player that rushes with workers, and clone it with the network of a preset of MicroRTS."""
+    params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        path = Path("games")  # as the record has it
+        count = max(4 * len(OPPONENTS), round(episodes * report.budget))
+        demonstrations(
+            CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
+            seed=report.seeds[0], progress=report.say,
+        )  # fmt: skip
+        config = BCConfig(
+            env="MicroRTS-v0", env_params=params, dataset=str(path), network=preset.network, total_timesteps=total_timesteps,
+            num_envs=32, num_steps=32, num_minibatches=4, learning_rate=1e-3,
+            # PPO normalises rewards, so its values have another scale than the returns of the demonstrations.
+            vf_coef=0.0,
+        )  # fmt: skip
+        dataset = open_dataset(path, held_out=config.held_out)
+        clone = report.train(config, "clone", preset="microrts_8x8_ppo")
+    report.facts["demonstrations"] = {"episodes": len(dataset.episodes.length), "steps": int(dataset.episodes.length.sum())}
+    return clone, dataset
 
 
 def measure_accuracy(report: Report, clone: Trained, dataset: Dataset) -> None:

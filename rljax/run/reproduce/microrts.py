@@ -8,11 +8,14 @@ import jax
 import numpy as np
 
 from rljax.collect.games.matches import policy_player
+from rljax.core.agent import Agent
 from rljax.core.config import load_config
 from rljax.league.config import SelfPlayConfig
+from rljax.league.exploit import branch
 from rljax.run.microrts.java import check_java
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.reproduce.games import fresh_keys, shared_fields
+from rljax.run.reproduce.imitation import cloned_rush
 from rljax.run.reproduce.report import Report, Trained
 from rljax.run.view.tournament import game_of
 
@@ -23,16 +26,25 @@ OTHERS = ("passive", "heavyrush", "rangedrush", "coac", "rojobot")
 SEARCHING = ("droplet:10", "grojoa3n:10", "izanagi:10", "mixedbot:10", "tiamat:10", "umsbot:10")
 """Bots that search, here for 10 ms a cycle: a tenth of what they have in competitions."""
 
-GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 10)}
+GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 4)}
 """Number of games against each bot, half of them from each seat."""
 
 ENOUGH = 0.9
 """Share of games to win against each of `SCRIPTED`."""
 
 
+TOWARDS_CLONE = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0, "teacher_kl_share": 0.25}
+
+
 def league(report: Report) -> None:
-    """Train a league that scripted players take part in."""
-    play_bots(report, report.train("microrts_8x8_league", eval_every=None))
+    """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone: of one of them."""
+    clone, _ = cloned_rush(report, load_config("microrts_8x8_league"), 300, 400_000)
+    of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
+
+    def begin(agent: Agent) -> Agent:
+        return agent._replace(init=lambda key: branch(agent, of_first_seed, key))
+
+    play_bots(report, report.train("microrts_8x8_league", begin=begin, eval_every=None, **TOWARDS_CLONE))
 
 
 def bots_only(report: Report) -> None:

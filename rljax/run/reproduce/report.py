@@ -132,11 +132,20 @@ class Report:
         return config, arm
 
     def train(
-        self, config_or_preset: Config | str, arm: str | None = None, *, preset: str | None = None, **changes: Any
+        self,
+        config_or_preset: Config | str,
+        arm: str | None = None,
+        *,
+        preset: str | None = None,
+        begin: Callable[[Agent], Agent] = lambda agent: agent,
+        **changes: Any,
     ) -> Trained:
-        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does; arguments are as of `configure`."""
+        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does; arguments are as of `configure`.
+
+        `begin` changes the agent, so that its runs begin with another policy, say.
+        """
         config, arm = self.configure(config_or_preset, arm, preset=preset, **changes)
-        agent = make_agent(config)
+        agent = begin(make_agent(config))
         clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds"))
         result = fit(agent, seeds=len(self.seeds), progress=clock)
         jax.block_until_ready(result.state)

@@ -65,6 +65,8 @@ def fetch_runtime(say: Callable[[str], None] = lambda _: None) -> dict[str, byte
             try:
                 with atomic_folder(folder) as aside:
                     _unpack(archive, aside)
+                    if not is_there(folder):
+                        shutil.rmtree(folder, ignore_errors=True)  # some of its files were deleted
             except (OSError, tarfile.TarError) as error:
                 if is_there(folder):  # another process has been faster
                     return fetch_runtime()
