@@ -149,9 +149,12 @@ from rljax.nn.transforms import TwoHot
 from rljax.planning.alphazero import AlphaZeroConfig
 from rljax.planning.mcts import make_mcts
 from rljax.run.driver import FitResult
-from rljax.run.export import export_numpy, export_policy, export_web, export_weights, load_policy, load_weights
+from rljax.run.export import export_numpy, export_policy, export_web, export_weights, load_policy, load_weights, pack
+from rljax.run.files.cards import Card
 from rljax.run.files.folder import Run, load_run
+from rljax.run.files.hub import pull, push
 from rljax.run.files.saved import load, save
+from rljax.run.files.zoo import zoo_cards
 from rljax.run.fit import fit
 from rljax.run.initial import begin_from
 from rljax.run.loggers.parts import Logger, RunStart
@@ -238,6 +241,11 @@ __all__ = [
     "export_weights",
     "load_policy",
     "load_weights",
+    "zoo_cards",
+    "pack",
+    "push",
+    "pull",
+    "Card",
     "compile_for",
     "CompileReport",
     "Run",

@@ -28,6 +28,9 @@ def test_wheel_has_environments_presets_and_type_marker_and_works_elsewhere(tmp_
         Path("rljax") / p.relative_to(REPO) for folder in ("envs", "configs") for p in (REPO / folder).glob("*.[pt][yo]*")
     ]
     sources += [p.relative_to(REPO) for p in (REPO / "rljax/run/export/web/static").iterdir()]
+    agents = [p.relative_to(REPO) for p in (REPO / "rljax/zoo").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    assert len([p for p in agents if p.name == "card.json"]) >= 5
+    sources += agents
     assert len([p for p in sources if p.suffix == ".toml"]) >= 5
     assert len([p for p in sources if p.suffix == ".js"]) >= 5
     for path in [*sources, Path("rljax/py.typed")]:
@@ -35,19 +38,22 @@ def test_wheel_has_environments_presets_and_type_marker_and_works_elsewhere(tmp_
     assert not [n for n in names if n.startswith(("tests", "envs", "configs", "build")) or "peers" in n]
     # Unpacked and first on the path: what runs is the wheel's content, not this checkout.
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "import rljax, rljax.envs; print(rljax.__file__, rljax.envs.__file__); print(rljax.load_config('cartpole_ppo').env)"
+    code = (
+        "import rljax, rljax.envs; print(rljax.__file__, rljax.envs.__file__); print(rljax.load_config('cartpole_ppo').env); "
+        "print(rljax.load_run('zoo:cartpole_ppo').config.env)"
+    )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True
     )
-    files, preset_env = done.stdout.splitlines()
+    files, preset_env, agent_env = done.stdout.splitlines()
     assert all(f.startswith(str(tmp_path / "site")) for f in files.split())
-    assert preset_env == "CartPole-v1"
+    assert preset_env == agent_env == "CartPole-v1"
 
 
 def test_import_leaves_heavy_and_optional_packages_alone() -> None:
     heavy = {"gymnax", "distrax", "orbax", "matplotlib", "seaborn", "tyro", "rejax", "PIL", "imageio"}
-    heavy |= {"tensorboardX", "wandb", "mlflow", "aim", "jax2onnx", "onnx", "onnxruntime"}
+    heavy |= {"tensorboardX", "wandb", "mlflow", "aim", "jax2onnx", "onnx", "onnxruntime", "huggingface_hub"}
     code = f"import sys, rljax; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"

@@ -30,11 +30,16 @@ def fork_folder(run: Path) -> Path:
 def load_saved(options: Saved) -> tuple[Run, str]:
     """Load the run, checkpoint and seed that a command names; return the run and the seed's label for messages."""
     folder, _ = split_path(options.run)
-    text = options.seed_index
-    seed_index: int | str = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+    seed_index = parse_seed_index(options)
     run = rljax.load_run(options.run, checkpoint=options.checkpoint, seed_index=seed_index)
     if read_info(folder).seeds is None:
         return run, ""
     if seed_index == "best":
         seed_index = best_seed(read_meta(folder / CHECKPOINTS / f"step_{run.step}"))
     return run, f" (seed {seed_index})"
+
+
+def parse_seed_index(options: Saved) -> int | str:
+    """Return the seed that a command names, as functions take it."""
+    text = options.seed_index
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text

@@ -20,14 +20,18 @@ from rljax.cli.options import (
     List,
     Log,
     Opponents,
+    Pack,
     Play,
     Plot,
+    Pull,
+    Push,
     Record,
     Show,
     Sweep,
     Tournament,
     Train,
     Tune,
+    Zoo,
 )
 from rljax.cli.parsing import parse
 from rljax.cli.terminal import print_anywhere
@@ -59,6 +63,9 @@ EXAMPLES = (
     ("rljax tournament runs/* --include random,mcts", "rate the agents of a game against each other"),
     ("rljax play runs/tictactoe_selfplay", "play against an agent in the terminal"),
     ("rljax export runs/cartpole_ppo --out policy", "write the policy as files that JAX alone (or ONNX) runs"),
+    ("rljax zoo", "list the trained agents that come with rljax: rljax play zoo:connect_four_selfplay"),
+    ("rljax pack runs/cartpole_ppo", "write an agent to a small folder with its score and checksums"),
+    ("rljax push runs/cartpole_ppo USER/REPO", "share an agent on the Hugging Face Hub; rljax pull USER/REPO fetches it"),
     ("rljax list", "list presets, environments, algorithms and their fields"),
     ("rljax bench ppo", "measure speed on this machine, beside rejax if it is installed"),
     ("rljax compile cartpole_ppo --target h200", "see whether a run fits on a device that is not here, and what bounds it"),
@@ -141,7 +148,7 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
 
 
 def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
-    from rljax.cli import data, listing, measure, search, train, view
+    from rljax.cli import agents, data, listing, measure, search, train, view
 
     if isinstance(command, Train):
         train.train(command, overrides)
@@ -169,6 +176,14 @@ def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
         view.play(command)
     elif isinstance(command, Export):
         view.export(command)
+    elif isinstance(command, Zoo):
+        agents.zoo(command)
+    elif isinstance(command, Pack):
+        agents.pack(command)
+    elif isinstance(command, Push):
+        agents.push(command)
+    elif isinstance(command, Pull):
+        agents.pull(command)
     elif isinstance(command, List):
         listing.list_names(command)
     elif isinstance(command, Bench):

@@ -107,7 +107,7 @@ class Saved:
     """Options of every command that loads a trained agent."""
 
     run: tyro.conf.Positional[str]
-    """Folder of the run, or one of its checkpoints."""
+    """Folder of the run or of a packed agent, one of its checkpoints, or zoo:NAME or hub:USER/REPO."""
     checkpoint: str = "latest"
     """Checkpoint to load: latest, best or a number of steps."""
     seed_index: str = "best"
@@ -158,6 +158,48 @@ class Export(Saved):
     """Folder to create for a web page that plays the agent, or lets you play against it; for some environments."""
     safetensors: str | None = None
     """File to write with the weights: .safetensors."""
+
+
+@dataclasses.dataclass
+class Zoo:
+    """List the trained agents that come with rljax, or show the card of one. zoo:NAME takes the place of a run's folder.
+
+    Example: rljax play zoo:connect_four_selfplay"""
+
+    name: tyro.conf.Positional[str | None] = None
+    """Name of an agent."""
+
+
+@dataclasses.dataclass
+class Pack(Saved):
+    """Write a trained agent to a folder with only what it needs to act, and a card with its score and checksums."""
+
+    out: str | None = None
+    """Folder to create; if not given, agents/NAME."""
+    episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
+    """Number of episodes by which to score it; training did not see their seed."""
+
+
+@dataclasses.dataclass(kw_only=True)  # an option without a default comes after inherited ones
+class Push(Saved):
+    """Write a trained agent to a repository of the Hugging Face Hub, as rljax pack does to a folder."""
+
+    repo: tyro.conf.Positional[str]
+    """Repository, USER/REPO; it is created if it is not there."""
+    private: bool = False
+    """Create a private repository."""
+    episodes: Annotated[int, Bounds(1, 1_000_000)] = 100
+    """Number of episodes by which to score the agent of a run."""
+
+
+@dataclasses.dataclass
+class Pull:
+    """Fetch a packed agent from a repository of the Hugging Face Hub. hub:USER/REPO takes the place of a run's folder, too."""
+
+    repo: tyro.conf.Positional[str]
+    """Repository, USER/REPO."""
+    out: str | None = None
+    """Folder to create; if not given, agents/REPO."""
 
 
 @dataclasses.dataclass
@@ -231,7 +273,7 @@ class Tournament:
     """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """Folders of runs, or checkpoints."""
+    """Folders of runs, checkpoints, or zoo:NAME or hub:USER/REPO."""
     include: str = ""
     """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move); for MicroRTS also
     the bots of its Java engine (coac, workerrush, lightrush, ...), those that search with milliseconds if wanted (droplet:10)."""
@@ -304,7 +346,7 @@ class Show:
     """Print a run's configuration, figures, checkpoints and learning curve."""
 
     run: tyro.conf.Positional[str]
-    """Folder of the run."""
+    """Folder of the run or of a packed agent, or zoo:NAME or hub:USER/REPO."""
 
 
 @dataclasses.dataclass
@@ -366,5 +408,5 @@ class Reproduce:
 
 Command = (
     Train | Sweep | Tune | Eval | Show | Plot | Record | Log | Demo | Opponents | Tournament | Play | Export
-    | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Reproduce
+    | Zoo | Pack | Push | Pull | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Reproduce
 )  # fmt: skip

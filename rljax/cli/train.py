@@ -23,7 +23,7 @@ from rljax.core.agent import Agent
 from rljax.core.config import Config, env_name, load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
-from rljax.run.files.folder import check_free, read_config, split_path
+from rljax.run.files.folder import check_free, check_run, read_config, refuse_packed, split_path
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, refuse_changes
@@ -93,6 +93,8 @@ def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
     """Prepare a run that starts anew or as a fork."""
     if options.fork is not None:
         parent, _ = split_path(options.fork)
+        check_run(parent)
+        refuse_packed(parent)
         config = read_config(parent, **merge_tables(lambda: read_config(parent), overrides))
         folder = Path(options.run_dir or free_folder(fork_folder(parent)))
     elif options.config is not None:
@@ -120,6 +122,7 @@ def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
         raise ConfigError("--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it")
     folder, _ = split_path(options.resume or "")
     config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
+    refuse_packed(folder)
     refuse_changes([name for name in overrides if name != BUDGET], folder)
     title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
     # The budget is an argument of its own: one that the run has already passed is an error only if the user asks for it.

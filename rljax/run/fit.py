@@ -22,7 +22,7 @@ from rljax.core.keys import as_key
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, split_path
+from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, refuse_packed, split_path
 from rljax.run.files.places import lock_folder
 from rljax.run.initial import begin_from, check_teacher
 from rljax.run.loggers.parts import Logger
@@ -135,6 +135,7 @@ def fit(
         stack.callback(shown_progress.stop)
         if resumed and folder is not None:
             check_run(folder)  # before a lock file is created there
+            refuse_packed(folder)
             if first:
                 stack.enter_context(lock_folder(folder))
             start = start_resumed(folder, agent, total_timesteps, seeds)

@@ -23,6 +23,7 @@ from rljax.run.episodes import runs_outside_jax, with_new_episodes
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
+    check_run,
     check_seeds,
     checkpoint_state,
     initial_keys,
@@ -31,9 +32,11 @@ from rljax.run.files.folder import (
     load_checkpoint,
     read_config,
     read_info,
+    refuse_packed,
     replace_config,
     split_path,
 )
+from rljax.run.files.zoo import absolute
 
 BUDGET = "total_timesteps"
 """The only field of a run's configuration that may change when it is resumed."""
@@ -89,7 +92,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from:
         key_impl=str(jax.random.key_impl(keys)),
         own=own_in(agent),
         data=data_of(agent),
-        init_from="" if init_from is None else os.path.abspath(init_from),
+        init_from="" if init_from is None else absolute(init_from),
     )
     return Start(agent, state, info, iteration=0, pending=None, meta={})
 
@@ -185,6 +188,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             spent.
     """
     folder, name = split_path(path)
+    check_run(folder)
+    refuse_packed(folder)
     saved_config, info, saved = read_config(folder), read_info(folder), load_checkpoint(folder, name)
     config, step = agent.config, saved.meta["step"]
     source = folder / CHECKPOINTS / f"step_{step}"

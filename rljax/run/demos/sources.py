@@ -25,6 +25,7 @@ from rljax.league.training import without_view
 from rljax.planning.mcts import check_searchable, make_mcts, searching
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.files.folder import Run, load_run
+from rljax.run.files.zoo import is_address
 from rljax.run.view.tournament import MCTS_SIMULATIONS, UNTRAINED, agent_player, check_one_game, game_of, game_table
 
 SELF = "self"
@@ -119,7 +120,7 @@ def find_cast(
 def _actor(source: Source) -> Actor:
     """Return a player. A text that is no path is a name, whose game is not known yet."""
     if isinstance(source, (str, os.PathLike)):
-        if isinstance(source, str) and not Path(source).exists():
+        if isinstance(source, str) and not is_address(source) and not Path(source).exists():
             return Actor(source)
         run = load_run(source, seed_index="best")
         return Actor(f"{source} at step {run.step}", make_agent(run.config), run.state)

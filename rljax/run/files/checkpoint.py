@@ -55,6 +55,12 @@ def named_arrays(state: Any) -> dict[str, np.ndarray]:
     return {name: np.array(jax.random.key_data(x) if _is_key(x) else x) for name, x in named_leaves(state)}
 
 
+def zero_arrays(example: Any) -> dict[str, np.ndarray]:
+    """Return zeros in place of `named_arrays`, for a state or its shapes."""
+    shapes = jax.eval_shape(lambda state: jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state), example)
+    return {name: np.zeros(x.shape, x.dtype) for name, x in named_leaves(shapes)}
+
+
 def key_impls(state: Any) -> dict[str, str]:
     """Return the implementation of each leaf that is a random key, by name."""
     return {name: _key_impl(x) for name, x in named_leaves(state) if _is_key(x)}

@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from rljax.core.agent import Agent, make_agent, register_reader
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.state import Role, roles_of
+from rljax.run.files.cards import CARD_FILE, check_card
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -34,11 +35,13 @@ from rljax.run.files.checkpoint import (
     read_checkpoint,
     restore_state,
     write_checkpoint,
+    zero_arrays,
 )
 from rljax.run.files.places import atomic_folder
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
 from rljax.run.files.sealed import FORMAT, INFO_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
+from rljax.run.files.zoo import ADDRESSES, find_agent
 from rljax.version import __version__
 
 CONFIG_FILE = "config.toml"
@@ -70,6 +73,7 @@ class RunInfo(NamedTuple):
         own: names of the user's own parts in the agent (see `own_in`).
         data: digest of the dataset that the run learns from; "" without one.
         init_from: path of the run or checkpoint with whose policy the run began; "" without one.
+        left_out: fields of the state that the checkpoint of a packed agent does not have; empty for a run.
     """
 
     seeds: int | None = None
@@ -80,6 +84,7 @@ class RunInfo(NamedTuple):
     own: str = ""
     data: str = ""
     init_from: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -89,6 +94,8 @@ def last_iteration(config: Config, info: RunInfo) -> int:
 
 def check_free(path: Path) -> None:
     """Raise a ConfigError if `path` is a file, or a folder that is not empty: a new run would write into it."""
+    if any(part.startswith(ADDRESSES) for part in path.parts):
+        raise ConfigError(f"run folder {path}: {' and '.join(ADDRESSES)} are for agents to read; give the folder another name")
     try:
         taken = os.path.lexists(path) and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:
@@ -98,9 +105,17 @@ def check_free(path: Path) -> None:
 
 
 def create_run_dir(
-    path: Path, config: Config, info: RunInfo, state: Any, meta: dict[str, Any], records: Sequence[dict[str, Any]] = ()
+    path: Path,
+    config: Config,
+    info: RunInfo,
+    state: Any,
+    meta: dict[str, Any],
+    records: Sequence[dict[str, Any]] = (),
+    finish: Callable[[Path], None] = lambda _: None,
 ) -> None:
     """Create the folder of a new run with its first checkpoint and its records, all at once, so that it can be resumed.
+
+    `finish` is called with the folder before it gets its name.
 
     Raises:
         ConfigError: there is something at `path` already (nothing is touched), or the folder cannot be created.
@@ -112,14 +127,17 @@ def create_run_dir(
             (aside / CONFIG_FILE).write_text(add_checksum(dump_config(config)), encoding="utf-8")
             _write_info(aside, info)
             meta = {**meta, "keys": key_impls(state)}
-            write_checkpoint(aside / CHECKPOINTS, info.first_step, named_arrays(state), meta)
-            link(aside / CHECKPOINTS, "latest", info.first_step)
-            if meta["best_step"] == info.first_step:
+            arrays = {name: x for name, x in named_arrays(state).items() if _field(name) not in info.left_out}
+            write_checkpoint(aside / CHECKPOINTS, info.first_step, arrays, meta)
+            if not info.left_out:  # wheels and the Hub have no links
+                link(aside / CHECKPOINTS, "latest", info.first_step)
+            if meta.get("best_step") == info.first_step:
                 link(aside / CHECKPOINTS, "best", info.first_step)
             if records:
                 with contextlib.closing(JsonLines(aside / METRICS_FILE)) as file:
                     for record in records:
                         file.write(record)
+            finish(aside)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             check_free(path)
@@ -137,11 +155,21 @@ def replace_config(folder: Path, config: Config) -> None:
 
 
 def check_run(folder: Path) -> None:
-    """Raise a ConfigError if there is no run at `folder`."""
+    """Raise a ConfigError if there is no run at `folder`, or a packed agent that is not as its card says."""
     if os.path.isfile(folder / PHASES_FILE):
         raise ConfigError(f"{folder}: a run of several phases (rljax show lists them); give the folder of one, {folder}/PHASE")
     if not os.path.isfile(folder / CONFIG_FILE):
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
+    check_card(folder)
+
+
+def refuse_packed(folder: Path) -> None:
+    """Raise a ConfigError if there is a packed agent in a folder: it can act, but not train."""
+    if read_info(folder).left_out:
+        raise ConfigError(
+            f"{folder}: a packed agent, which cannot be trained on; to begin a new run with its policy: rljax train PRESET "
+            f"--init-from {folder}"
+        )
 
 
 def read_config(folder: Path, /, **overrides: Any) -> Any:
@@ -199,6 +227,7 @@ def read_info(folder: Path) -> RunInfo:
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
     table |= {name: table[name] or "" for name in ("own", "data", "init_from")}  # runs of earlier versions do not have them
+    table["left_out"] = tuple(table["left_out"] or ())
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
 
@@ -208,7 +237,8 @@ def load_run(
     """Read a run folder; return `Run(config, state, step)` at one of its checkpoints.
 
     Args:
-        path: the run's folder, or one of its checkpoints (`runs/a/checkpoints/best`).
+        path: the run's folder, or one of its checkpoints (`runs/a/checkpoints/best`); `zoo:NAME` for an agent that comes with
+            rljax, `hub:USER/REPO` for one of the Hugging Face Hub.
         checkpoint: "latest", "best" or a number of steps. If the latest one is damaged, the one before it is read instead, with
             a warning.
         seed_index: index of the seed to return from a run of several seeds, whose state has a leading axis `[seeds]`; it is
@@ -252,8 +282,16 @@ def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: obj
     if getattr(agent.config, "teachers", None) == ():
         # A student whose teachers are gone has no episodes under way.
         episodes = {name for name, role in roles_of(example).items() if role.role is Role.PER_ENVIRONMENT}
-        arrays = {name: x for name, x in arrays.items() if name.partition("/")[0] not in episodes}
+        arrays = {name: x for name, x in arrays.items() if _field(name) not in episodes}
+    # A policy reads none of the fields that a packed agent lacks.
+    if info.left_out:
+        arrays = {name: x for name, x in zero_arrays(example).items() if _field(name) in info.left_out} | arrays
     return restore_state(arrays, example, saved.meta["keys"] or {}, source)
+
+
+def _field(name: str) -> str:
+    """Return the field of a state to which a named array belongs."""
+    return name.partition("/")[0]
 
 
 def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:
@@ -295,6 +333,8 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
     """
     checkpoints = folder / CHECKPOINTS
     steps = checkpoint_steps(checkpoints)
+    if checkpoint == "best" and os.path.isfile(folder / CARD_FILE):
+        checkpoint = "latest"  # a packed agent has one checkpoint
     if checkpoint == "latest":
         if not steps:
             raise ConfigError(f"{folder}: no checkpoint there (no {CHECKPOINTS}/step_N)")
@@ -330,10 +370,15 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
 
 
 def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -> tuple[Path, str | int]:
-    """Return the run's folder and the checkpoint that a path to either of them means."""
-    folder = Path(path)
-    if folder.parent.name != CHECKPOINTS and Path(os.path.abspath(path)).parent.name == CHECKPOINTS:
-        folder = Path(os.path.abspath(path))  # for `.` within a checkpoint, or `latest` within the folder of checkpoints
+    """Return the run's folder and the checkpoint that a path to either of them means, or an address such as `zoo:NAME`.
+
+    Raises:
+        ConfigError: the zoo has no such agent.
+        RljaxError: the Hub's agent could not be fetched.
+    """
+    folder = Path(path) if (found := find_agent(path)) is None else found
+    if folder.parent.name != CHECKPOINTS and Path(os.path.abspath(folder)).parent.name == CHECKPOINTS:
+        folder = Path(os.path.abspath(folder))  # for `.` within a checkpoint, or `latest` within the folder of checkpoints
     if folder.parent.name == CHECKPOINTS and not (folder / CONFIG_FILE).exists():
         name = folder.name.removeprefix("step_")
         step = parse_step(name)

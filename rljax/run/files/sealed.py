@@ -107,5 +107,6 @@ INFO_FIELDS = {
     "data": matching(r"[0-9a-f]{64}|", "a SHA-256").optional,
     "init_from": Field("a path", lambda x: isinstance(x, str)).optional,
     "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
+    "left_out": list_of(lambda x: isinstance(x, str), "names of fields").optional,
 }
 """Fields of a run's run.json; see `RunInfo`."""

@@ -31,7 +31,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
@@ -50,7 +49,7 @@ from rljax.run.bench.timing import cpu_model
 from rljax.run.files.outputs import atomic_file
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
-from rljax.version import __version__
+from rljax.version import __version__, source_commit
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")
@@ -256,22 +255,6 @@ def hardware_table() -> dict[str, Any]:
     """Return the processor, its cores and JAX's devices."""
     devices = [device.device_kind for device in jax.devices()]
     return {"cpu": cpu_model(), "cores": usable_cores(), "cores_of_machine": os.cpu_count(), "devices": devices}
-
-
-def source_commit() -> str | None:
-    """Return the commit of the running source, with `-dirty` if it has changed since; None outside a git checkout."""
-    here = Path(__file__).parents[2]
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != here.parent.resolve():
-            return None  # installed into the folder of another project
-        changed = git("status", "--porcelain", "--", ".", "../envs", "../configs")
-        return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def _changed_fields(config: Config, preset: str | None, by_name: Set[str]) -> list[str]:

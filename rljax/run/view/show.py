@@ -19,6 +19,7 @@ from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
 from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.scores import SCORES
+from rljax.run.view.card import card_lines
 from rljax.run.view.curves import Curves, History, common_grid, curves, on_grid, read_metrics
 from rljax.run.view.layout import make_console, make_table, print_table
 
@@ -46,7 +47,7 @@ def show(
     *,
     console: Console | None = None,
 ) -> None:
-    """Print a run's status, origin, configuration, figures, curve of returns and checkpoints.
+    """Print a run's status, origin, configuration, figures, curve of returns and checkpoints; of a packed agent also its card.
 
     Args:
         run_dir: the run's folder.
@@ -70,6 +71,8 @@ def show(
     if status.startswith("stopped"):
         # The command has a line of its own that is never broken, to be copied.
         console.print(_text(f"  rljax train --resume {shlex.quote(str(folder))}"), soft_wrap=True)
+    for line in card_lines(folder) if info.left_out else ():
+        console.print(_text(line), soft_wrap=True)
     opponent = _opponent(config)
     if opponent is not None:
         console.print(_text(f"evaluated against {opponent}"))
@@ -81,6 +84,8 @@ def show(
         console.print(_text(line))
     console.print()
     _print_config(console, config)
+    if info.left_out:
+        return
     console.print()
     meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
     diverged = diverged_steps(meta, info.seeds or 1)
@@ -116,6 +121,8 @@ def status_of(folder: Path) -> str:
 def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoints: list[_Checkpoint]) -> str:
     taken = max([*(record["step"] for record in history.records[-1:]), *(c.step for c in checkpoints)], default=0)
     budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration
+    if info.left_out:
+        return f"packed at {taken:,} steps, to act and not to train"
     if taken >= budget:
         return f"complete at {taken:,} steps"
     if _is_training(folder):
