@@ -2,8 +2,8 @@
 
 URL/config.toml  run.json  metrics.jsonl  checkpoints/step_N/{state/, meta.json}
 
-A checkpoint is whole there once its meta.json is, which is copied last and has the checksums of the other files. Files that are
-replaced are copied under another name first, since not every place replaces a file at once.
+A checkpoint is whole there once its meta.json is, which is copied last and has the checksums of the other files. Buckets replace
+a file at once; in folders, it is written under another name first.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ class Remote:
         self.url = url.rstrip("/")
         try:
             self.fs, self.path = fsspec.core.url_to_fs(self.url)
-            if isinstance(self.fs, LocalFileSystem):
+            self.is_folder = isinstance(self.fs, LocalFileSystem)
+            if self.is_folder:
                 self.fs = LocalFileSystem(auto_mkdir=True)
         except ImportError as error:
             extra = EXTRAS.get(url.partition("://")[0])
             raise ConfigError(f"sync = {shown(url)}: {reason_of(error) if extra is None else how_to_install(extra)}") from None
         except Exception as error:  # an unknown scheme, or credentials that a store looks for at once
             raise ConfigError(f"sync = {shown(url)}: {reason_of(error)}") from None
+        if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
+            raise ConfigError(f"sync = {shown(url)}: expected an address without * ? [ ]")
 
     def check(self, config: str | None, here: Sequence[int] | None = None) -> bool:
         """Check that the place can be written to, and return whether there is a run.
@@ -100,7 +103,7 @@ class Remote:
             here = checkpoint_steps(folder / CHECKPOINTS)
             for step in reversed(here):
                 self._send_checkpoint(folder, f"{CHECKPOINTS}/step_{step}")
-            for step in set(self._steps("")) - set(here):
+            for step in set(self._steps(whole=False)) - set(here):
                 self._remove(f"{CHECKPOINTS}/step_{step}")
 
     def restore(self, folder: Path, replace: bool = False) -> bool:
@@ -155,8 +158,11 @@ class Remote:
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        self.fs.pipe_file(self._at(f"{name}.new"), data)
-        self.fs.mv(self._at(f"{name}.new"), self._at(name))
+        if self.is_folder:
+            self.fs.pipe_file(self._at(f"{name}.new"), data)
+            self.fs.mv(self._at(f"{name}.new"), self._at(name))
+        else:
+            self.fs.pipe_file(self._at(name), data)
 
     def _remove(self, name: str) -> None:
         """Remove a checkpoint, its meta.json first: without it, no half of it counts."""
@@ -166,12 +172,17 @@ class Remote:
         if self.fs.exists(self._at(name)):
             self.fs.rm(self._at(name), recursive=True)
 
-    def _steps(self, file: str = f"/{META_FILE}") -> list[int]:
-        """Return the steps of the checkpoints that have this file, the newest first."""
+    def _steps(self, whole: bool = True) -> list[int]:
+        """Return the steps of the checkpoints there, the newest first; also of those without a meta.json if not `whole`."""
         self.fs.invalidate_cache()
-        found = self.fs.glob(f"{self._at(CHECKPOINTS)}/step_*{file}")
-        steps = (parse_step(path.rstrip("/").removesuffix(file).rpartition("/step_")[2]) for path in found)
-        return sorted((step for step in steps if step is not None), reverse=True)
+        try:
+            found = self.fs.ls(self._at(CHECKPOINTS), detail=False)
+        except FileNotFoundError:
+            return []
+        names = [path.rstrip("/").rpartition("/")[2] for path in found]
+        steps = {parse_step(name.removeprefix("step_")): f"{CHECKPOINTS}/{name}/{META_FILE}" for name in names}
+        there = (step for step, meta in steps.items() if step is not None and (not whole or self.fs.exists(self._at(meta))))
+        return sorted(there, reverse=True)
 
     def _at(self, name: str) -> str:
         return f"{self.path}/{name}"
