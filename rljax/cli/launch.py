@@ -78,17 +78,20 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
         extras=tasks.extras_for(accelerator, configs, options.sync),
         accelerators=f"{accelerator}:{count}",
         max_price=options.max_price,
-        infra=options.cloud,
+        infra=() if options.cloud is None else (options.cloud,),
         spot=options.spot,
         workdir=options.workdir,
         install=options.install,
         options=tuple(train_options),
     )
-    written = tasks.task_text(task)
     installed = skypilot.is_installed()
     if installed:
-        skypilot.check_task(written)
-        _show_offers(options, accelerator, count)
+        skypilot.check_task(tasks.task_text(task))
+        offers = _show_offers(options, accelerator, count)
+        if options.spot and offers and options.cloud is None:
+            # Some clouds have no prices of such machines in the catalogue, which a limit would not keep away from.
+            task = task._replace(infra=tuple(dict.fromkeys(offer.cloud for offer in offers)))
+    written = tasks.task_text(task)
     make_folder(folder, {tasks.TASK_FILE: written}, "choose another with --run-dir, or delete it first")
     file, quoted = folder / tasks.TASK_FILE, shlex.quote(str(folder))
     say(f"{file}: {' and '.join(f'{c.algorithm} on {env_name(c)}' for c in configs)} with {task.accelerators}")
@@ -129,8 +132,8 @@ def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]
     return dump_config(config), [config]
 
 
-def _show_offers(options: Launch, accelerator: str, count: int) -> None:
-    """Print the offers that --max-price allows, and say which clouds cannot be rented from.
+def _show_offers(options: Launch, accelerator: str, count: int) -> list[skypilot.Offer]:
+    """Print and return the offers that --max-price allows, of clouds with credentials if a machine is to be rented.
 
     Raises:
         ConfigError: there is none, or SkyPilot has no credentials.
@@ -144,7 +147,7 @@ def _show_offers(options: Launch, accelerator: str, count: int) -> None:
         raise ConfigError(f"SkyPilot has credentials {have}: `sky check` says what to set up for which one")
     if offers is None:
         say("prices are not known here" + (": SkyPilot will keep to --max-price" if options.max_price is not None else ""))
-        return
+        return []
     if usable is not None:
         offers = [offer for offer in offers if offer.cloud in usable]
         if not offers and "kubernetes" not in usable:
@@ -160,6 +163,7 @@ def _show_offers(options: Launch, accelerator: str, count: int) -> None:
         print(f"  ${price:6.2f} an hour  {cloud:10}  {instance}  ({region})")
     if len(offers) > SHOWN_OFFERS:
         print(f"  and {len(offers) - SHOWN_OFFERS} more")
+    return offers
 
 
 def _command(name: str, spot: bool, file: Path) -> list[str]:

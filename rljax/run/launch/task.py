@@ -37,7 +37,7 @@ class Task(NamedTuple):
         extras: extras of rljax that the run needs.
         accelerators: NAME:COUNT, in SkyPilot's words.
         max_price: highest price of the machine in dollars an hour, or None.
-        infra: cloud, region or cluster, CLOUD or CLOUD/REGION, or None for any.
+        infra: places where the machine may be, CLOUD, CLOUD/REGION or a cluster; anywhere if there is none.
         spot: whether the machine may be taken away at any time; SkyPilot then finds another one.
         workdir: folder to copy to the machine, in which the run starts, or None.
         install: wheel, or address that pip installs rljax from; None for this version from the package index.
@@ -49,7 +49,7 @@ class Task(NamedTuple):
     extras: tuple[str, ...]
     accelerators: str
     max_price: float | None = None
-    infra: str | None = None
+    infra: tuple[str, ...] = ()
     spot: bool = False
     workdir: str | None = None
     install: str | None = None
@@ -162,7 +162,8 @@ def task_text(task: Task) -> str:
     """Return the task file, in YAML."""
     resources = {
         "accelerators": task.accelerators,
-        "infra": task.infra,
+        "infra": task.infra[0] if len(task.infra) == 1 else None,
+        "any_of": [{"infra": place} for place in task.infra] if len(task.infra) > 1 else None,
         "max_hourly_cost": task.max_price,
         "use_spot": task.spot or None,
     }
