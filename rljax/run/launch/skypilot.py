@@ -61,7 +61,7 @@ def check_task(text: str) -> None:
 
 
 def find_offers(name: str, count: int, infra: str | None, spot: bool) -> list[Offer] | None:
-    """Return the machines with these accelerators, the cheapest first; None where nothing has prices.
+    """Return the machines with these accelerators, the cheapest first; None where no prices are known.
 
     Args:
         name: accelerator.
@@ -79,9 +79,7 @@ def find_offers(name: str, count: int, infra: str | None, spot: bool) -> list[Of
         from sky.skylet import constants
 
         clouds = [each for each in constants.ALL_CLOUDS if each not in UNPRICED and cloud.lower() in ("", "*", each)]
-        found = {each: table for each in clouds if (table := _catalogue(each, f"^{re.escape(name)}$")) is not None}
-    if not found:
-        return None
+        found = {each: _catalogue(each, f"^{re.escape(name)}$") for each in clouds}
     offers: dict[tuple[str, str], Offer] = {}
     counts = set()
     for each, table in found.items():
@@ -96,7 +94,9 @@ def find_offers(name: str, count: int, infra: str | None, spot: bool) -> list[Of
     where = "" if infra is None else f" in {infra}"
     if not counts:
         with _quiet():
-            names = {known for each in found for known in _catalogue(each) or ()}
+            names = {known for each in clouds for known in _catalogue(each)}
+        if not names:  # no catalogue could be fetched
+            return None
         raise ConfigError(f"accelerators = {shown(name)}: nobody{where} offers that: {did_you_mean(name, names)}")
     if not offers:
         kind = " that may be taken away (--spot)" if spot else ""
@@ -106,16 +106,16 @@ def find_offers(name: str, count: int, infra: str | None, spot: bool) -> list[Of
     return sorted(offers.values())
 
 
-def _catalogue(cloud: str, pattern: str | None = None) -> dict[str, list[Any]] | None:
-    """Return the machines of a cloud by accelerator; None if its catalogue cannot be fetched."""
+def _catalogue(cloud: str, pattern: str | None = None) -> dict[str, list[Any]]:
+    """Return the machines of a cloud by accelerator; none if its catalogue cannot be fetched."""
     from sky import catalog
 
     try:
         return catalog.list_accelerators(
             gpus_only=False, name_filter=pattern, clouds=cloud, case_sensitive=False, all_regions=True
         )
-    except Exception:  # of its own, of requests, of pandas; SkyPilot has tried a mirror as well
-        return None
+    except Exception:  # of its own, of requests, of pandas
+        return {}
 
 
 def clouds_with_credentials() -> list[str] | None:
