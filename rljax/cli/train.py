@@ -128,7 +128,7 @@ def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
     """Prepare a resumed run, with nothing changed but its budget."""
     if options.fork is not None or options.run_dir is not None or options.init_from is not None or options.or_resume:
         raise ConfigError(
-            "--resume continues in the run's own folder: give neither --fork, --init-from, --run-dir nor --or-resume with it"
+            "--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it, nor --or-resume"
         )
     folder, _ = split_path(options.resume or "")
     config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
