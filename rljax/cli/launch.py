@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -54,40 +57,12 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
         raise ConfigError("accelerators: is missing, expected NAME:COUNT, such as --accelerators H100:1")
     if options.max_price is not None and not 0 < options.max_price < float("inf"):
         raise ConfigError(f"max_price = {options.max_price}: expected a number of dollars an hour > 0")
-    tasks.check_paths(options.workdir, options.install)
-    accelerator, count = tasks.parse_accelerators(options.accelerators)
-    text, configs = _read(options, overrides)
-    if options.spot and options.sync is None:
-        raise ConfigError("--spot: needs --sync, a place for checkpoints that outlives a machine that is taken away")
-    if options.sync is not None and options.sync.partition("://")[0] not in EXTRAS:
-        raise ConfigError(f"sync = {shown(options.sync)}: expected a bucket, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
-    for config in configs:
-        tasks.check_local_files(config, options.workdir)
-        if config.num_devices != count and not accelerator.lower().startswith("tpu"):
-            message = f"num_devices = {config.num_devices}: the machine has {count}"
-            if config.num_devices > count:
-                raise ConfigError(message)
-            warnings.warn(f"{message}, of which the others do nothing", RljaxWarning, stacklevel=2)
     folder = Path(options.run_dir or free_folder(Path("launches") / Path(options.config).stem))
-    name = tasks.task_name(folder)
-    train_options = [] if options.seeds is None else ["--seeds", str(options.seeds)]
-    train_options += [] if options.sync is None else ["--sync", f"{options.sync.rstrip('/')}/{name}"]
-    task = tasks.Task(
-        name=name,
-        config=text,
-        extras=tasks.extras_for(accelerator, configs, options.sync),
-        accelerators=f"{accelerator}:{count}",
-        max_price=options.max_price,
-        infra=() if options.cloud is None else (options.cloud,),
-        spot=options.spot,
-        workdir=options.workdir,
-        install=options.install,
-        options=tuple(train_options),
-    )
+    task, configs = _plan(options, overrides, tasks.task_name(folder))
     installed = skypilot.is_installed()
     if installed:
         skypilot.check_task(tasks.task_text(task))
-        offers = _show_offers(options, accelerator, count)
+        offers = _show_offers(options, *tasks.parse_accelerators(task.accelerators))
         if options.spot and offers and options.cloud is None:
             # Some clouds have no prices of such machines in the catalogue, which a limit would not keep away from.
             task = task._replace(infra=tuple(dict.fromkeys(offer.cloud for offer in offers)))
@@ -95,7 +70,7 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
     make_folder(folder, {tasks.TASK_FILE: written}, "choose another with --run-dir, or delete it first")
     file, quoted = folder / tasks.TASK_FILE, shlex.quote(str(folder))
     say(f"{file}: {' and '.join(f'{c.algorithm} on {env_name(c)}' for c in configs)} with {task.accelerators}")
-    command = _command(name, task.spot, file)
+    command = _command(task, file)
     if not installed:
         message = f"{skypilot.how_to_get()}; then: sky {shlex.join(command)}"
         if not options.dry_run:
@@ -113,23 +88,67 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
     print(f"  rljax launch --stop {quoted}")
 
 
-def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]]:
-    """Return the configuration as TOML, and those of the phases or the only one, after checking that they can be trained.
+def _plan(options: Launch, overrides: dict[str, Any], name: str) -> tuple[tasks.Task, list[Config]]:
+    """Return the task, and the configurations of its phases or the only one, after checking that they can be trained.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: an option or a configuration cannot be used.
+    """
+    tasks.check_paths(options.workdir, options.install)
+    accelerator, count = tasks.parse_accelerators(str(options.accelerators))
+    if options.spot and options.sync is None:
+        raise ConfigError("--spot: needs --sync, a place for checkpoints that outlives a machine that is taken away")
+    if options.sync is not None and options.sync.partition("://")[0] not in EXTRAS:
+        raise ConfigError(f"sync = {shown(options.sync)}: expected a bucket, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
+    text, configs = _read(options, overrides)
+    for config in configs:
+        if config.num_devices != count and not accelerator.lower().startswith("tpu"):
+            message = f"num_devices = {config.num_devices}: the machine has {count}"
+            if config.num_devices > count:
+                raise ConfigError(message)
+            warnings.warn(f"{message}, of which the others do nothing", RljaxWarning, stacklevel=2)
+    train_options = [] if options.seeds is None else ["--seeds", str(options.seeds)]
+    train_options += [] if options.sync is None else ["--sync", f"{options.sync.rstrip('/')}/{name}"]
+    task = tasks.Task(
+        name=name,
+        config=text,
+        extras=tasks.extras_for(accelerator, configs, options.sync),
+        accelerators=f"{accelerator}:{count}",
+        max_price=options.max_price,
+        infra=() if options.cloud is None else (options.cloud,),
+        spot=options.spot,
+        workdir=options.workdir,
+        install=options.install,
+        options=tuple(train_options),
+    )
+    return task, configs
+
+
+def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]]:
+    """Return the configuration as TOML, and those of its phases or the only one.
+
+    Raises:
+        ConfigError: they cannot be trained from the folder that is copied to the machine.
     """
     source = str(options.config)
-    if holds_phases(source):
+    phases = changed_phases(source, overrides) if holds_phases(source) else None
+    if phases is None:
+        config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
+        text, configs = dump_config(config), [config]
+    else:
         refused = [name for name in ("seeds", "sync") if getattr(options, name) is not None]
         if refused:
             raise ConfigError(f"--{refused[0]}: is not for a run of phases")
-        phases = changed_phases(source, overrides)
-        check_phases(phases)
-        return dump_phases(phases), [phase.config for phase in phases.values()]
-    config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
-    rljax.make_agent(config.replace(num_devices=1))
-    return dump_config(config), [config]
+        text, configs = dump_phases(phases), [phase.config for phase in phases.values()]
+    for config in configs:
+        tasks.check_local_files(config, options.workdir)
+    with contextlib.chdir(options.workdir or "."):
+        sys.path.append(os.getcwd())  # as where the run starts
+        if phases is None:
+            rljax.make_agent(configs[0].replace(num_devices=1))
+        else:
+            check_phases(phases)
+    return text, configs
 
 
 def _show_offers(options: Launch, accelerator: str, count: int) -> list[skypilot.Offer]:
@@ -166,10 +185,10 @@ def _show_offers(options: Launch, accelerator: str, count: int) -> list[skypilot
     return offers
 
 
-def _command(name: str, spot: bool, file: Path) -> list[str]:
+def _command(task: tasks.Task, file: Path) -> list[str]:
     """Return the arguments of SkyPilot's command that launches a task."""
-    kind = ["jobs", "launch", "--name"] if spot else ["launch", "--cluster"]
-    return [*kind, name, "--yes", "--detach-run", str(file)]
+    kind = ["jobs", "launch", "--name"] if task.spot else ["launch", "--cluster"]
+    return [*kind, task.name, "--yes", "--detach-run", str(file)]
 
 
 def _status(_: Path, launched: tasks.Launched) -> None:

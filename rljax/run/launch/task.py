@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -9,9 +10,9 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
-from rljax.core.config import Config, config_table
+from rljax.core.config import Config
 from rljax.core.errors import DISTRIBUTION, ConfigError, shown
 from rljax.envs.adapters import suite_of
 from rljax.envs.registry import PGX_PREFIX, RACE_PREFIX
@@ -130,32 +131,33 @@ def extras_for(accelerator: str, configs: Iterable[Config], sync: str | None = N
 def check_local_files(config: Config, workdir: str | None) -> None:
     """Check that the machine will have the files that a configuration names: datasets, runs, modules.
 
+    Args:
+        config: the configuration.
+        workdir: folder that is copied to the machine, or None.
+
     Raises:
         ConfigError: one would be missing there; the message names the field and what to do.
     """
-    where = None if workdir is None else Path(workdir)
-    for field, text in _texts(config_table(config)):
-        module, colon, _ = text.partition(":")
-        own = f"{module.replace('.', '/')}.py" if colon and re.fullmatch(r"[\w.]+", module) else text
-        if not text or not os.path.exists(own):
-            continue
-        if where is None or os.path.isabs(own) or not (where / own).exists():
+    for field, path in _files_of(config):
+        copied = workdir is not None and not os.path.isabs(path) and os.path.exists(os.path.join(workdir, path))
+        if os.path.exists(path) and not copied:
             raise ConfigError(
-                f"{field} = {shown(text)}: {own} is on this machine only; give --workdir, the folder to copy there, and the path "
-                "from that folder"
+                f"{field}: {path} is on this machine only; give --workdir, the folder to copy there, and its path in that folder"
             )
 
 
-def _texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in plain values with the name of the field that it is in."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _texts(inner, field or key)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner, field)
-    elif isinstance(value, str):
-        yield field, value
+def _files_of(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the files and folders that a configuration may name, with the name of the field."""
+    module, colon, _ = str(config.env).partition(":")
+    if colon and re.fullmatch(r"[\w.]+", module):
+        yield "env", f"{module.replace('.', '/')}.py"
+    names = [field.name for field in dataclasses.fields(config) if field.metadata.get("runs")]
+    for name in ("dataset", *names):
+        value = getattr(config, name, None)
+        yield from ((name, str(path)) for path in (value if isinstance(value, tuple) else (value,)) if path is not None)
+    network = getattr(config, "network", {})
+    if isinstance(network, Mapping) and network.get("opponent_model") is not None:
+        yield "network", str(network["opponent_model"])
 
 
 def task_text(task: Task) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -263,14 +262,19 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 
 def test_what_is_only_on_this_machine_is_copied_there_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own_task.py").write_text("from rljax.envs.cartpole import CartPole\n\n\nclass Mine(CartPole):\n    pass\n")
+    own = ["launch", "tiny.toml", *H100, "--env", "own_task:Mine"]
+    assert_refused([*own, "--dry-run"], "env: own_task.py is on this machine only; give --workdir", capsys)
     Path("code").mkdir()
-    Path("code/task.py").write_text("from rljax.envs.cartpole import CartPole\n\n\nclass Mine(CartPole):\n    pass\n")
-    shutil.copy("code/task.py", "task.py")
-    own = ["launch", "tiny.toml", *H100, "--env", "task:Mine"]
-    assert_refused([*own, "--dry-run"], "env = 'task:Mine': task.py is on this machine only; give --workdir", capsys)
-    Path("empty").mkdir()
-    assert_refused([*own, "--workdir", "empty"], "task.py is on this machine only", capsys)
+    assert_refused([*own, "--workdir", "code"], "own_task", capsys)
+    Path("own_task.py").rename("code/own_task.py")
     assert launched(*own[1:], "--workdir", "code")["workdir"] == str(Path("code").resolve())
+    Path("ppo").mkdir()  # a folder that no field means
+    assert launched("ppo", *H100)["name"] == "ppo"
+    Path("data").mkdir()
+    bc = ["launch", "bc", *H100, "--workdir", "code", "--dataset"]
+    assert_refused([*bc, "data"], "dataset: data is on this machine only", capsys)
+    assert_refused([*bc, str(Path("data").resolve())], "data is on this machine only", capsys)
 
 
 def test_without_skypilot_a_launch_is_written_and_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
