@@ -30,6 +30,8 @@ def can_run(text: str) -> bool:
     """Return whether all that this block or command needs is here: packages, and onnxruntime-web for a page."""
     if "--web" in text and not is_there(runtime_folder()):
         return False
+    if "launch" in text and "--dry-run" not in text:  # would rent a machine
+        return False
     return all(importlib.util.find_spec(package) for target, package in NEEDED.items() if target in text)
 
 
@@ -50,6 +52,7 @@ MADE = {
     "docs/guides/games.md": ["runs/tictactoe_selfplay", "runs/biased_rps_league", "tournament.png", "model.json"],
     "docs/guides/imitation.md": ["runs/clone", "runs/improved", "runs/small"],
     "docs/guides/offline.md": ["runs/half", "data/half/dataset.json", "runs/offline", "runs/online"],
+    "docs/guides/launching.md": ["launches/cartpole_ppo/task.yaml", "copies/mine/config.toml"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine/tensorboard", "runs/mine/agent.gif", "curves.png"],
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],

@@ -17,6 +17,7 @@ from rljax.cli.options import (
     Demo,
     Eval,
     Export,
+    Launch,
     List,
     Log,
     Opponents,
@@ -69,6 +70,7 @@ EXAMPLES = (
     ("rljax list", "list presets, environments, algorithms and their fields"),
     ("rljax bench ppo", "measure speed on this machine, beside rejax if it is installed"),
     ("rljax compile cartpole_ppo --target h200", "see whether a run fits on a device that is not here, and what bounds it"),
+    ("rljax launch cartpole_ppo --accelerators H100:1 --max-price 3", "train on a rented machine, through SkyPilot"),
     ("rljax reproduce cartpole_ppo", "measure a published figure again"),
 )
 
@@ -148,7 +150,7 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
 
 
 def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
-    from rljax.cli import agents, data, listing, measure, search, train, view
+    from rljax.cli import agents, data, launch, listing, measure, search, train, view
 
     if isinstance(command, Train):
         train.train(command, overrides)
@@ -190,6 +192,8 @@ def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
         measure.bench(command)
     elif isinstance(command, Compile):
         measure.compile_run(command, overrides)
+    elif isinstance(command, Launch):
+        launch.launch(command, overrides)
     else:
         measure.reproduce(command)
 

@@ -27,6 +27,11 @@ class Train:
     """Checkpoint, or folder of a run, to start a new run from. Any field may be changed."""
     init_from: str | None = None
     """Checkpoint, or folder of a run of any algorithm, with whose policy the new run begins, at step 0."""
+    or_resume: bool = False
+    """Resume the run in --run-dir if it is there already and has this configuration, so that a script can be started again."""
+    sync: str | None = None
+    """Place for a copy of the run after each checkpoint: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder. With --or-resume, a
+    run that is only there goes on, too."""
     log: tuple[str, ...] = ()
     """Loggers to use besides metrics.jsonl, separated by spaces or commas: tensorboard, wandb, mlflow, aim."""
     max_minutes: float | None = None
@@ -391,6 +396,46 @@ class Compile:
 
 
 @dataclasses.dataclass
+class Launch:
+    """Train on a rented machine, or on a cluster, through SkyPilot. Every field of the configuration is a flag.
+
+    Example: rljax launch cartpole_ppo --accelerators H100:1 --max-price 3 --dry-run
+
+    The task file is written first and can be read, changed and launched with `sky launch`, too."""
+
+    config: tyro.conf.Positional[str | None] = None
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases; not with --status,
+    --fetch or --stop."""
+    accelerators: str | None = None
+    """Accelerators of the machine, NAME:COUNT, by SkyPilot's names: H100:1, A100-80GB:8, tpu-v5e-8."""
+    max_price: float | None = None
+    """Highest price of the machine, in dollars an hour."""
+    cloud: str | None = None
+    """Cloud, region or cluster: runpod, aws/us-east-1, kubernetes, slurm/NAME; if not given, the cheapest one."""
+    spot: bool = False
+    """Take a machine that costs less and may be taken away at any time; the run then goes on on another one. Needs --sync."""
+    sync: str | None = None
+    """Place for a copy of the run after each checkpoint, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, which outlives the machine."""
+    seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
+    """Number of seeds to train in one program."""
+    workdir: str | None = None
+    """Folder to copy to the machine, in which the run starts: own environments, and datasets and runs that it learns from."""
+    install: str | None = None
+    """Wheel of rljax, or address that pip installs it from; if not given, this version from the package index."""
+    run_dir: str | None = None
+    """Folder to create for the task file and for the run that is fetched; if not given, launches/NAME, with a number where that
+    exists."""
+    dry_run: bool = False
+    """Write the task file and show offers, but rent nothing."""
+    status: str | None = None
+    """Folder of a launch of which to print the state."""
+    fetch: str | None = None
+    """Folder of a launch whose run to copy here, into FOLDER/run, while it trains or afterwards."""
+    stop: str | None = None
+    """Folder of a launch to fetch and to end: the machine is given back."""
+
+
+@dataclasses.dataclass
 class Reproduce:
     """Measure a published figure again and write its record, results/NAME.json; without a name, list the experiments."""
 
@@ -408,5 +453,5 @@ class Reproduce:
 
 Command = (
     Train | Sweep | Tune | Eval | Show | Plot | Record | Log | Demo | Opponents | Tournament | Play | Export
-    | Zoo | Pack | Push | Pull | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Reproduce
+    | Zoo | Pack | Push | Pull | Annotated[List, tyro.conf.subcommand("list")] | Bench | Compile | Launch | Reproduce
 )  # fmt: skip

@@ -19,7 +19,7 @@ from rljax.cli.overrides import axes_of, overrides_of
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
 from rljax.run.view.layout import WIDTH, columns, wrap_text
 
-OF_FIELDS = ("train", "compile", "sweep", "tune")
+OF_FIELDS = ("train", "compile", "launch", "sweep", "tune")
 """Commands that take the fields of the configuration as flags."""
 
 
@@ -35,7 +35,7 @@ def parse(
 ) -> tuple[Any, dict[str, Any]]:
     """Parse the command and the configuration fields to change.
 
-    These are values for `train` and `compile`, lists or ranges for `sweep` and `tune`.
+    These are values for `train`, `compile` and `launch`, lists or ranges for `sweep` and `tune`.
 
     Args:
         arguments: arguments after `rljax`.
@@ -94,7 +94,7 @@ def split_commas(words: Iterable[str]) -> list[str]:
 def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Split the arguments into the command's own and the configuration fields, as (name, values).
 
-    A field of `train` and `compile` takes one value. A field without a value is true.
+    A field of `train`, `compile` and `launch` takes one value. A field without a value is true.
     """
     several = arguments[0] in ("sweep", "tune")
     known = {"help", *options}

@@ -30,25 +30,27 @@ def wants_phases(options: Train) -> bool:
 
 def train_phases(options: Train, overrides: dict[str, Any]) -> None:
     """Train or resume a run of phases, and print what to do next."""
-    refused = [name for name in ("fork", "init_from", "seeds", "coordinator") if getattr(options, name) is not None]
+    refused = [name for name in ("fork", "init_from", "seeds", "coordinator", "sync") if getattr(options, name) is not None]
     if refused:
         raise ConfigError(f"--{refused[0].replace('_', '-')}: is not for a run of phases; its file may give init_from and seeds")
     if options.resume is not None:
-        if overrides or options.run_dir is not None:
-            name = next(iter(overrides), "run_dir")
+        if overrides or options.run_dir is not None or options.or_resume:
+            name = next(iter(overrides), "run_dir" if options.run_dir is not None else "or_resume")
             raise ConfigError(f"--{name.replace('_', '-')}: a run of phases is resumed as it is, in its own folder")
         folder, phases = Path(options.resume), read_phases(Path(options.resume))
     else:
         source = str(options.config)
-        phases = _changed(source, overrides)
+        phases = changed_phases(source, overrides)
         folder = Path(options.run_dir or free_folder(Path("runs") / Path(source).stem))
-        check_free(folder)
+        check_or_resume(options)
+        if not (options.or_resume and (folder / PHASES_FILE).is_file()):
+            check_free(folder)
     steps = sum(phase.config.total_timesteps * (phase.seeds or 1) for phase in phases.values())
     say(f"{'training' if options.resume is None else 'resuming'} {len(phases)} phases, {steps:,} steps, in {folder}")
     say(f"device: {device_summary()}")
     quoted = shlex.quote(str(folder))
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
-    how: dict[str, Any] = {"run_dir": folder} if options.resume is None else {"resume": folder}
+    how: dict[str, Any] = {"run_dir": folder, "resume": options.or_resume} if options.resume is None else {"resume": folder}
     try:
         end = fit_phases(phases, progress=default_progress, loggers=split_commas(options.log), **limits, **how)
     except TrainingInterrupted as stop:
@@ -64,7 +66,13 @@ def train_phases(options: Train, overrides: dict[str, Any]) -> None:
     print(f"  rljax plot {quoted}/*/")
 
 
-def _changed(source: str, overrides: dict[str, Any]) -> dict[str, Phase]:
+def check_or_resume(options: Train) -> None:
+    """Refuse --or-resume without the folder that it is about."""
+    if options.or_resume and options.run_dir is None:
+        raise ConfigError("--or-resume: needs --run-dir, the folder in which the run may be already")
+
+
+def changed_phases(source: str, overrides: dict[str, Any]) -> dict[str, Phase]:
     """Load the phases of a file with the fields of flags changed: `--seed` in all of them, `--student.num-envs` in one."""
     phases = load_phases(source)
     one = {name: change for name, change in overrides.items() if name in phases}

@@ -15,7 +15,7 @@ from rljax.cli.folders import fork_folder, free_folder, load_saved
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.cli.parsing import split_commas
-from rljax.cli.phases import train_phases, wants_phases
+from rljax.cli.phases import check_or_resume, train_phases, wants_phases
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env, make_game, make_training_env
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import describe_resets
@@ -23,7 +23,7 @@ from rljax.core.agent import Agent
 from rljax.core.config import Config, env_name, load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
-from rljax.run.files.folder import check_free, check_run, read_config, refuse_packed, split_path
+from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, read_config, refuse_packed, split_path
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, refuse_changes
@@ -54,7 +54,9 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     started = time.perf_counter()
     try:
-        result = rljax.fit(agent, progress=default_progress(title), loggers=split_commas(options.log), **limits, **how)
+        result = rljax.fit(
+            agent, progress=default_progress(title), loggers=split_commas(options.log), sync=options.sync, **limits, **how
+        )
     except TrainingInterrupted as stop:
         raise TrainingInterrupted(f"{stop}; to go on: rljax train --resume {quoted}", stop.result, stop.signum) from None
     if not is_first():
@@ -107,19 +109,29 @@ def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
             f"{swallowed_hint({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
         )
     agent = rljax.make_agent(config)
-    if is_first():
+    check_or_resume(options)
+    there = options.or_resume and (folder / CONFIG_FILE).is_file()
+    if is_first() and not there:
         check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
     source = next((f" from {path}" for path in (options.fork, options.init_from) if path is not None), "")
-    title = f"training {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
-    how = {"run_dir": folder, "fork": options.fork, "init_from": options.init_from, "seeds": options.seeds}
+    title = f"{'resuming' if there else 'training'} {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
+    how = {
+        "run_dir": folder,
+        "resume": options.or_resume,
+        "fork": options.fork,
+        "init_from": options.init_from,
+        "seeds": options.seeds,
+    }
     return agent, folder, title, how
 
 
 def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
     """Prepare a resumed run, with nothing changed but its budget."""
-    if options.fork is not None or options.run_dir is not None or options.init_from is not None:
-        raise ConfigError("--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it")
+    if options.fork is not None or options.run_dir is not None or options.init_from is not None or options.or_resume:
+        raise ConfigError(
+            "--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it, nor --or-resume"
+        )
     folder, _ = split_path(options.resume or "")
     config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
     refuse_packed(folder)

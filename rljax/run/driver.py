@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rljax.run.divergence import diverged_steps, divergence_reasons, find_fault,
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, key_impls, link, named_arrays
 from rljax.run.files.folder import METRICS_FILE
 from rljax.run.files.records import JsonLines, Records, aggregate_seeds, record_of, truncate_after, window_length
+from rljax.run.files.remote import Remote
 from rljax.run.files.scores import Scores
 from rljax.run.loggers.parts import RunStart, with_seeds
 from rljax.run.loggers.several import Loggers
@@ -98,7 +100,9 @@ class Driver:
         checkpoint_every: int | None,
         checkpoint_seconds: float | None,
         keep: int | None,
+        remote: Remote | None = None,
     ):
+        self.remote = remote
         self.start, self.folder, self.saves, self.resumed, self.loggers, self.progress, self.callback = (
             start, folder, saves, resumed, loggers, progress, callback
         )  # fmt: skip
@@ -181,7 +185,9 @@ class Driver:
                 self.file = JsonLines(self.folder / METRICS_FILE)
                 if fresh or start.extended:
                     self.file.write({"step": written, "hyperparameters": table, **opponent})
-            self.writer = CheckpointWriter(self.folder / CHECKPOINTS, self.keep, self.scores.best_step)
+            send = (lambda: None) if self.remote is None else partial(self.remote.send, self.folder)
+            send()  # a place that cannot be written to is noticed before the training
+            self.writer = CheckpointWriter(self.folder / CHECKPOINTS, self.keep, self.scores.best_step, send)
         name = self.folder.name if self.folder else f"{self.config.algorithm}-{table['env']}"
         self.loggers.start(RunStart(name, self.folder, {**table, **opponent}, written, self.resumed))
 

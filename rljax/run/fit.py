@@ -15,15 +15,17 @@ import jax
 
 from rljax.collect.environments import try_environment
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import Config, config_table, dump_config, env_name
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
 from rljax.core.keys import as_key
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, refuse_packed, split_path
+from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
+from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, read_config, refuse_packed, split_path
 from rljax.run.files.places import lock_folder
+from rljax.run.files.remote import Remote
 from rljax.run.initial import begin_from, check_teacher
 from rljax.run.loggers.parts import Logger
 from rljax.run.loggers.several import Loggers
@@ -50,6 +52,7 @@ def fit(
     checkpoint_seconds: float | None = 60.0,
     keep: int | None = 3,
     max_minutes: float | None = None,
+    sync: str | os.PathLike[str] | None = None,
 ) -> FitResult:
     """Train from the host, with a run folder, progress and checks; the numbers are those of `make_train`, bit for bit.
 
@@ -83,6 +86,9 @@ def fit(
             that is the best so far.
         keep: number of checkpoints to keep besides the best one; None keeps all.
         max_minutes: number of minutes after which to end the run, which can be resumed later.
+        sync: place for a copy of the run's folder, brought up to date after each checkpoint: `s3://bucket/run`, `gs://bucket/run`,
+            or a folder. With `resume=True`, a run that is only there is copied back to `run_dir` and continued. If the place
+            cannot be reached later, training goes on with a warning, and ends with an error if the last copy failed, too.
 
     Returns:
         `FitResult`. Its metrics are those of the iterations of this call. If they would take more than 100 MB, they have one mean
@@ -116,6 +122,16 @@ def fit(
         raise ConfigError("a resumed run continues from its own state: give neither key nor fork with resume=RUN")
     if fork is not None and key is not None:
         raise ConfigError("a fork continues with the keys of its checkpoint, or those of another seed: give no key with fork")
+    remote = None if sync is None else Remote(os.fspath(sync))
+    if remote is not None:
+        if folder is None or jax.process_count() > 1:
+            raise ConfigError(f"sync = {shown(remote.url)}: is for the run folder of a single process: give run_dir")
+        if resumed:
+            remote.check(dump_config(read_config(folder)), checkpoint_steps(folder / CHECKPOINTS))
+        elif resume and agent is not None:
+            resumed = remote.check(dump_config(agent.config)) and remote.restore(folder)
+        else:
+            remote.check(None)
     if not resumed:
         if agent is None:
             raise ConfigError("nothing to train: give a configuration, or resume=RUN")
@@ -155,6 +171,7 @@ def fit(
             checkpoint_every,
             checkpoint_seconds,
             keep,
+            remote,
         )
         if saves and not resumed:
             state = gather_state(start.state, driver.layout)

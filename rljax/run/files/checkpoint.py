@@ -12,6 +12,7 @@ import datetime
 import logging
 import os
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 from rljax.run.files.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
 
@@ -161,8 +162,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is damaged; the message names the file.
     """
-    meta = read_meta(path)
-    _check_files(path, meta["files"])
+    meta = check_checkpoint(path)
     try:
         with _checkpointer() as checkpointer:
             tree = checkpointer.restore((path / STATE_FOLDER).resolve())
@@ -179,6 +179,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is not {dtype}{shape}")
         arrays[name] = x
     return Checkpoint(arrays, tree.get("pending"), meta)
+
+
+def check_checkpoint(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's meta.json (see `read_meta`) after comparing its files with it.
+
+    Raises:
+        CheckpointError: it is damaged; the message names the file.
+    """
+    meta = read_meta(path)
+    _check_files(path, meta["files"])
+    return meta
 
 
 def _check_files(path: Path, sums: Mapping[str, tuple[int, int]]) -> None:
@@ -249,10 +260,14 @@ def link(folder: Path, name: str, step: int) -> None:
 
 
 class CheckpointWriter:
-    """Writer of a run's checkpoints, in a thread, one at a time: it keeps the newest few and the best, and moves the links."""
+    """Writer of a run's checkpoints, in a thread, one at a time: it keeps the newest few and the best, and moves the links.
 
-    def __init__(self, folder: Path, keep: int | None, best_step: int | None):
-        self.folder, self.keep, self.best_step = folder, keep, best_step
+    After each one it calls `send`, which copies the run elsewhere. If that fails, the run goes on, and the next one tries again.
+    """
+
+    def __init__(self, folder: Path, keep: int | None, best_step: int | None, send: Callable[[], None] = lambda: None):
+        self.folder, self.keep, self.best_step, self.send = folder, keep, best_step, send
+        self.unsent: RljaxError | None = None
         self.run = WatchedFolder(folder.parent)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="rljax-checkpoint")
         self.writing: Future[None] | None = None
@@ -289,6 +304,8 @@ class CheckpointWriter:
         finally:
             self.thread.shutdown()
             self.run.close()
+        if self.unsent is not None:
+            raise self.unsent
 
     def _write(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any], pending: np.ndarray, best: bool) -> None:
         try:
@@ -303,11 +320,20 @@ class CheckpointWriter:
                 older = [s for s in checkpoint_steps(self.folder) if s < step and s != self.best_step]
                 for old in older[self.keep - 1 :]:
                     _remove(self.folder / f"step_{old}")
+            self._send()
         except (RljaxError, OSError) as error:
             self.run.check()  # raises the true reason if the folder was moved or removed meanwhile
             raise (
                 error if isinstance(error, RljaxError) else RljaxError(f"checkpoints in {self.folder}: {_reason(error)}")
             ) from error
+
+    def _send(self) -> None:
+        try:
+            self.send()
+            self.unsent = None
+        except RljaxError as error:
+            self.unsent = RljaxError(f"the newest checkpoint is only in {self.folder}: {error}")
+            warnings.warn(str(self.unsent), RljaxWarning, stacklevel=2)
 
 
 def _remove(path: Path) -> None:

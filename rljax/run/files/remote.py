@@ -1,0 +1,198 @@
+"""A copy of a run's folder elsewhere (a bucket, a network disk) that can be resumed whenever the machine that trains is lost.
+
+URL/config.toml  run.json  metrics.jsonl  checkpoints/step_N/{state/, meta.json}
+
+A checkpoint is whole there once its meta.json is, which is copied last and has the checksums of the other files. Buckets replace
+a file at once; in folders, it is written under another name first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tomllib
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, how_to_install, reason_of, shown
+from rljax.run.files.checkpoint import (
+    CHECKPOINTS,
+    META_FILE,
+    CheckpointError,
+    check_checkpoint,
+    checkpoint_steps,
+    parse_step,
+    read_meta,
+)
+from rljax.run.files.folder import CONFIG_FILE, INFO_FILE, METRICS_FILE
+from rljax.run.files.places import atomic_folder
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Extras of rljax by the scheme of the addresses that they open."""
+
+
+class Remote:
+    """A place for the copy of one run.
+
+    Args:
+        url: address that fsspec knows (`s3://bucket/run`, `gs://bucket/run`), or a folder. Credentials are found as the library
+            of each store finds them.
+
+    Raises:
+        ConfigError: the address is of no store that is known here.
+    """
+
+    def __init__(self, url: str):
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
+        self.url = url.rstrip("/")
+        try:
+            self.fs, self.path = fsspec.core.url_to_fs(self.url)
+            self.is_folder = isinstance(self.fs, LocalFileSystem)
+            if self.is_folder:
+                self.fs = LocalFileSystem(auto_mkdir=True)
+        except ImportError as error:
+            extra = EXTRAS.get(url.partition("://")[0])
+            raise ConfigError(f"sync = {shown(url)}: {reason_of(error) if extra is None else how_to_install(extra)}") from None
+        except Exception as error:  # an unknown scheme, or credentials that a store looks for at once
+            raise ConfigError(f"sync = {shown(url)}: {reason_of(error)}") from None
+        if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
+            raise ConfigError(f"sync = {shown(url)}: expected an address without * ? [ ]")
+
+    def check(self, config: str | None, here: Sequence[int] | None = None) -> bool:
+        """Check that the place can be written to, and return whether there is a run.
+
+        Args:
+            config: configuration, as TOML, of the only run that may be there; None if none may.
+            here: steps of the checkpoints of a run in a folder here, the newest first; None without one.
+
+        Raises:
+            ConfigError: there is another run, or the same one has gone on elsewhere, which is not to be lost.
+            RljaxError: the place cannot be written to.
+        """
+        name = f"sync = {shown(self.url)}"
+        with self._explained():
+            self.fs.pipe_file(self._at(".rljax"), b"")
+            self.fs.rm_file(self._at(".rljax"))
+            steps = self._steps()
+            if not steps:
+                return False
+            if config is None:
+                raise ConfigError(f"{name}: there is a run already; choose another place, or go on with it (--or-resume)")
+            old, new = tomllib.loads(self.fs.cat_file(self._at(CONFIG_FILE)).decode()), tomllib.loads(config)
+        changed = [key for key in {**old, **new} if old.get(key) != new.get(key) and key != "total_timesteps"]
+        if changed:
+            raise ConfigError(f"{name}: there is another run, whose {', '.join(changed)} differ; choose another place")
+        if here is not None and steps[0] > max(here, default=-1):
+            raise ConfigError(f"{name}: the run there is at step {steps[0]} already, that in the folder here is not: move the "
+                              "folder away, to go on with the one there")  # fmt: skip
+        return True
+
+    def send(self, folder: Path) -> None:
+        """Make the copy equal to a run's folder, in an order that leaves a whole copy at every moment.
+
+        Raises:
+            RljaxError: the place cannot be written to.
+        """
+        with self._explained():
+            for name in (CONFIG_FILE, INFO_FILE, METRICS_FILE):
+                if (folder / name).exists():
+                    self._replace(name, (folder / name).read_bytes())
+            here = checkpoint_steps(folder / CHECKPOINTS)
+            for step in reversed(here):
+                self._send_checkpoint(folder, f"{CHECKPOINTS}/step_{step}")
+            for step in set(self._steps(whole=False)) - set(here):
+                self._remove(f"{CHECKPOINTS}/step_{step}")
+
+    def restore(self, folder: Path, replace: bool = False) -> bool:
+        """Create a run's folder from the copy, with its newest whole checkpoint and the best one; return whether there is one.
+
+        `replace` says whether an earlier copy may be at `folder`, which is removed once the new one is whole.
+
+        Raises:
+            RljaxError: the place cannot be read.
+        """
+        with self._explained():
+            steps = self._steps()
+            if not steps:
+                return False
+            with atomic_folder(folder) as aside:
+                for name in (CONFIG_FILE, INFO_FILE, METRICS_FILE):
+                    if self.fs.exists(self._at(name)):
+                        self.fs.get_file(self._at(name), str(aside / name))
+                newest = next((step for step in steps if self._fetch_checkpoint(aside, step)), None)
+                if newest is None:
+                    raise RljaxError(f"{self.url}: all its checkpoints are damaged")
+                best = read_meta(aside / CHECKPOINTS / f"step_{newest}")["best_step"]
+                if best != newest and best in steps:
+                    self._fetch_checkpoint(aside, best)
+                if replace:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+    def _send_checkpoint(self, folder: Path, name: str) -> None:
+        meta = (folder / name / META_FILE).read_bytes()
+        target = self._at(f"{name}/{META_FILE}")
+        if self.fs.exists(target) and self.fs.cat_file(target) == meta:
+            return
+        self._remove(name)
+        for file in sorted(path for path in (folder / name).rglob("*") if path.is_file() and path.name != META_FILE):
+            self.fs.put_file(str(file), self._at(file.relative_to(folder).as_posix()))
+        self._replace(f"{name}/{META_FILE}", meta)
+
+    def _fetch_checkpoint(self, folder: Path, step: int) -> bool:
+        """Copy a checkpoint here; return whether it is whole. A damaged one is removed, with a warning."""
+        name = f"{CHECKPOINTS}/step_{step}"
+        try:
+            for file in self.fs.find(self._at(name)):
+                to = folder / name / file[len(self._at(name)) + 1 :]
+                to.parent.mkdir(parents=True, exist_ok=True)
+                self.fs.get_file(file, str(to))
+            check_checkpoint(folder / name)
+        except (CheckpointError, FileNotFoundError) as error:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            warnings.warn(f"{self.url}/{name} is not whole: {reason_of(error)}", RljaxWarning, stacklevel=2)
+            return False
+        return True
+
+    def _replace(self, name: str, data: bytes) -> None:
+        if self.is_folder:
+            self.fs.pipe_file(self._at(f"{name}.new"), data)
+            self.fs.mv(self._at(f"{name}.new"), self._at(name))
+        else:
+            self.fs.pipe_file(self._at(name), data)
+
+    def _remove(self, name: str) -> None:
+        """Remove a checkpoint, its meta.json first: without it, no half of it counts."""
+        meta = self._at(f"{name}/{META_FILE}")
+        if self.fs.exists(meta):
+            self.fs.rm_file(meta)
+        if self.fs.exists(self._at(name)):
+            self.fs.rm(self._at(name), recursive=True)
+
+    def _steps(self, whole: bool = True) -> list[int]:
+        """Return the steps of the checkpoints there, the newest first; also of those without a meta.json if not `whole`."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(self._at(CHECKPOINTS), detail=False)
+        except FileNotFoundError:
+            return []
+        names = [path.rstrip("/").rpartition("/")[2] for path in found]
+        steps = {parse_step(name.removeprefix("step_")): f"{CHECKPOINTS}/{name}/{META_FILE}" for name in names}
+        there = (step for step, meta in steps.items() if step is not None and (not whole or self.fs.exists(self._at(meta))))
+        return sorted(there, reverse=True)
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the errors of all the stores into one line."""
+        try:
+            yield
+        except RljaxError:
+            raise
+        except Exception as error:
+            raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error

@@ -1,0 +1,1 @@
+"""Training on rented machines: the task file, and SkyPilot, which reads it."""
