@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
+PLAYED = "zoo:connect_four_selfplay"
+"""The agent to play against on the start page."""
+FRAME = """## Play against an agent
+
+<iframe class="play" src="play/index.html" title="Connect Four against a trained agent" loading="lazy"></iframe>
+
+`rljax export zoo:connect_four_selfplay --web page` wrote this [page](docs/guides/exporting.md#a-web-page): the agent runs in your
+browser.
+
+"""
+
 BADGE = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]")
 """A link that is a picture from elsewhere; a page of the site fetches nothing."""
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)(#[^)\s]*)?\)")
@@ -31,7 +43,9 @@ UNTOUCHED = re.compile(r"(^```.*?^```$|^#+ .*?$)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the start page, the tutorials, the examples and the commands."""
+    """Add the start page, the tutorials, the examples, the commands, and the page of an agent."""
+    for name, data in page_of_agent().items():
+        files.append(File.generated(config, f"play/{name}", content=data))
     pages = {"index.md": (ROOT / "README.md").read_text(encoding="utf-8"), **command_pages()}
     pages |= {f"examples/{path.stem}.md": example(path) for path in EXAMPLES}
     for name, text in pages.items():
@@ -46,9 +60,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite links for the site, and link names of rljax to the reference."""
+    if page.file.src_uri == "index.md" and page_of_agent():
+        markdown = markdown.replace("## Install\n", FRAME + "## Install\n", 1)
     pieces = UNTOUCHED.split(markdown)
     changed = [piece if i % 2 else link_names(relink(piece, page.file.src_uri)) for i, piece in enumerate(pieces)]
     return "".join(changed)
+
+
+@functools.cache
+def page_of_agent() -> dict[str, bytes]:
+    """Return the files of a page on which an agent plays, by name; none where onnxruntime-web has not been fetched."""
+    import rljax
+    from rljax.run.export.web.runtime import is_there, runtime_folder
+
+    if not is_there(runtime_folder()):
+        return {}
+    run = rljax.load_run(PLAYED)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "page"
+        rljax.export_web(rljax.make_agent(run.config), run.state, out, step=run.step)
+        return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
 def tutorial(path: Path) -> tuple[str, dict[str, bytes]]:

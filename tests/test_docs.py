@@ -11,6 +11,7 @@ import io
 import re
 from functools import reduce
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ import rljax
 from rljax.algos.common.training import train_iteration
 from rljax.cli import main as cli
 from rljax.league.rules import ROLES
+from rljax.run.export.web.runtime import is_there, runtime_folder
 from tests.algos.imitation.recorded import record
 
 ROOT = Path(__file__).parent.parent
@@ -175,6 +177,17 @@ def test_a_command_has_a_page_with_its_examples_and_its_help() -> None:
         assert f"# {what}\n{line}\n" in pages[f"commands/{line.split()[1]}.md"]
     assert "Number of episodes to play." in pages["commands/eval.md"]
     assert "[rljax eval](eval.md) | Play whole episodes" in pages["commands/index.md"]
+
+
+@pytest.mark.slow
+def test_the_start_page_has_an_agent_to_play_against() -> None:
+    if not is_there(runtime_folder()):
+        pytest.skip("onnxruntime-web is not here: rljax.run.export.web.runtime.fetch_runtime fetches it")
+    assert {"index.html", "policy.onnx", "connect_four.js"} <= set(hooks.page_of_agent())
+    start = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    shown = hooks.on_page_markdown((ROOT / "README.md").read_text(encoding="utf-8"), start)
+    assert 0 < shown.index('<iframe class="play" src="play/index.html"') < shown.index("## Install")
+    assert "[page](guides/exporting.md#a-web-page)" in shown
 
 
 def test_the_layout_names_every_folder_of_the_library() -> None:
