@@ -50,7 +50,7 @@ def assert_acts_the_same(kind: str, folder: Path) -> None:
     np.testing.assert_array_equal(play(state), play(packed_state))
     left_out = read_info(folder).left_out
     assert {"opt_state", "env_state", "obs", "key", "eval_key"} <= set(left_out)
-    normalizer = [] if state.obs_statistics is None else ["obs_statistics"]
+    normalizer = [] if getattr(state, "obs_statistics", None) is None else ["obs_statistics"]
     assert not {*NEEDED, *normalizer} & set(left_out)
     before = named_arrays(state)
     for name, x in named_arrays(packed_state).items():
