@@ -15,7 +15,7 @@ from rljax.algos.imitation.bc import BCConfig
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.environments import make_game
 from rljax.collect.games.matches import play_match, policy_player
-from rljax.core.config import Config, load_config
+from rljax.core.config import load_config
 from rljax.core.versus import Player
 from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.bots import find_bots
@@ -63,7 +63,7 @@ def microrts_clone(report: Report) -> None:
         report.measure(f"{name}: share of games won in training", run.metrics["env/win"])
 
 
-def cloned_rush(report: Report, preset: Config, episodes: int, total_timesteps: int) -> tuple[Trained, Dataset]:
+def cloned_rush(report: Report, preset: Any, episodes: int, total_timesteps: int) -> tuple[Trained, Dataset]:
     """Record games of the player that rushes with workers, and clone it with the network of a preset of MicroRTS."""
     params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +34,7 @@ ENOUGH = 0.9
 """Share of games to win against each of `SCRIPTED`."""
 
 
-TOWARDS_CLONE = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0, "teacher_kl_share": 0.25}
+TOWARDS_CLONE: dict[str, Any] = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0, "teacher_kl_share": 0.25}
 
 
 def league(report: Report) -> None:

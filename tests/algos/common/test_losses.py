@@ -89,10 +89,7 @@ def test_heads_that_are_not_read_have_no_part() -> None:
     assert head.choices is not None
 
     def by_hand(a: int, b: int) -> tuple[float, float]:
-        p, q = (
-            [np.asarray(jax.nn.log_softmax(d.each.logits[0, k, :n])) for k, n in enumerate((2, 3))]
-            for d in (first, second)
-        )
+        p, q = ([np.asarray(jax.nn.log_softmax(d.each.logits[0, k, :n])) for k, n in enumerate((2, 3))] for d in (first, second))
         read = [0, 1] if a == 1 else [0]
         label = -sum(p[k][(a, b)[k]] for k in read)
         return label, sum((np.exp(q[k]) * (q[k] - p[k])).sum() for k in read)
