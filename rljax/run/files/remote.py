@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rljax.core.config import Config, comparable_table, config_of, parse_toml
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, how_to_install, reason_of, shown
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
@@ -61,15 +61,16 @@ class Remote:
         if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
             raise ConfigError(f"sync = {shown(url)}: expected an address without * ? [ ]")
 
-    def check(self, config: str | None, here: Sequence[int] | None = None) -> bool:
+    def check(self, config: Config | None, here: Sequence[int] | None = None) -> bool:
         """Check that the place can be written to, and return whether there is a run.
 
         Args:
-            config: configuration, as TOML, of the only run that may be there; None if none may.
+            config: configuration of the only run that may be there, whatever its budget; None if none may.
             here: steps of the checkpoints of a run in a folder here, the newest first; None without one.
 
         Raises:
-            ConfigError: there is another run, or the same one has gone on elsewhere, which is not to be lost.
+            ConfigError: there is another run, or one that this version cannot read, or the same one has gone on elsewhere, which
+                is not to be lost.
             RljaxError: the place cannot be written to.
         """
         name = f"sync = {shown(self.url)}"
@@ -81,8 +82,11 @@ class Remote:
                 return False
             if config is None:
                 raise ConfigError(f"{name}: there is a run already; choose another place, or go on with it (--or-resume)")
-            old, new = tomllib.loads(self.fs.cat_file(self._at(CONFIG_FILE)).decode()), tomllib.loads(config)
-        changed = [key for key in {**old, **new} if old.get(key) != new.get(key) and key != "total_timesteps"]
+            text = self.fs.cat_file(self._at(CONFIG_FILE)).decode()
+        # Read as a configuration, it has the fields that an earlier version of rljax did not have.
+        there = comparable_table(config_of(parse_toml(text, name), name))
+        given = comparable_table(config)
+        changed = [key for key in {**there, **given} if there.get(key) != given.get(key) and key != "total_timesteps"]
         if changed:
             raise ConfigError(f"{name}: there is another run, whose {', '.join(changed)} differ; choose another place")
         if here is not None and steps[0] > max(here, default=-1):

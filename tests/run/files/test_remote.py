@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -158,12 +159,11 @@ def test_a_damaged_copy_falls_back_to_the_one_before(reference: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_place_has_one_run_and_never_loses_its_progress(reference: Path, tmp_path: Path, place: str) -> None:
-    config = dump_config(CONFIG)
     remote = Remote(place)
     assert not remote.check(None)
     remote.send(reference)
-    assert remote.check(config, checkpoint_steps(reference / CHECKPOINTS))
-    assert remote.check(dump_config(CONFIG.replace(total_timesteps=10_000)))
+    assert remote.check(CONFIG, checkpoint_steps(reference / CHECKPOINTS))
+    assert remote.check(CONFIG.replace(total_timesteps=10_000))
     with pytest.raises(rljax.ConfigError, match="there is a run already"):
         rljax.fit(CONFIG, run_dir=tmp_path / "new", sync=place)
     with pytest.raises(rljax.ConfigError, match="there is another run, whose seed, gamma differ"):
@@ -173,6 +173,35 @@ def test_a_place_has_one_run_and_never_loses_its_progress(reference: Path, tmp_p
         rljax.fit(resume=older, sync=place)
     assert not (tmp_path / "new").exists()
     assert remote._steps() == checkpoint_steps(reference / CHECKPOINTS)
+
+
+def test_the_copy_of_an_earlier_version_goes_on(place: str) -> None:
+    remote = Remote(place)
+    remote.fs.pipe_file(f"{remote.path}/{CHECKPOINTS}/step_64/meta.json", b"")
+
+    def copy_of(text: str) -> Remote:
+        remote.fs.pipe_file(f"{remote.path}/config.toml", text.encode())
+        return remote
+
+    text = dump_config(CONFIG)
+    assert "gae_lambda = 0.95\n" in text
+    earlier = text.replace("gae_lambda = 0.95\n", "")  # a field that was added since
+    assert copy_of(earlier).check(CONFIG)
+    with pytest.raises(rljax.ConfigError, match="whose gae_lambda differ"):
+        remote.check(CONFIG.replace(gae_lambda=0.9))
+    with pytest.raises(rljax.ConfigError, match=r"sync = .*: unknown field 'no_such_field'"):
+        copy_of(f"no_such_field = 1\n{text}").check(CONFIG)
+    with pytest.raises(rljax.ConfigError, match=r"sync = .*line 1"):
+        copy_of("?").check(CONFIG)
+
+
+def test_the_copy_of_a_run_with_an_object_goes_on_when_the_script_is_renamed(place: str) -> None:
+    remote, config = Remote(place), CONFIG.replace(env=rljax.make_env("CartPole-v1")[0])
+    remote.fs.pipe_file(f"{remote.path}/{CHECKPOINTS}/step_64/meta.json", b"")
+    text = re.sub(r"object:[\w.]+:", "object:__main__:", dump_config(config))
+    assert "object:__main__:CartPole" in text
+    remote.fs.pipe_file(f"{remote.path}/config.toml", text.encode())
+    assert remote.check(config)
 
 
 @pytest.mark.slow
