@@ -26,7 +26,7 @@ from rljax.run.files.checkpoint import (
     read_meta,
 )
 from rljax.run.files.folder import CONFIG_FILE, INFO_FILE, METRICS_FILE
-from rljax.run.files.places import atomic_folder
+from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""
@@ -113,15 +113,22 @@ class Remote:
     def restore(self, folder: Path, replace: bool = False) -> bool:
         """Create a run's folder from the copy, with its newest whole checkpoint and the best one; return whether there is one.
 
-        `replace` says whether an earlier copy may be at `folder`, which is removed once the new one is whole.
+        `replace` says whether an earlier copy may be at `folder`, which is removed once the new one is whole. What is not of the
+        run (plots, recordings) stays.
 
         Raises:
+            ConfigError: the earlier copy has been trained on here, which is not to be lost.
             RljaxError: the place cannot be read.
         """
-        with self._explained():
+        old = folder.with_name(f".{folder.name}.old")
+        with self._explained(), contextlib.ExitStack() as stack:
+            if replace:
+                _finish_replacing(old, folder)
             steps = self._steps()
             if not steps:
                 return False
+            if replace and folder.exists():
+                stack.enter_context(lock_folder(folder))
             with atomic_folder(folder) as aside:
                 for name in (CONFIG_FILE, INFO_FILE, METRICS_FILE):
                     if self.fs.exists(self._at(name)):
@@ -132,8 +139,11 @@ class Remote:
                 best = read_meta(aside / CHECKPOINTS / f"step_{newest}")["best_step"]
                 if best != newest and best in steps:
                     self._fetch_checkpoint(aside, best)
-                if replace:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if replace and folder.exists():
+                    _check_behind(folder, newest, self.url)
+                    folder.rename(old)
+            if replace:
+                _finish_replacing(old, folder)
         return True
 
     def _send_checkpoint(self, folder: Path, name: str) -> None:
@@ -151,7 +161,10 @@ class Remote:
         name = f"{CHECKPOINTS}/step_{step}"
         try:
             for file in self.fs.find(self._at(name)):
-                to = folder / name / file[len(self._at(name)) + 1 :]
+                inside = Path(file[len(self._at(name)) + 1 :])
+                if inside.is_absolute() or ".." in inside.parts:
+                    raise CheckpointError(f"{shown(file)} is no file of a checkpoint")
+                to = folder / name / inside
                 to.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(file, str(to))
             check_checkpoint(folder / name)
@@ -200,3 +213,25 @@ class Remote:
             raise
         except Exception as error:
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
+
+
+def _check_behind(folder: Path, step: int, url: str) -> None:
+    """Raise a ConfigError if a run's folder has a checkpoint after `step`, the newest one of its copy."""
+    here = max(checkpoint_steps(folder / CHECKPOINTS), default=0)
+    if here > step:
+        raise ConfigError(f"{folder}: the run here is at step {here} already, its copy in {url} at step {step}: move the folder "
+                          "away, to fetch the copy")  # fmt: skip
+
+
+def _finish_replacing(old: Path, folder: Path) -> None:
+    """Move what is not of the run from the folder of its earlier copy to the new one, or all back if a kill left no new one."""
+    if not old.exists():
+        return
+    if not folder.exists():
+        old.rename(folder)
+        return
+    for path in old.iterdir():
+        of_run = path.name in (CONFIG_FILE, INFO_FILE, METRICS_FILE, CHECKPOINTS, LOCK_FILE)
+        if not of_run and not (folder / path.name).exists():
+            path.rename(folder / path.name)
+    shutil.rmtree(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
+from rljax.run.files.places import lock_folder
 from rljax.run.files.remote import Remote
 from tests.run.tiny_runs import CONFIG, TINY_TOML, assert_refused, assert_same_run, assert_same_state, edit_sealed, records
 
@@ -173,6 +175,57 @@ def test_a_place_has_one_run_and_never_loses_its_progress(reference: Path, tmp_p
         rljax.fit(resume=older, sync=place)
     assert not (tmp_path / "new").exists()
     assert remote._steps() == checkpoint_steps(reference / CHECKPOINTS)
+
+
+@pytest.mark.slow
+def test_a_copy_takes_the_place_of_an_earlier_one_and_loses_nothing(
+    reference: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, remote, folder = sorted(checkpoint_steps(reference / CHECKPOINTS)), Remote(place), tmp_path / "run"
+    remote.send(at(reference, tmp_path / "before", steps[:2]))
+    assert remote.restore(folder, replace=True)
+    (folder / "curve.png").write_text("mine")
+    remote.send(at(reference, tmp_path / "after", steps[1:3]))
+    usual = Path.rename
+    for lives in range(1, 5):  # killed at each change of a name
+
+        def dying(self: Path, target: Path, left: list[int] = [lives]) -> Path:  # noqa: B006
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return usual(self, target)
+
+        monkeypatch.setattr(Path, "rename", dying)
+        with contextlib.suppress(Killed):
+            Remote(place).restore(folder, replace=True)
+        monkeypatch.setattr(Path, "rename", usual)
+    assert Remote(place).restore(folder, replace=True)
+    assert (folder / "curve.png").read_text() == "mine"
+    assert rljax.load_run(folder).step == steps[2]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".run")] == []
+    shutil.copytree(reference / CHECKPOINTS / f"step_{steps[3]}", folder / CHECKPOINTS / f"step_{steps[3]}")
+    with pytest.raises(rljax.ConfigError, match=f"the run here is at step {steps[3]} already, its copy in .* at step {steps[2]}"):
+        remote.restore(folder, replace=True)
+    assert rljax.load_run(folder).step == steps[3]
+    shutil.rmtree(folder / CHECKPOINTS / f"step_{steps[3]}")
+    with lock_folder(folder), pytest.raises(rljax.ConfigError, match="another process is training there"):
+        remote.restore(folder, replace=True)
+    assert rljax.load_run(folder).step == steps[2]
+
+
+def test_a_file_of_a_copy_never_lands_outside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Remote(str(tmp_path / "bucket"))
+    (tmp_path / "bucket" / CHECKPOINTS / "step_64").mkdir(parents=True)
+    (tmp_path / "bucket" / CHECKPOINTS / "step_64" / "meta.json").write_text("")
+    outside = f"{remote.path}/{CHECKPOINTS}/step_64/../../../evil"  # a name that a bucket may have
+    monkeypatch.setattr(remote.fs, "find", lambda _: [outside])
+    monkeypatch.setattr(remote.fs, "get_file", lambda _, to: Path(to).write_text("evil"))
+    with (
+        pytest.warns(rljax.RljaxWarning, match=r"step_64 is not whole: .*evil' is no file of a checkpoint"),
+        pytest.raises(rljax.RljaxError, match="all its checkpoints are damaged"),
+    ):
+        remote.restore(tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["bucket"]
 
 
 def test_the_copy_of_an_earlier_version_goes_on(place: str) -> None:
