@@ -126,6 +126,8 @@ def fit(
     if remote is not None:
         if folder is None or jax.process_count() > 1:
             raise ConfigError(f"sync = {shown(remote.url)}: is for the run folder of a single process: give run_dir")
+        if remote.is_folder and Path(remote.path).resolve().is_relative_to(folder):
+            raise ConfigError(f"sync = {shown(remote.url)}: is in the run folder {folder}: choose a place outside")
         if resumed:
             remote.check(read_config(folder), checkpoint_steps(folder / CHECKPOINTS))
         elif resume and agent is not None:

@@ -9,6 +9,7 @@ a file at once; in folders, it is written under another name first.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
@@ -47,19 +48,24 @@ class Remote:
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
-        self.url = url.rstrip("/")
+        # For messages, which end in logs.
+        self.url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1@", url).rstrip("/")
+        if not url.rstrip("/"):  # a variable of the shell that is not set, say
+            raise ConfigError(f"sync = {shown(url)}: expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder")
         try:
-            self.fs, self.path = fsspec.core.url_to_fs(self.url)
+            self.fs, self.path = fsspec.core.url_to_fs(url.rstrip("/"))
             self.is_folder = isinstance(self.fs, LocalFileSystem)
             if self.is_folder:
                 self.fs = LocalFileSystem(auto_mkdir=True)
         except ImportError as error:
             extra = EXTRAS.get(url.partition("://")[0])
-            raise ConfigError(f"sync = {shown(url)}: {reason_of(error) if extra is None else how_to_install(extra)}") from None
+            raise ConfigError(
+                f"sync = {shown(self.url)}: {reason_of(error) if extra is None else how_to_install(extra)}"
+            ) from None
         except Exception as error:  # an unknown scheme, or credentials that a store looks for at once
-            raise ConfigError(f"sync = {shown(url)}: {reason_of(error)}") from None
+            raise ConfigError(f"sync = {shown(self.url)}: {reason_of(error)}") from None
         if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
-            raise ConfigError(f"sync = {shown(url)}: expected an address without * ? [ ]")
+            raise ConfigError(f"sync = {shown(self.url)}: expected an address without * ? [ ]")
 
     def check(self, config: Config | None, here: Sequence[int] | None = None) -> bool:
         """Check that the place can be written to, and return whether there is a run.

@@ -295,6 +295,23 @@ def test_what_is_no_place_is_one_line(
     assert not Path("runs").exists()
 
 
+def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for nothing in ("", "/"):
+        with pytest.raises(rljax.ConfigError, match=f"sync = '{nothing}': expected s3://BUCKET/FOLDER"):
+            rljax.fit(CONFIG, run_dir="run", sync=nothing)
+    for inside in ("run", "run/copy", Path("other/../run")):
+        with pytest.raises(rljax.ConfigError, match=r"is in the run folder .*: choose a place outside"):
+            rljax.fit(CONFIG, run_dir="run", sync=inside)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_password_in_an_address_is_in_no_message() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"sync = 'ftp://me@127.0.0.1:9/a'") as error:  # where nobody listens
+        Remote("ftp://me:secret@127.0.0.1:9/a")
+    assert "secret" not in str(error.value)
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A bucket of a server on this machine that speaks the protocol of S3."""
