@@ -181,16 +181,19 @@ def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
         return Heads(categorical(mask_logits(rows(outputs), legal, exists)), only_if)
 
     # One number for each head. Gumbel noise takes one for each action: thousands, where each cell of a grid is a head.
-    if widest <= WIDEST_DRAW:
-        random, sizes, sample = jax.random.uniform, (heads,), draw_index
-    else:
-        random, sizes, sample = jax.random.gumbel, (heads, widest), _gumbel_max
+    uniform = widest <= WIDEST_DRAW
+
+    def noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        if uniform:
+            return draw(jax.random.uniform, key, (*shape, heads))
+        return draw(jax.random.gumbel, key, (*shape, heads, widest))
+
     return ActionHead(
         num_outputs=total,
         action=jax.ShapeDtypeStruct((heads,), jnp.int32),
         distribution=distribution,
-        noise=lambda key, shape: draw(random, key, (*shape, *sizes)),
-        sample=lambda d, noise: sample(d.each.logits, noise),
+        noise=noise,
+        sample=lambda d, noise: (draw_index if uniform else _gumbel_max)(d.each.logits, noise),
         choices=lambda d, action: choices_of(d.each.logits, action, only_if),
     )
 
