@@ -404,8 +404,8 @@ class Launch:
     The task file is written first and can be read, changed and launched with `sky launch`, too."""
 
     config: tyro.conf.Positional[str | None] = None
-    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases; not with --status,
-    --fetch or --stop."""
+    """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases. It is not given
+    with --status, --fetch or --stop."""
     accelerators: str | None = None
     """Accelerators of the machine, NAME:COUNT, by SkyPilot's names: H100:1, A100-80GB:8, tpu-v5e-8."""
     max_price: float | None = None

@@ -363,7 +363,7 @@ def read_table(preset_or_path: str | Path) -> dict[str, Any]:
         ConfigError: an unknown preset, a file that cannot be read, or a syntax error.
     """
     source = str(preset_or_path)
-    return _parse_toml(_read_text(source), source)
+    return parse_toml(_read_text(source), source)
 
 
 def config_of(table: Mapping[str, Any], source: str, /, **overrides: Any) -> Any:
@@ -384,7 +384,7 @@ def config_of(table: Mapping[str, Any], source: str, /, **overrides: Any) -> Any
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _parse_toml(text: str, source: str) -> dict[str, Any]:
+def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Parse a TOML text into a table.
 
     Raises:
@@ -432,6 +432,16 @@ def config_table(config: Config) -> dict[str, Any]:
     """Return the algorithm and every field of a configuration as plain values that TOML and JSON can hold."""
     fields = {f.name: _to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return {"algorithm": config.algorithm, **fields}
+
+
+def comparable_table(config: Config) -> dict[str, Any]:
+    """Return `config_table` with objects by the names of their classes alone: a script may have been renamed since."""
+    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in config_table(config).items()}
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a plain value stands for an object, "object:module:Class"."""
+    return isinstance(value, str) and value.startswith(OBJECT_PREFIX)
 
 
 def _to_plain(value: Any) -> Any:

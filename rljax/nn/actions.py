@@ -31,6 +31,9 @@ from rljax.nn.rssm import unimix_logits
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
+WIDEST_DRAW = 256
+"""Largest number of actions of a head to be drawn with one uniform number: compiling takes time that grows with its square."""
+
 _NOTED: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("distributions chosen from", default=None)
 
 
@@ -152,10 +155,14 @@ def _categorical_head(n: int) -> ActionHead:
         action=jax.ShapeDtypeStruct((), jnp.int32),
         distribution=lambda outputs, mask: categorical(mask_logits(outputs, mask)),
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, n)),
-        # argmax of the logits plus Gumbel noise (Gumbel, 1954)
-        sample=lambda d, noise: jnp.argmax(d.logits + noise, axis=-1).astype(jnp.int32),
+        sample=lambda d, noise: _gumbel_max(d.logits, noise),
         choices=lambda d, action: choices_of(d.logits[..., None, :], action[..., None], None),
     )
+
+
+def _gumbel_max(logits: jax.Array, noise: jax.Array) -> jax.Array:
+    """Draw classes i32 `[...]`: the argmax of logits plus Gumbel noise, both `[..., C]` (Gumbel, 1954)."""
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
 
 def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
@@ -173,13 +180,20 @@ def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
         legal = jnp.asarray(exists) if mask is None else rows(mask)
         return Heads(categorical(mask_logits(rows(outputs), legal, exists)), only_if)
 
+    # One number for each head. Gumbel noise takes one for each action: thousands, where each cell of a grid is a head.
+    uniform = widest <= WIDEST_DRAW
+
+    def noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        if uniform:
+            return draw(jax.random.uniform, key, (*shape, heads))
+        return draw(jax.random.gumbel, key, (*shape, heads, widest))
+
     return ActionHead(
         num_outputs=total,
         action=jax.ShapeDtypeStruct((heads,), jnp.int32),
         distribution=distribution,
-        # One number for each head. Gumbel noise would take one for each action: thousands, where each cell of a grid is a head.
-        noise=lambda key, shape: draw(jax.random.uniform, key, (*shape, heads)),
-        sample=lambda d, noise: draw_index(d.each.logits, noise),
+        noise=noise,
+        sample=lambda d, noise: (draw_index if uniform else _gumbel_max)(d.each.logits, noise),
         choices=lambda d, action: choices_of(d.each.logits, action, only_if),
     )
 

@@ -32,6 +32,7 @@ class Categorical(struct.PyTreeNode):
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Return the log-probabilities f32 `[...]` of classes, integers `[...]`; -inf of numbers that are no class."""
+        value = value.astype(jnp.int32)  # in 8 bits, the number of classes may not fit
         chosen = value[..., None] == jnp.arange(self.logits.shape[-1])
         log_prob = jnp.sum(jnp.where(chosen, self.logits, 0.0), axis=-1)
         return jnp.where((value < 0) | (value >= self.logits.shape[-1]), -jnp.inf, log_prob)

@@ -15,7 +15,7 @@ import jax
 
 from rljax.collect.environments import try_environment
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, dump_config, env_name
+from rljax.core.config import Config, config_table, env_name
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
 from rljax.core.keys import as_key
@@ -126,10 +126,12 @@ def fit(
     if remote is not None:
         if folder is None or jax.process_count() > 1:
             raise ConfigError(f"sync = {shown(remote.url)}: is for the run folder of a single process: give run_dir")
+        if remote.is_folder and Path(remote.path).resolve().is_relative_to(folder):
+            raise ConfigError(f"sync = {shown(remote.url)}: is in the run folder {folder}: choose a place outside")
         if resumed:
-            remote.check(dump_config(read_config(folder)), checkpoint_steps(folder / CHECKPOINTS))
+            remote.check(read_config(folder), checkpoint_steps(folder / CHECKPOINTS))
         elif resume and agent is not None:
-            resumed = remote.check(dump_config(agent.config)) and remote.restore(folder)
+            resumed = remote.check(agent.config) and remote.restore(folder)
         else:
             remote.check(None)
     if not resumed:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
-from rljax.core.config import OBJECT_PREFIX, Config, class_name, config_table, env_name
+from rljax.core.config import Config, comparable_table, config_table, env_name, is_object
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
@@ -335,18 +335,10 @@ def _restore_objects(frozen: Config, given: Config, folder: Path) -> Config:
     """
     if type(frozen) is not type(given):
         raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
-    # Compare objects only by the names of their classes: a script may have been renamed since.
-    there, here = (
-        {name: OBJECT_PREFIX + class_name(x) if _is_object(x) else x for name, x in config_table(config).items()}
-        for config in (frozen, given)
-    )
-    objects = {name: getattr(given, name) for name, value in there.items() if _is_object(value) and here[name] == value}
+    there, here = comparable_table(frozen), comparable_table(given)
+    objects = {name: getattr(given, name) for name, value in there.items() if is_object(value) and here[name] == value}
     refuse_changes([name for name in there if there[name] != here[name] and name != BUDGET], folder)
     return frozen.replace(**objects)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(OBJECT_PREFIX)
 
 
 def refuse_changes(names: list[str], folder: Path) -> None:

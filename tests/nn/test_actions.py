@@ -283,6 +283,21 @@ def test_named_heads_are_those_of_a_multi_discrete_in_the_order_of_the_dictionar
     np.testing.assert_array_equal(named["a"], action[:, 1])
 
 
+def test_wide_heads_compile_quickly_and_draw_only_legal_actions() -> None:
+    head = action_head(MultiDiscrete((3000, 2)))
+    mask = jnp.arange(3002) % 1000 == 1  # of the first head 1, 1001 and 2001; of the second 1
+    outputs = jnp.zeros((4000, 3002))
+
+    def choose(key: jax.Array) -> jax.Array:
+        return head.choose(head.distribution(outputs, mask), key, (4000,), False)
+
+    lines = jax.jit(choose).lower(jax.random.key(0)).as_text().count("\n")
+    assert lines < 1000, "a line for each action"
+    actions, counts = np.unique(choose(jax.random.key(0)), axis=0, return_counts=True)
+    np.testing.assert_array_equal(actions, [[1, 1], [1001, 1], [2001, 1]])
+    np.testing.assert_allclose(counts / 4000, 1 / 3, atol=0.04)
+
+
 @pytest.mark.parametrize("start", [LOG_STD_MIN - 2.0, LOG_STD_MAX + 2.0])
 def test_a_log_std_outside_its_bounds_is_brought_back_by_descent(start: float) -> None:
     """Maximum likelihood of samples of deviation 2, by plain gradient descent: it must end at the closed form's log 2."""

@@ -71,3 +71,8 @@ def test_infinite_logits_leave_the_entropy_and_its_gradient_finite() -> None:
 def test_numbers_that_are_no_class_have_no_probability() -> None:
     found = categorical(LOGITS[0]).log_prob(jnp.array([0, 7, -1, 3, 100]))
     assert np.isinf(found).tolist() == [False, True, True, False, True]
+
+
+def test_classes_in_few_bits_are_classes() -> None:
+    found = categorical(jnp.zeros(256)).log_prob(jnp.array([0, 255], jnp.uint8))
+    np.testing.assert_allclose(found, -np.log(256.0), rtol=1e-6)

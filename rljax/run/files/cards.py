@@ -81,10 +81,11 @@ class Card(NamedTuple):
 def _is_file(name: Any) -> bool:
     """Return whether a name is that of a file inside a folder, on any system."""
     parts = name.split("/")
-    return all(part not in ("", ".", "..") and not set(part) & set('\\:<>"|?*') for part in parts)
+    return _WORDS.test(name) and all(part not in ("", ".", "..") and not set(part) & set('\\:<>"|?*') for part in parts)
 
 
-_WORDS = matching(r"[^\x00-\x1f]{1,300}", "a line of text")
+# Without control characters and halves of characters, which are neither printed nor in names of files.
+_WORDS = matching(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,300}", "a line of text")
 _SUM = matching(r"[0-9a-f]{64}", "a SHA-256")
 
 FIELDS = {

@@ -104,7 +104,11 @@ def cached(repo: str) -> Path:
     _check_name(repo)
     folder = user_cache() / "hub" / repo
     if not folder.exists():
-        pull(repo, folder)
+        try:
+            pull(repo, folder)
+        except ConfigError:
+            if not folder.exists():  # otherwise another process was faster
+                raise
     return folder
 
 

@@ -9,12 +9,13 @@ a file at once; in folders, it is written under another name first.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
-import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rljax.core.config import Config, comparable_table, config_of, parse_toml
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, how_to_install, reason_of, shown
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
@@ -26,7 +27,7 @@ from rljax.run.files.checkpoint import (
     read_meta,
 )
 from rljax.run.files.folder import CONFIG_FILE, INFO_FILE, METRICS_FILE
-from rljax.run.files.places import atomic_folder
+from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""
@@ -47,29 +48,35 @@ class Remote:
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
-        self.url = url.rstrip("/")
+        # For messages, which end in logs.
+        self.url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1@", url).rstrip("/")
+        if not url.rstrip("/"):  # a variable of the shell that is not set, say
+            raise ConfigError(f"sync = {shown(url)}: expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder")
         try:
-            self.fs, self.path = fsspec.core.url_to_fs(self.url)
+            self.fs, self.path = fsspec.core.url_to_fs(url.rstrip("/"))
             self.is_folder = isinstance(self.fs, LocalFileSystem)
             if self.is_folder:
                 self.fs = LocalFileSystem(auto_mkdir=True)
         except ImportError as error:
             extra = EXTRAS.get(url.partition("://")[0])
-            raise ConfigError(f"sync = {shown(url)}: {reason_of(error) if extra is None else how_to_install(extra)}") from None
+            raise ConfigError(
+                f"sync = {shown(self.url)}: {reason_of(error) if extra is None else how_to_install(extra)}"
+            ) from None
         except Exception as error:  # an unknown scheme, or credentials that a store looks for at once
-            raise ConfigError(f"sync = {shown(url)}: {reason_of(error)}") from None
+            raise ConfigError(f"sync = {shown(self.url)}: {reason_of(error)}") from None
         if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
-            raise ConfigError(f"sync = {shown(url)}: expected an address without * ? [ ]")
+            raise ConfigError(f"sync = {shown(self.url)}: expected an address without * ? [ ]")
 
-    def check(self, config: str | None, here: Sequence[int] | None = None) -> bool:
+    def check(self, config: Config | None, here: Sequence[int] | None = None) -> bool:
         """Check that the place can be written to, and return whether there is a run.
 
         Args:
-            config: configuration, as TOML, of the only run that may be there; None if none may.
+            config: configuration of the only run that may be there, whatever its budget; None if none may.
             here: steps of the checkpoints of a run in a folder here, the newest first; None without one.
 
         Raises:
-            ConfigError: there is another run, or the same one has gone on elsewhere, which is not to be lost.
+            ConfigError: there is another run, or one that this version cannot read, or the same one has gone on elsewhere, which
+                is not to be lost.
             RljaxError: the place cannot be written to.
         """
         name = f"sync = {shown(self.url)}"
@@ -81,8 +88,11 @@ class Remote:
                 return False
             if config is None:
                 raise ConfigError(f"{name}: there is a run already; choose another place, or go on with it (--or-resume)")
-            old, new = tomllib.loads(self.fs.cat_file(self._at(CONFIG_FILE)).decode()), tomllib.loads(config)
-        changed = [key for key in {**old, **new} if old.get(key) != new.get(key) and key != "total_timesteps"]
+            text = self.fs.cat_file(self._at(CONFIG_FILE)).decode()
+        # Read as a configuration, it has the fields that an earlier version of rljax did not have.
+        there = comparable_table(config_of(parse_toml(text, name), name))
+        given = comparable_table(config)
+        changed = [key for key in {**there, **given} if there.get(key) != given.get(key) and key != "total_timesteps"]
         if changed:
             raise ConfigError(f"{name}: there is another run, whose {', '.join(changed)} differ; choose another place")
         if here is not None and steps[0] > max(here, default=-1):
@@ -109,15 +119,22 @@ class Remote:
     def restore(self, folder: Path, replace: bool = False) -> bool:
         """Create a run's folder from the copy, with its newest whole checkpoint and the best one; return whether there is one.
 
-        `replace` says whether an earlier copy may be at `folder`, which is removed once the new one is whole.
+        `replace` says whether an earlier copy may be at `folder`, which is removed once the new one is whole. What is not of the
+        run (plots, recordings) stays.
 
         Raises:
+            ConfigError: the earlier copy has been trained on here, which is not to be lost.
             RljaxError: the place cannot be read.
         """
-        with self._explained():
+        old = folder.with_name(f".{folder.name}.old")
+        with self._explained(), contextlib.ExitStack() as stack:
+            if replace:
+                _finish_replacing(old, folder)
             steps = self._steps()
             if not steps:
                 return False
+            if replace and folder.exists():
+                stack.enter_context(lock_folder(folder))
             with atomic_folder(folder) as aside:
                 for name in (CONFIG_FILE, INFO_FILE, METRICS_FILE):
                     if self.fs.exists(self._at(name)):
@@ -128,8 +145,11 @@ class Remote:
                 best = read_meta(aside / CHECKPOINTS / f"step_{newest}")["best_step"]
                 if best != newest and best in steps:
                     self._fetch_checkpoint(aside, best)
-                if replace:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if replace and folder.exists():
+                    _check_behind(folder, newest, self.url)
+                    folder.rename(old)
+            if replace:
+                _finish_replacing(old, folder)
         return True
 
     def _send_checkpoint(self, folder: Path, name: str) -> None:
@@ -147,7 +167,10 @@ class Remote:
         name = f"{CHECKPOINTS}/step_{step}"
         try:
             for file in self.fs.find(self._at(name)):
-                to = folder / name / file[len(self._at(name)) + 1 :]
+                inside = Path(file[len(self._at(name)) + 1 :])
+                if inside.is_absolute() or ".." in inside.parts:
+                    raise CheckpointError(f"{shown(file)} is no file of a checkpoint")
+                to = folder / name / inside
                 to.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(file, str(to))
             check_checkpoint(folder / name)
@@ -196,3 +219,25 @@ class Remote:
             raise
         except Exception as error:
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
+
+
+def _check_behind(folder: Path, step: int, url: str) -> None:
+    """Raise a ConfigError if a run's folder has a checkpoint after `step`, the newest one of its copy."""
+    here = max(checkpoint_steps(folder / CHECKPOINTS), default=0)
+    if here > step:
+        raise ConfigError(f"{folder}: the run here is at step {here} already, its copy in {url} at step {step}: move the folder "
+                          "away, to fetch the copy")  # fmt: skip
+
+
+def _finish_replacing(old: Path, folder: Path) -> None:
+    """Move what is not of the run from the folder of its earlier copy to the new one, or all back if a kill left no new one."""
+    if not old.exists():
+        return
+    if not folder.exists():
+        old.rename(folder)
+        return
+    for path in old.iterdir():
+        of_run = path.name in (CONFIG_FILE, INFO_FILE, METRICS_FILE, CHECKPOINTS, LOCK_FILE)
+        if not of_run and not (folder / path.name).exists():
+            path.rename(folder / path.name)
+    shutil.rmtree(old)

@@ -10,7 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from rljax.core.config import Config
 from rljax.core.errors import DISTRIBUTION, ConfigError, shown
@@ -77,10 +77,18 @@ def read_task(folder: Path) -> Launched:
         raise ConfigError(
             f"{folder}: no launch there ({TASK_FILE}: {error.strerror}); expected a folder of `rljax launch`"
         ) from None
-    name, sync = re.search(r"^name: (\S+)$", text, re.MULTILINE), re.search(r" --sync (.+)$", text, re.MULTILINE)
+    except ValueError:
+        raise ConfigError(f"{folder / TASK_FILE}: not a UTF-8 text file") from None
+    name = re.search(r'^name: "?(\w[\w.-]*)"?$', text, re.MULTILINE)
     if name is None:
         raise ConfigError(f"{folder / TASK_FILE}: no name: expected a file as rljax launch writes it")
-    return Launched(name[1], "use_spot: true" in text, None if sync is None else shlex.split(sync[1])[0])
+    spot = re.search(r"^ +use_spot: true$", text, re.MULTILINE) is not None
+    # The command is behind the configuration, whose values may be any text.
+    sync = re.search(r" --sync (\S.*)$", text.rpartition(_END)[2], re.MULTILINE)
+    try:
+        return Launched(name[1], spot, None if sync is None else shlex.split(sync[1])[0])
+    except ValueError as error:
+        raise ConfigError(f"{folder / TASK_FILE}: --sync {shown(sync and sync[1])}: {error}") from None
 
 
 def check_paths(workdir: str | None, install: str | None) -> None:
@@ -171,18 +179,23 @@ def task_text(task: Task) -> str:
     }
     parts = [
         f"# Written by rljax {__version__}.",
-        f"name: {task.name}",
+        f"name: {_yaml(task.name)}",  # `no` and `null` alone are no text
         "resources:",
-        *(f"  {key}: {json.dumps(value)}" for key, value in resources.items() if value is not None),
+        *(f"  {key}: {_yaml(value)}" for key, value in resources.items() if value is not None),
     ]
     if task.workdir is not None:
-        parts.append(f"workdir: {json.dumps(os.path.abspath(task.workdir))}")
+        parts.append(f"workdir: {_yaml(os.path.abspath(task.workdir))}")
     if _is_wheel(task.install):
         wheel = os.path.abspath(task.install)
-        parts += ["file_mounts:", f"  {json.dumps(f'~/wheels/{os.path.basename(wheel)}')}: {json.dumps(wheel)}"]
+        parts += ["file_mounts:", f"  {_yaml(f'~/wheels/{os.path.basename(wheel)}')}: {_yaml(wheel)}"]
     for key, script in (("setup", _setup(task)), ("run", _run(task))):
         parts += [f"{key}: |", textwrap.indent(script, "  ").rstrip()]
     return "\n".join(parts) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as JSON, which is YAML. Escapes of two halves of a character would be two characters there."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _is_wheel(install: str | None) -> TypeGuard[str]:
@@ -205,7 +218,7 @@ def _requirement(task: Task) -> str:
     if task.install is None:
         return shlex.quote(f"{named}=={__version__}")
     if _is_wheel(task.install):
-        return f'"{named} @ file://$HOME/wheels/{os.path.basename(task.install)}"'
+        return f'"{named} @ file://$HOME/wheels/"{shlex.quote(os.path.basename(task.install))}'
     return shlex.quote(f"{named} @ {task.install}")
 
 

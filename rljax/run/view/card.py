@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rljax.core.errors import printable
 from rljax.run.files.cards import Card, check_card, read_card, size_of
 from rljax.run.files.zoo import ZOO, find_agent
 from rljax.run.view.layout import make_console, make_table, print_table, say
@@ -37,7 +38,7 @@ def card_lines(folder: Path) -> list[str]:
     card = read_card(folder)
     check_card(folder)
     lines = {**card.lines(), "size": f"{_size(folder, card)} in {len(card.files) + 1} files, checksums verified"}
-    return [f"  {name:8} {text}" for name, text in lines.items()]
+    return [printable(f"  {name:8} {text}") for name, text in lines.items()]
 
 
 def _size(folder: Path, card: Card) -> str:

@@ -18,6 +18,7 @@ from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.folder import read_info
 from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.sealed import seal
+from rljax.run.view.card import card_lines
 from tests.run.export.kinds import player
 from tests.run.tiny_runs import assert_refused
 
@@ -183,7 +184,18 @@ def test_a_damaged_card_is_refused(packed: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="its checksum does not match"):
         rljax.load(folder)
     del table["checksum"]
-    for outside in ("../run/config.toml", "/etc/passwd", "a//b", "C:\\a", ".."):
+    for outside in ("../run/config.toml", "/etc/passwd", "a//b", "C:\\a", "..", "a\0b", "\ud800", "a" * 301):
         file.write_text(seal({**table, "files": {outside: "0" * 64}}))
         with pytest.raises(rljax.ConfigError, match="expected a table of SHA-256, by paths in the folder"):
             rljax.load(folder)
+    for strange in ("\x9b31m", "\x7f", "\ud800", "\n", ""):
+        file.write_text(seal({**table, "env": strange}))
+        with pytest.raises(rljax.ConfigError, match="expected a line of text"):
+            rljax.load(folder)
+
+
+def test_a_card_cannot_change_the_direction_of_writing(packed: Path) -> None:
+    table = json.loads((packed / CARD_FILE).read_text())
+    del table["checksum"]
+    (packed / CARD_FILE).write_text(seal({**table, "env": "a\u202eb"}))
+    assert "ppo on a\\u202eb, 0 steps" in card_lines(packed)[0]

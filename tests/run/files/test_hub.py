@@ -89,6 +89,23 @@ def test_an_address_of_the_hub_is_fetched_once(hub: Hub, agent: Path) -> None:
     np.testing.assert_array_equal(*(x["params"]["network"]["actor_0"]["kernel"] for x in (state.params, expected)))
 
 
+def test_an_agent_that_another_process_fetched_meanwhile_is_taken(
+    hub: Hub, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rljax.push(agent, REPO)
+    cache = tmp_path / "cache" / "rljax" / "hub" / REPO
+    usual = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if target == cache:
+            shutil.copytree(self, target)
+        return usual(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert rljax.load_run(f"hub:{REPO}").step == read_card(agent).step
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
 def test_the_page_says_what_the_agent_is_and_how_to_use_it(hub: Hub, agent: Path) -> None:
     rljax.push(agent, REPO)
     _, header, text = hub.repos[REPO]["README.md"].decode().split("---\n", 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
+from rljax.run.files.places import lock_folder
 from rljax.run.files.remote import Remote
 from tests.run.tiny_runs import CONFIG, TINY_TOML, assert_refused, assert_same_run, assert_same_state, edit_sealed, records
 
@@ -158,12 +161,11 @@ def test_a_damaged_copy_falls_back_to_the_one_before(reference: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_place_has_one_run_and_never_loses_its_progress(reference: Path, tmp_path: Path, place: str) -> None:
-    config = dump_config(CONFIG)
     remote = Remote(place)
     assert not remote.check(None)
     remote.send(reference)
-    assert remote.check(config, checkpoint_steps(reference / CHECKPOINTS))
-    assert remote.check(dump_config(CONFIG.replace(total_timesteps=10_000)))
+    assert remote.check(CONFIG, checkpoint_steps(reference / CHECKPOINTS))
+    assert remote.check(CONFIG.replace(total_timesteps=10_000))
     with pytest.raises(rljax.ConfigError, match="there is a run already"):
         rljax.fit(CONFIG, run_dir=tmp_path / "new", sync=place)
     with pytest.raises(rljax.ConfigError, match="there is another run, whose seed, gamma differ"):
@@ -173,6 +175,86 @@ def test_a_place_has_one_run_and_never_loses_its_progress(reference: Path, tmp_p
         rljax.fit(resume=older, sync=place)
     assert not (tmp_path / "new").exists()
     assert remote._steps() == checkpoint_steps(reference / CHECKPOINTS)
+
+
+@pytest.mark.slow
+def test_a_copy_takes_the_place_of_an_earlier_one_and_loses_nothing(
+    reference: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, remote, folder = sorted(checkpoint_steps(reference / CHECKPOINTS)), Remote(place), tmp_path / "run"
+    remote.send(at(reference, tmp_path / "before", steps[:2]))
+    assert remote.restore(folder, replace=True)
+    (folder / "curve.png").write_text("mine")
+    remote.send(at(reference, tmp_path / "after", steps[1:3]))
+    usual = Path.rename
+    for lives in range(1, 5):  # killed at each change of a name
+
+        def dying(self: Path, target: Path, left: list[int] = [lives]) -> Path:  # noqa: B006
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return usual(self, target)
+
+        monkeypatch.setattr(Path, "rename", dying)
+        with contextlib.suppress(Killed):
+            Remote(place).restore(folder, replace=True)
+        monkeypatch.setattr(Path, "rename", usual)
+    assert Remote(place).restore(folder, replace=True)
+    assert (folder / "curve.png").read_text() == "mine"
+    assert rljax.load_run(folder).step == steps[2]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".run")] == []
+    shutil.copytree(reference / CHECKPOINTS / f"step_{steps[3]}", folder / CHECKPOINTS / f"step_{steps[3]}")
+    with pytest.raises(rljax.ConfigError, match=f"the run here is at step {steps[3]} already, its copy in .* at step {steps[2]}"):
+        remote.restore(folder, replace=True)
+    assert rljax.load_run(folder).step == steps[3]
+    shutil.rmtree(folder / CHECKPOINTS / f"step_{steps[3]}")
+    with lock_folder(folder), pytest.raises(rljax.ConfigError, match="another process is training there"):
+        remote.restore(folder, replace=True)
+    assert rljax.load_run(folder).step == steps[2]
+
+
+def test_a_file_of_a_copy_never_lands_outside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Remote(str(tmp_path / "bucket"))
+    (tmp_path / "bucket" / CHECKPOINTS / "step_64").mkdir(parents=True)
+    (tmp_path / "bucket" / CHECKPOINTS / "step_64" / "meta.json").write_text("")
+    outside = f"{remote.path}/{CHECKPOINTS}/step_64/../../../evil"  # a name that a bucket may have
+    monkeypatch.setattr(remote.fs, "find", lambda _: [outside])
+    monkeypatch.setattr(remote.fs, "get_file", lambda _, to: Path(to).write_text("evil"))
+    with (
+        pytest.warns(rljax.RljaxWarning, match=r"step_64 is not whole: .*evil' is no file of a checkpoint"),
+        pytest.raises(rljax.RljaxError, match="all its checkpoints are damaged"),
+    ):
+        remote.restore(tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["bucket"]
+
+
+def test_the_copy_of_an_earlier_version_goes_on(place: str) -> None:
+    remote = Remote(place)
+    remote.fs.pipe_file(f"{remote.path}/{CHECKPOINTS}/step_64/meta.json", b"")
+
+    def copy_of(text: str) -> Remote:
+        remote.fs.pipe_file(f"{remote.path}/config.toml", text.encode())
+        return remote
+
+    text = dump_config(CONFIG)
+    assert "gae_lambda = 0.95\n" in text
+    earlier = text.replace("gae_lambda = 0.95\n", "")  # a field that was added since
+    assert copy_of(earlier).check(CONFIG)
+    with pytest.raises(rljax.ConfigError, match="whose gae_lambda differ"):
+        remote.check(CONFIG.replace(gae_lambda=0.9))
+    with pytest.raises(rljax.ConfigError, match=r"sync = .*: unknown field 'no_such_field'"):
+        copy_of(f"no_such_field = 1\n{text}").check(CONFIG)
+    with pytest.raises(rljax.ConfigError, match=r"sync = .*line 1"):
+        copy_of("?").check(CONFIG)
+
+
+def test_the_copy_of_a_run_with_an_object_goes_on_when_the_script_is_renamed(place: str) -> None:
+    remote, config = Remote(place), CONFIG.replace(env=rljax.make_env("CartPole-v1")[0])
+    remote.fs.pipe_file(f"{remote.path}/{CHECKPOINTS}/step_64/meta.json", b"")
+    text = re.sub(r"object:[\w.]+:", "object:__main__:", dump_config(config))
+    assert "object:__main__:CartPole" in text
+    remote.fs.pipe_file(f"{remote.path}/config.toml", text.encode())
+    assert remote.check(config)
 
 
 @pytest.mark.slow
@@ -211,6 +293,23 @@ def test_what_is_no_place_is_one_line(
     with pytest.raises(rljax.ConfigError, match="give run_dir"):
         rljax.fit(CONFIG, sync=tmp_path / "bucket")
     assert not Path("runs").exists()
+
+
+def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for nothing in ("", "/"):
+        with pytest.raises(rljax.ConfigError, match=f"sync = '{nothing}': expected s3://BUCKET/FOLDER"):
+            rljax.fit(CONFIG, run_dir="run", sync=nothing)
+    for inside in ("run", "run/copy", Path("other/../run")):
+        with pytest.raises(rljax.ConfigError, match=r"is in the run folder .*: choose a place outside"):
+            rljax.fit(CONFIG, run_dir="run", sync=inside)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_password_in_an_address_is_in_no_message() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"sync = 'ftp://me@127.0.0.1:9/a'") as error:  # where nobody listens
+        Remote("ftp://me:secret@127.0.0.1:9/a")
+    assert "secret" not in str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rljax.core.errors import DISTRIBUTION
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
 from rljax.run.files.remote import Remote
 from rljax.run.launch import skypilot
-from rljax.run.launch.task import parse_accelerators, task_name
+from rljax.run.launch.task import TASK_FILE, Task, parse_accelerators, read_task, task_name, task_text
 from tests.run.tiny_runs import TINY_TOML, assert_refused, assert_same_state, records
 
 yaml = pytest.importorskip("yaml")
@@ -106,6 +106,51 @@ def test_the_setup_installs_rljax(install: str | None, tmp_path: Path) -> None:
     assert (home / "uv.txt").read_text().splitlines() == [f"venv --python 3.12 {home}/rljax", pip, pip]
     mounts = {"~/wheels/rljax-1-py3-none-any.whl": str(tmp_path / "dist/rljax-1-py3-none-any.whl")}
     assert task.get("file_mounts") == (mounts if install is not None and install.endswith(".whl") else None)
+
+
+@pytest.mark.parametrize("name", ["no", "null", "on", "true"])
+def test_a_folder_may_have_a_name_that_yaml_takes_for_a_value(name: str) -> None:
+    assert launched("tiny.toml", *H100, "--run-dir", name)["name"] == name
+    assert read_task(Path(name)).name == name
+
+
+def test_names_of_files_and_values_may_have_any_characters(tmp_path: Path) -> None:
+    workdir, wheel = Path("my $HOME 'code' \U0001f600"), Path("$(touch hacked) `x`.whl")
+    workdir.mkdir()
+    wheel.write_text("")
+    config = """x = "a --sync 'b"\ny = "use_spot: true"\nz = "$HOME"\n"""
+    task = Task(
+        "tiny", config, ("s3",), "H100:1", workdir=str(workdir), install=str(wheel), options=("--sync", "s3://a/b 'c' $d")
+    )
+    Path("launch").mkdir()
+    (Path("launch") / TASK_FILE).write_text(task_text(task), encoding="utf-8")
+    assert read_task(Path("launch")) == ("tiny", False, "s3://a/b 'c' $d")
+    table = yaml.safe_load(task_text(task))
+    assert table["workdir"] == str(tmp_path / workdir)
+    install = table["setup"].splitlines()[-1].replace("uv pip", "printf '%s\\n'")
+    found = subprocess.run(["bash", "-c", install], capture_output=True, text=True, check=True, env={"HOME": "/me"})
+    assert found.stdout.splitlines()[-1] == f"{DISTRIBUTION}[s3] @ file:///me/wheels/{wheel}"
+    assert not Path("hacked").exists()
+    env = {**machine(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    (tmp_path / "home/rljax/bin/rljax").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    found = subprocess.run(["bash", "-c", table["run"]], capture_output=True, text=True, check=True, env=env)
+    assert found.stdout.splitlines()[-2:] == ["--sync", "s3://a/b 'c' $d"]
+    assert (tmp_path / "home/tiny.toml").read_text() == config
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "task.yaml: not a UTF-8 text file"),
+        (b"name: a\nrun: |\n  rljax train --sync 's3://x\n", "task.yaml: --sync .*: No closing quotation"),
+        (b"", "task.yaml: no name"),
+        (b"name: a; rm\n", "task.yaml: no name"),
+    ],
+)
+def test_a_damaged_task_file_is_one_line(content: bytes, message: str) -> None:
+    Path(TASK_FILE).write_bytes(content)
+    with pytest.raises(rljax.ConfigError, match=message):
+        read_task(Path())
 
 
 def machine(home: Path) -> dict[str, str]:
