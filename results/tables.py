@@ -317,7 +317,7 @@ def against_bots(record: Record) -> list[Row]:
         bot, games = measure.split(": share of ")
         seats = ["-".join(str(count) for count in record["raw"][f"{bot}: won, drawn and lost as player {i}"][0]) for i in (0, 1)]
         share = f"{100 * record['summary'][measure]['mean']:.0f} % of {games.split()[0]}"
-        rows.append([f"`{record['name']}`", steps(record), f"`{bot}`", *seats, share])
+        rows.append([f"`{record['name']}`", steps(record, list(record["configs"])[-1]), f"`{bot}`", *seats, share])
     return rows
 
 
