@@ -80,14 +80,11 @@ def play_java_games(
                 for player in range(2):
                     game.issue(player, _random_orders(game, player, chance[index]))
             else:
-                # The bot must not see what the player orders in this cycle.
-                plan = bots[index].play(game, 1 - own)
+                # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
                 rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
+                plans = {own: game.plan(own, rows), 1 - own: bots[index].play(game, 1 - own)}
                 for player in range(2):
-                    if player == own:
-                        game.issue(player, rows)
-                    else:
-                        game.state.issueSafe(plan)
+                    game.state.issueSafe(plans[player])
             over[index] = game.cycle()
             positions[index] = game.position()
             prints[index] = _fingerprint(positions[index], prints[index])

@@ -180,8 +180,12 @@ class JavaGame:
         return orders_array(rows)
 
     def issue(self, player: int, orders: np.ndarray, idle_cycles: int = 1) -> None:
-        """Give the orders of a player, i32 `[K, 6]`; units without one, and those whose order cannot be carried out together with
-        those before it, wait `idle_cycles` cycles. Give both players' orders, then call `cycle`.
+        """Give the orders of a player, i32 `[K, 6]`, as `plan` makes them. Give both players' orders, then call `cycle`."""
+        self.state.issueSafe(self.plan(player, orders, idle_cycles))
+
+    def plan(self, player: int, orders: np.ndarray, idle_cycles: int = 1) -> Any:
+        """Return orders of a player, i32 `[K, 6]`, as the engine's `PlayerAction`. Units without one, and those whose order
+        cannot be carried out together with those before it or with those under way, wait `idle_cycles` cycles.
         """
         plan = self.java.PlayerAction()
         board = self.state.getPhysicalGameState()
@@ -196,7 +200,7 @@ class JavaGame:
                 plan.getResourceUsage().merge(usage)
                 plan.addUnitAction(unit, action)
         plan.fillWithNones(self.state, player, idle_cycles)
-        self.state.issueSafe(plan)
+        return plan
 
     def cycle(self) -> bool:
         """Play one cycle, and return whether the game is over."""

@@ -20,9 +20,10 @@ from rljax.envs import make_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.players import scripted_player
+from rljax.envs.microrts.state import Orders
 from rljax.run.files.folder import Run
 from rljax.run.microrts import install, java
-from rljax.run.microrts.games import JavaGames
+from rljax.run.microrts.games import JavaGames, play_java_games
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.run.microrts.states import orders_of, rows_of, state_of
@@ -184,6 +185,30 @@ def test_maps_are_those_of_the_java_engine(java_engine: java.Java) -> None:
     for name in ("basesWorkers8x8", "basesWorkers16x16", "melee4x4light2"):
         ours, theirs = find_map(name).start(), state_of(java_engine.game(name).position())
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_both_players_order_from_the_same_position(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the second one would give way wherever both want a cell, and the engine would not let both wait."""
+    seen = []
+
+    def noting(method: Any) -> Any:
+        def noted(self: Any, *arguments: Any) -> Any:
+            game = self if isinstance(self, java.JavaGame) else arguments[0]
+            seen.append(game.position().orders.tolist())
+            return method(self, *arguments)
+
+        return noted
+
+    monkeypatch.setattr(java.JavaGame, "plan", noting(java.JavaGame.plan))
+    monkeypatch.setattr(java.JavaBot, "play", noting(java.JavaBot.play))
+
+    def wait(states: Any) -> Any:
+        nothing = np.zeros(states.unit.shape, np.int8)
+        return (Orders(nothing, nothing, nothing - 1),) * 2
+
+    play_java_games(java_engine, MAP, "workerrush", wait, 2, max_cycles=40)
+    assert len(seen) == 2 * 2 * 40
+    assert seen[::2] == seen[1::2]
 
 
 @pytest.mark.long
