@@ -58,7 +58,13 @@ class Task(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a task file says about a launch: its name, whether it is a managed job, and the place of the copies or None."""
+    """A launch, as its task file says.
+
+    Attributes:
+        name: name of the machine or of the managed job.
+        spot: whether it is a managed job.
+        sync: address of the run's copy, or None.
+    """
 
     name: str
     spot: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +15,7 @@ from rljax.league.exploit import branch
 from rljax.run.microrts.java import check_java
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.reproduce.games import fresh_keys, shared_fields
-from rljax.run.reproduce.imitation import cloned_rush
+from rljax.run.reproduce.imitation import TOWARDS_CLONE, cloned_rush
 from rljax.run.reproduce.report import Report, Trained
 from rljax.run.view.tournament import game_of
 
@@ -34,9 +33,6 @@ ENOUGH = 0.9
 """Share of games to win against each of `SCRIPTED`."""
 
 
-TOWARDS_CLONE: dict[str, Any] = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0, "teacher_kl_share": 0.25}
-
-
 def league(report: Report) -> None:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone: of one of them."""
     clone, _ = cloned_rush(report, load_config("microrts_8x8_league"), 300, 400_000)
@@ -45,7 +41,9 @@ def league(report: Report) -> None:
     def begin(agent: Agent) -> Agent:
         return agent._replace(init=lambda key: branch(agent, of_first_seed, key))
 
-    play_bots(report, report.train("microrts_8x8_league", begin=begin, eval_every=None, **TOWARDS_CLONE))
+    play_bots(
+        report, report.train("microrts_8x8_league", begin=begin, eval_every=None, **{**TOWARDS_CLONE, "teacher_kl_share": 0.25})
+    )
 
 
 def bots_only(report: Report) -> None:

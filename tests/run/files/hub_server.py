@@ -63,7 +63,7 @@ def running_hub() -> Iterator[Hub]:
 
 
 def is_large(content: bytes) -> bool:
-    """Whether the Hub wants a file by the protocol of Git LFS: it takes all that is not text so."""
+    """Whether a file goes to the Hub by Git LFS, as all files do that are not text."""
     return b"\0" in content
 
 
