@@ -40,6 +40,7 @@ LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)(#[^)\s]*)?\)")
 NAME = re.compile(r"(?<!\[)`(rljax(?:\.\w+)+)(\([^`]*\))?`(?!\])")
 UNTOUCHED = re.compile(r"(^```.*?^```$|^#+ .*?$)", re.DOTALL | re.MULTILINE)
 """Code and headings."""
+ENTRY = re.compile(r"^::: (\S+)\n(?! +options:\n +show_root_heading: false)", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -170,9 +171,9 @@ def relink(text: str, page: str) -> str:
 
 @functools.cache
 def referenced() -> set[str]:
-    """Return the names that have an entry in the reference."""
+    """Return the names that have an entry in the reference; modules without a heading have none."""
     pages = (ROOT / "docs" / "api").glob("*.md")
-    return {path for page in pages for path in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    return {name for page in pages for name in ENTRY.findall(page.read_text(encoding="utf-8"))}
 
 
 def link_names(text: str) -> str:

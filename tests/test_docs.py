@@ -131,7 +131,7 @@ def test_names_in_prose_become_links_to_the_reference() -> None:
     assert (
         hooks.link_names("`rljax.fit` and `rljax.fit(config)`") == "[`rljax.fit`][rljax.fit] and [`rljax.fit(config)`][rljax.fit]"
     )
-    for left_alone in ("[`rljax.fit`](x.md)", "`rljax.envs`", "`fit`", "`rljax plot`"):
+    for left_alone in ("[`rljax.fit`](x.md)", "`rljax.collect.replay`", "`rljax.envs`", "`fit`", "`rljax plot`"):
         assert hooks.link_names(left_alone) == left_alone
 
 
