@@ -131,16 +131,16 @@ def minibatch_steps(
     unravel = unraveler(params)
     names: list[str] = []
 
-    def minibatch_step(carry: _Carry, minibatch: Any) -> tuple[_Carry, tuple[jax.Array, jax.Array]]:
+    def minibatch_step(carry: _Carry, minibatch: Any) -> tuple[_Carry, tuple[jax.Array, jax.Array | None]]:
         params, opt_state, metrics = gradient_step(
             lambda params: loss_fn(params, minibatch), optimizer, unravel(carry.params), carry.opt_state, learning_rate
         )
         params = ravel(params)
         names[:] = sorted(metrics)
-        stopped = carry.stopped
-        if stop is not None:
-            stopped = stopped | stop(metrics)
-            params, opt_state = tree_where(stopped, (carry.params, carry.opt_state), (params, opt_state))
+        if stop is None:
+            return _Carry(params, opt_state, carry.stopped), (stack_metrics(metrics), None)
+        stopped = carry.stopped | stop(metrics)
+        params, opt_state = tree_where(stopped, (carry.params, carry.opt_state), (params, opt_state))
         return _Carry(params, opt_state, stopped), (stack_metrics(metrics), 1.0 - stopped)
 
     def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, Any]:
@@ -153,12 +153,13 @@ def minibatch_steps(
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(ravel(params), opt_state, jnp.zeros((), bool))
     carry, (stacked, taken) = jax.lax.scan(epoch, carry, orders, num_epochs)
+    params, opt_state = unravel(carry.params), carry.opt_state
+    if taken is None:
+        return params, opt_state, dict(zip(names, jnp.mean(stacked, (0, 1)), strict=True))
     # The loss of a step that is not taken may not be finite, and 0 times it would be NaN.
     sums = jnp.sum(jnp.where(taken[..., None] > 0, stacked, 0.0), (0, 1))
     means = dict(zip(names, sums / jnp.maximum(jnp.sum(taken), 1.0), strict=True))
-    if stop is not None:
-        means["train/updates"] = jnp.sum(taken)
-    return unravel(carry.params), carry.opt_state, means
+    return params, opt_state, means | {"train/updates": jnp.sum(taken)}
 
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:

@@ -155,7 +155,7 @@ def _categorical_head(n: int) -> ActionHead:
         action=jax.ShapeDtypeStruct((), jnp.int32),
         distribution=lambda outputs, mask: categorical(mask_logits(outputs, mask)),
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, n)),
-        sample=lambda d, noise: _gumbel_max(d.logits, noise),
+        sample=lambda d, noise: _gumbel_max(d.scores, noise),
         choices=lambda d, action: choices_of(d.logits[..., None, :], action[..., None], None),
     )
 
@@ -163,6 +163,11 @@ def _categorical_head(n: int) -> ActionHead:
 def _gumbel_max(logits: jax.Array, noise: jax.Array) -> jax.Array:
     """Draw classes i32 `[...]`: the argmax of logits plus Gumbel noise, both `[..., C]` (Gumbel, 1954)."""
     return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def _from_uniform(logits: jax.Array, noise: jax.Array) -> jax.Array:
+    """Draw classes i32 `[...]` from any logits `[..., C]` with one number in [0, 1) for each."""
+    return draw_index(logits - jnp.max(logits, axis=-1, keepdims=True), noise)
 
 
 def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
@@ -193,7 +198,7 @@ def _multi_categorical_head(nvec: tuple[int, ...], only_if: Any) -> ActionHead:
         action=jax.ShapeDtypeStruct((heads,), jnp.int32),
         distribution=distribution,
         noise=noise,
-        sample=lambda d, noise: (draw_index if uniform else _gumbel_max)(d.each.logits, noise),
+        sample=lambda d, noise: (_from_uniform if uniform else _gumbel_max)(d.each.scores, noise),
         choices=lambda d, action: choices_of(d.each.logits, action, only_if),
     )
 

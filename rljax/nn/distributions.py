@@ -21,9 +21,12 @@ class Categorical(struct.PyTreeNode):
 
     Attributes:
         logits: normalised logits, that is log-probabilities, f32 `[..., C]`; `categorical` makes them of any logits.
+        scores: the logits before they were normalised, f32 `[..., C]`. Draws and the mode need no more, so a rollout, which only
+            draws, does without the operations that normalise.
     """
 
     logits: jax.Array
+    scores: jax.Array
 
     @property
     def probs(self) -> jax.Array:
@@ -47,12 +50,12 @@ class Categorical(struct.PyTreeNode):
 
     def mode(self) -> jax.Array:
         """Return the most likely classes, i32 `[...]`."""
-        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+        return jnp.argmax(self.scores, axis=-1).astype(jnp.int32)
 
 
 def categorical(logits: jax.Array) -> Categorical:
     """Return the categorical of logits f32 `[..., C]`."""
-    return Categorical(jax.nn.log_softmax(logits))
+    return Categorical(jax.nn.log_softmax(logits), logits)
 
 
 def _expectation(probs: jax.Array, values: jax.Array) -> jax.Array:
@@ -60,12 +63,15 @@ def _expectation(probs: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.sum(probs * jnp.where(probs > 0.0, values, 0.0), axis=-1)
 
 
-def draw_index(log_probs: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Draw classes i32 `[...]` from log probabilities `[..., C]`, with one random number in [0, 1) for each, `[...]`."""
+def draw_index(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Draw classes i32 `[...]` with one random number in [0, 1) for each, `[...]`, from logits `[..., C]`.
+
+    The logits may be log-probabilities, or differ from them by a number; their exponentials must be finite.
+    """
     # The inverse distribution function takes one random number per draw, where the Gumbel trick takes C and their logarithms.
-    probs = jnp.exp(log_probs)
-    totals = list(itertools.accumulate(probs[..., i] for i in range(probs.shape[-1])))
-    # Scale by the sum of the probabilities: if rounding leaves it below 1, an impossible last class would get the rest.
+    weights = jnp.exp(logits)
+    totals = list(itertools.accumulate(weights[..., i] for i in range(weights.shape[-1])))
+    # Scaled by the sum as it was computed: an impossible last class gets nothing from rounding.
     uniform, index = uniform * totals[-1], jnp.zeros(uniform.shape, jnp.int32)
     for total in totals[:-1]:
         index = index + (uniform >= total)

@@ -167,6 +167,18 @@ def test_outputs_of_illegal_actions_change_nothing(facts: Facts) -> None:
     np.testing.assert_allclose(np.exp(facts.log_prob_of_wild_outputs), np.exp(facts.log_prob), rtol=1e-5)
 
 
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete((3, 4, 2)), MultiDiscrete((300, 2))], ids=str)
+def test_a_number_added_to_all_outputs_changes_no_draw(space: Any) -> None:
+    head, number = action_head(space), 4096.0  # whose exponential is infinite
+    outputs = jnp.round(64.0 * jax.random.normal(jax.random.key(3), (200, head.num_outputs))) / 64.0  # so that sums are exact
+    mask = jnp.arange(head.num_outputs) % 3 != 1
+    noise = head.noise(jax.random.key(4), (200,))
+    drawn, moved = (head.sample(head.distribution(x, mask), noise) for x in (outputs, outputs + number))
+    if isinstance(space, Discrete):
+        assert set(np.asarray(drawn).tolist()) == {0, 2, 3}
+    np.testing.assert_allclose(moved, drawn)
+
+
 def test_a_batch_has_a_mask_for_each_place() -> None:
     head = action_head(MultiDiscrete((2, 3)))
     outputs = jax.random.normal(jax.random.key(2), (5, 4, 5))

@@ -25,14 +25,14 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
 @pytest.mark.parametrize(
     ("preset", "changes", "launches"),
     [
-        ("cartpole_ppo", {}, 1978),
-        ("tmaze_ppo_gru", {}, 21376),
-        ("cartpole_pqn", {}, 8345),
-        ("cartpole_impala", {}, 3116),
+        ("cartpole_ppo", {}, 1873),
+        ("tmaze_ppo_gru", {}, 21190),
+        ("cartpole_pqn", {}, 8263),
+        ("cartpole_impala", {}, 3018),
         ("cartpole_dqn", {}, 17859),
         ("pendulum_sac", {}, 12287),
-        ("kuhn_league", {}, 3190),
-        ("tictactoe_alphazero", {}, 19537),
+        ("kuhn_league", {}, 3074),
+        ("tictactoe_alphazero", {}, 19527),
         pytest.param("cartpole_dreamer", {**LITTLE, "buffer_size": 60, "learning_starts": 20}, 5182, marks=pytest.mark.long),
     ],
 )
