@@ -102,9 +102,8 @@ def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> 
 
 
 def exploring_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw the random numbers f32 `[*shape, 2]` of `epsilon_greedy`. They are no integers: an exported policy takes them as input,
-    and ONNX runtimes do not compute with the unsigned integers that random bits are.
-    """
+    """Draw the random numbers of `epsilon_greedy`, f32 `[*shape, 2]`."""
+    # No random bits: exported policies take these numbers as input, and ONNX runtimes do not compute with unsigned integers.
     return draw(jax.random.uniform, key, (*shape, 2))
 
 
