@@ -137,12 +137,12 @@ def test_wrong_arguments_of_a_step_are_one_line(report: ExportReport) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lstm", "dreamer", "self_play"])
+@pytest.mark.parametrize("kind", ["lstm", "dreamer", "self_play", "opponent_model"])
 def test_metadata_describes_memory_and_its_example_runs(report: ExportReport, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = json.loads((report.path / "metadata.json").read_text())
     carry = played(kind, True).carry
     assert set(metadata["carry"].get("parts", {})) == (set(carry) if isinstance(carry, dict) else set())
-    takes_key = {"lstm": False, "dreamer": True, "self_play": False}[kind]  # Dreamer's latent states are drawn in every step
+    takes_key = kind == "dreamer"  # whose latent states are drawn in every step
     assert ("key" in metadata["artifacts"]["greedy.jax"]["arguments"]) == takes_key
     noise = metadata["artifacts"]["sampling.onnx"]["arguments"]["noise.0"]
     assert noise["distribution"] == ("uniform" if kind == "dreamer" else "gumbel")
