@@ -156,5 +156,17 @@ def _outputs(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     if name == "stack":
         axis = params["axis"]
         return [jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in inputs], axis)]
+    if name == "pad" and not all(isinstance(n, int) for n in jnp.shape(inputs[0])):
+        return [_padded(*inputs, params["padding_config"])]
     bound = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))
     return bound if equation.primitive.multiple_results else [bound]
+
+
+def _padded(x: Any, value: Any, widths: Sequence[tuple[int, int, int]]) -> Any:
+    """Pad by concatenation, since jax2onnx pads no arrays of any batch size; leave cropping and gaps to `jax.lax.pad`."""
+    if any(low < 0 or high < 0 or inside for low, high, inside in widths):
+        return jax.lax.pad(x, value, widths)
+    for axis, (low, high, _) in enumerate(widths):
+        blocks = [jnp.broadcast_to(value, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in (low, high)]
+        x = jax.lax.concatenate([part for part, n in zip((blocks[0], x, blocks[1]), (low, 1, high), strict=True) if n], axis)
+    return x
