@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A run that goes wrong: what its metrics say
 #
-# Reinforcement learning fails in silence: the program runs, the return stays low. The metrics of the gradient steps say more. Here
-# PPO learns CartPole with a good step size, one that is far too large and one that is far too small, and a logger of our own
+# Reinforcement learning fails in silence: the program runs, the return stays low. The metrics of the gradient steps say more.
+# Here PPO learns CartPole with a good step size, one that is far too large and one that is far too small, and a logger of our own
 # watches.
 
 # %%
@@ -73,8 +73,8 @@ for name, rate in RUNS.items():
     metrics[name] = rljax.fit(preset.replace(learning_rate=rate), loggers=[Doctor()]).metrics
 
 # %% [markdown]
-# What the last tenth of each run looks like. In a healthy run KL is small but does not vanish, the entropy falls slowly, and a few
-# percent of the steps are clipped. Zeros everywhere are a bad sign: that policy is sure of one action, and nothing moves it again.
+# What the last tenth of each run looks like. In a healthy run KL is small but does not vanish, the entropy falls slowly, and a
+# few percent of the steps are clipped. Zeros everywhere are a bad sign: that policy is sure of one action, and nothing moves it.
 
 # %%
 print(f"{'run':16}" + "".join(f"{title:>33}" for title in PANELS.values()))
@@ -83,8 +83,8 @@ for name, found in metrics.items():
     print(f"{name:16}" + "".join(f"{last[key]:33.3g}" for key in PANELS))
 
 # %% [markdown]
-# Next: set `target_kl = 0.02` in the run with the large step, which then stops each iteration in time. What every metric means, and
-# what to try when it looks wrong: [reading a run](../docs/guides/metrics.md); TensorBoard and other services:
+# Next: set `target_kl = 0.02` in the run with the large step, which then stops each iteration in time. What every metric means,
+# and what to try when it looks wrong: [reading a run](../docs/guides/metrics.md); TensorBoard and other services:
 # [loggers](../docs/guides/looking.md#loggers).
 
 # %%
