@@ -1,4 +1,4 @@
-// Play games of MicroRTS with the environment of the page, and print every step: what players see, may do and do, and what follows.
+// Play games of MicroRTS with the environment of the page, and print every step: what players see and do, and what follows.
 //
 // Players are names of scripted ones, or "any", which takes any legal order; those that draw take the numbers from the input.
 

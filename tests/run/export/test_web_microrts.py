@@ -61,7 +61,7 @@ def played(description: dict[str, Any], pairs: list[tuple[str, str]], uniform: n
     """Steps of games that the page plays with players of these names, who draw the numbers `uniform`, `[T, 2, H W]`."""
     given = {"description": description, "pairs": pairs, "uniform": uniform.tolist(), "views": views}
     node = ["node", "mirror_microrts.mjs"]
-    done = subprocess.run(node, input=json.dumps(given), cwd=modules, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(node, input=json.dumps(given), cwd=modules, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -124,7 +124,7 @@ def test_page_takes_the_steps_of_the_game_in_python(name: str, modules: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scripted_players_of_the_page_give_the_orders_of_pythons(modules: Path) -> None:
-    env, params = resolve_env("MicroRTS-v0", {"wait_cycles": 5})
+    env, _ = resolve_env("MicroRTS-v0", {"wait_cycles": 5})
     num_steps, rushes = 300, list(bots.FIGHTERS)
     keys = jax.random.split(jax.random.key(0), (num_steps, 2))
     uniform = np.asarray(jax.vmap(jax.vmap(lambda key: jax.random.uniform(key, env.walls.shape)))(keys))

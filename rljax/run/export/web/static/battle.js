@@ -14,7 +14,7 @@ const SPEEDS = [["0.04", "normal"], ["0.15", "slow"], ["0.005", "fast"]]; // sec
 export function play({ canvas, view, status, controls, details, help, environment, policy }) {
   const { rules } = environment;
   let number = 0; // of the game: what an earlier one still waits for is dropped
-  let running = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let running = true;
   let steps = 0; // to take although the game is paused
   let state = environment.reset();
   let scores = { blue: 0, red: 0, draws: 0 };
@@ -27,14 +27,12 @@ export function play({ canvas, view, status, controls, details, help, environmen
     moves.replaceChildren();
     say("The game begins.");
     for (let over = false; !over; ) {
+      await turnOf(game);
+      if (game !== number) return;
       const actions = [];
       // Persons come last, when the others, who do not see their orders, have decided.
       for (const seat of [0, 1].toSorted((a, b) => Number(isPerson(a)) - Number(isPerson(b)))) {
-        if (isPerson(seat)) actions[seat] = await commands.ask(state, seat);
-        else {
-          await turnOf(game);
-          actions[seat] = await decide(seat, carries);
-        }
+        actions[seat] = await (isPerson(seat) ? commands.ask(state, seat) : decide(seat, carries));
         if (game !== number) return;
       }
       const before = state;
@@ -43,7 +41,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
       over = result.terminated;
       write(before, result.ordered);
       if (over) finish(result.winner);
-      else if (![0, 1].some(isPerson)) say(running ? "The game is on." : "Paused.");
+      else if (![0, 1].some(isPerson)) say("The game is on.");
       redraw();
       await pause((state.time - before.time) * speed.select.value);
       if (game !== number) return;
@@ -54,7 +52,10 @@ export function play({ canvas, view, status, controls, details, help, environmen
 
   /** Wait while the game is paused, or nobody looks. */
   async function turnOf(game) {
-    while (game === number && steps === 0 && (!running || document.hidden)) await pause(0.05);
+    while (game === number && steps === 0 && (!running || document.hidden)) {
+      say("Paused.");
+      await pause(0.05);
+    }
     steps = 0;
   }
 
@@ -103,7 +104,6 @@ export function play({ canvas, view, status, controls, details, help, environmen
   function toggle() {
     running = !running;
     stop.textContent = running ? "Pause" : "Play";
-    if (![0, 1].some(isPerson)) say(running ? "The game is on." : "Paused.");
   }
 
   function changePlayers() {
@@ -118,7 +118,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
   const styles = [["drawn", "orders drawn at random"], ["likeliest", "its likeliest orders"]];
   const style = choice("The agent gives", environment.drawn ? styles : styles.toReversed());
   const speed = choice("Speed", SPEEDS);
-  const stop = button(running ? "Pause" : "Play", toggle);
+  const stop = button("Pause", toggle);
   const [units, tally, moves] = [SIDES.map(() => make("dd")), make("dd", { id: "tally" }), make("ol", { id: "moves" })];
   const oneStep = () => (running ? toggle() : (steps = 1));
   controls.before(commands.panel);
