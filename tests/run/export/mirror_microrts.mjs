@@ -20,13 +20,13 @@ function any(mask, numbers) {
 const context = new Proxy({}, { get: () => () => {}, set: () => true });
 
 let [state, games] = [environment.reset(), 0];
-const steps = uniform.map((numbers, t) => {
+const steps = uniform.map((numbers) => {
   const seats = [0, 1];
   const begins = state.time === 0;
   const obs = seats.map((seat) => environment.observe(state, seat));
   const mask = seats.map((seat) => environment.mask(state, seat));
   const ordered = (name, seat) => environment.bots[name](state, seat, (cell) => numbers[seat][cell]);
-  const names = pairs[(t + games) % pairs.length];
+  const names = pairs[games % pairs.length];
   const action = seats.map((seat) => (names[seat] === "any" ? any(mask[seat], numbers[seat]) : ordered(names[seat], seat)));
   const { state: next, reward, terminated } = environment.step(state, action);
   environment.draw(context, {}, next, { cursor: 0, asked: [1], held: [2], selected: 3, targets: [4] });
