@@ -160,6 +160,7 @@ from rljax.run.initial import begin_from
 from rljax.run.loggers.parts import Logger, RunStart
 from rljax.run.phases.plan import Phase, load_phases
 from rljax.run.phases.train import PhasesResult, fit_phases
+from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import Range
 from rljax.run.search.sweep import SweepResult, resume_sweep, sweep
 from rljax.run.search.tune import TuneResult, resume_tune, tune
@@ -216,6 +217,7 @@ __all__ = [
     "load_phases",
     "sweep",
     "resume_sweep",
+    "merge_sweep",
     "Range",
     "SweepResult",
     "tune",

@@ -16,6 +16,7 @@ ROWS = {
     "command": ["told its command", "told another's", "told nothing"],
     "composite": ["autoregressive", "independent"],
     "curriculum": ["by success", "uniform", "no levels"],
+    "diagnostics": ["as the preset", "step too large", "step too small"],
     "draft": ["at random", "10 simulations", "800 simulations"],
     "entities": ["transformer", "perceptron"],
     "exploration": ["counts", "RND", "no bonus"],

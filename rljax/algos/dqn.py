@@ -41,6 +41,7 @@ from rljax.algos.common.q_learning import (
     dqn_target,
     epsilon_at,
     epsilon_greedy,
+    exploring_noise,
     make_q_network,
     q_act,
     q_of_action,
@@ -127,7 +128,7 @@ class DQNNoise(NamedTuple):
     """Random numbers of one turn, or of several turns with a leading axis.
 
     Attributes:
-        action: bits u32 `[train_every, N, 2]`, for `epsilon_greedy`.
+        action: uniform numbers f32 `[train_every, N, 2]`, for `epsilon_greedy`.
         env: noise of the environments, `[train_every, N, ...]`.
         sample: bits u32 `[updates_per_step, batch_size]`.
         step: i32 [], steps per environment taken since the iteration began.
@@ -178,7 +179,7 @@ def dqn_noise(parts: DQNParts, state: DQNState, turns: int | None = None) -> tup
     key, action_key, env_key, sample_key = jax.random.split(state.key, 4)
     count, every = turns or 1, config.train_every
     noise = DQNNoise(
-        action=draw(jax.random.bits, action_key, (count, every, config.num_envs, 2)),
+        action=exploring_noise(action_key, (count, every, config.num_envs)),
         env=environment_noise(parts.env, parts.env_params, env_key, every, config.num_envs, config, count),
         sample=draw(jax.random.bits, sample_key, (count, config.updates_per_step, config.batch_size)),
         step=jnp.arange(count) * every,
@@ -191,8 +192,8 @@ def dqn_collect(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNS
     config = parts.config
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise_t: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        bits, epsilon = noise_t
-        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
+        numbers, epsilon = noise_t
+        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, numbers, mask), None
 
     step = noise.step + jnp.arange(config.train_every)
     epsilon = epsilon_at(config, state.iteration, step)

@@ -27,6 +27,7 @@ from rljax.algos.common.q_learning import (
     check_discrete,
     epsilon_at,
     epsilon_greedy,
+    exploring_noise,
     legal_max,
     make_q_network,
     q_act,
@@ -42,7 +43,6 @@ from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.keys import draw
 
 
 @algorithm("pqn")
@@ -128,10 +128,10 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
     key, action_key, env_key = jax.random.split(state.key, 3)
 
     def act(obs: Any, _: None, mask: jax.Array | None, noise: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        bits, epsilon = noise
-        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, bits, mask), None
+        numbers, epsilon = noise
+        return epsilon_greedy(q_values(parts.network, state.params, normalize_obs(state, obs)), epsilon, numbers, mask), None
 
-    bits = draw(jax.random.bits, action_key, (config.num_steps, config.num_envs, 2))
+    numbers = exploring_noise(action_key, (config.num_steps, config.num_envs))
     env_state, obs, _, steps = rollout_scan(
         parts.env,
         parts.env_params,
@@ -139,7 +139,7 @@ def pqn_collect(parts: PQNParts, state: PQNState) -> tuple[PQNState, PQNRollout]
         lambda action: action,
         state.env_state,
         state.obs,
-        (bits, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
+        (numbers, epsilon_at(config, state.iteration, jnp.arange(config.num_steps))),
         environment_noise(parts.env, parts.env_params, env_key, config.num_steps, config.num_envs, config),
     )
     next_q_max = legal_max(q_values(parts.network, state.params, normalize_obs(state, steps.next_obs)), steps.next_mask)

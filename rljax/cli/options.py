@@ -43,10 +43,11 @@ class Train:
     keep: int | None = 3
     """Number of latest checkpoints to keep besides the best one; none keeps all."""
     coordinator: str | None = None
-    """Address of process 0 (address:port) in a run of several processes or machines; the same for all of them."""
-    num_processes: int = 1
+    """Address of process 0 (address:port) in a run of several processes or machines; the same for all of them. With auto, it and
+    the two below are found: under Slurm, Open MPI, Kubernetes, on TPU pods."""
+    num_processes: int | None = None
     """Number of processes of the run; --num-devices counts the devices of all processes together."""
-    process_id: int = 0
+    process_id: int | None = None
     """Index of this process, from 0; process 0 writes the files and prints."""
 
 
@@ -70,6 +71,10 @@ class Sweep:
     """Folder to create for results.csv, best.toml and sweep.png; if not given, sweeps/NAME, with a number where that exists."""
     resume: str | None = None
     """Folder of a sweep to continue: train the runs that are not in its results.csv yet."""
+    part: str | None = None
+    """Train part K of N only (K/N), as one of several jobs; needs --run-dir, the same for all. Started again, it goes on."""
+    merge: str | None = None
+    """Folder of a sweep in parts: put their results into one table there."""
     max_runs: Annotated[int, Bounds(1, 1_000_000)] = 4096
     """Refuse a sweep of more runs than this."""
     batch_size: Annotated[int | None, Bounds(1, 1_000_000)] = None

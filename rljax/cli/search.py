@@ -21,9 +21,13 @@ from rljax.run.search import plan as plans
 from rljax.run.search import study as studies
 from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
+from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import apply_cell
 from rljax.run.view.layout import make_console, make_table, print_table, say
 from rljax.run.view.lines import format_value
+
+FIXED = ("run_dir", "seeds", "search", "samples", "episodes", "part")
+"""Options that are those of the beginning when a sweep goes on."""
 
 TABLE_ROWS = 20
 """Number of cells of a sweep to print, best first."""
@@ -33,8 +37,11 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
     """`rljax sweep`: print a table of the returns of each combination of values, and write files of all runs."""
     if options.parquet:
         plans.check_parquet()
+    if options.merge is not None:
+        _merge(options, axes)
+        return
     if options.resume is not None:
-        _check_resumed(options, axes, ("run_dir", "seeds", "search", "samples", "episodes"))
+        _check_resumed("resume", options, axes, FIXED)
         folder = Path(options.resume)
         plan, episodes = plans.read_sweep(folder)
         say(f"resuming the sweep in {folder}")
@@ -42,14 +49,35 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         name = _source(options.config, axes, "sweep")
         config, space = _split_axes(load_config(name), axes)
         how: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "search", "samples", "max_runs")}
-        plan, episodes = plans.plan_sweep(config, space, **how), options.episodes
+        part = None if options.part is None else plans.parse_part(options.part)
+        if part is not None and options.run_dir is None:
+            raise ConfigError("--part: needs --run-dir, the folder of the whole sweep")
+        plan, episodes = plans.plan_sweep(config, space, **how, part=part), options.episodes
         sweeps.check_numbers(options.batch_size, episodes)
-        folder = Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem))
-        plans.create_sweep_dir(folder, plan, episodes)
+        folder = plans.begin_sweep(Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem)), plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
-        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells} = {plan.runs} runs into {folder}")
+        runs = f"{len(plan.cells) * plan.seeds} runs" if part is None else f"{plan.runs} runs of part {part[0]} of {part[1]}"
+        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{' =' if part is None else ','} {runs} into {folder}")
     with _interruptible("sweep", folder):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
+    if plan.part is not None:
+        say(f"{folder} is complete; when all parts are:", f"rljax sweep --merge {shlex.quote(str(folder.parent))}")
+        return
+    _print_result(options, folder, result)
+
+
+def _merge(options: Sweep, axes: dict[str, Any]) -> None:
+    _check_resumed("merge", options, axes, (*FIXED, "resume", "batch_size"))
+    folder = Path(str(options.merge))
+    result = merge_sweep(folder, progress=say)
+    if (folder / plans.BEST_FILE).exists():
+        _print_result(options, folder, result)
+    missing = int(np.isnan(result.returns).sum())
+    if missing:
+        say(f"{missing} runs are missing; to train them here:", f"rljax sweep --resume {shlex.quote(str(folder))}")
+
+
+def _print_result(options: Sweep, folder: Path, result: plans.SweepResult) -> None:
     _print_cells(result)
     if options.parquet:
         plans.write_parquet(result, folder / "results.parquet")
@@ -64,7 +92,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
     same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
     how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
     if options.resume is not None:
-        _check_resumed(options, axes, ("run_dir", *same))
+        _check_resumed("resume", options, axes, ("run_dir", *same))
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
@@ -107,13 +135,13 @@ def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
     return name
 
 
-def _check_resumed(options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse options and fields that would change a resumed sweep or study."""
+def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse options and fields that would change a sweep or study."""
     defaults = type(options)()
     given = [name for name in ("config", *names) if getattr(options, name) != getattr(defaults, name)]
     if given or axes:
         wrong = ", ".join([*given, *axes])
-        raise ConfigError(f"--resume continues with the original settings: give no configuration and no fields (here: {wrong})")
+        raise ConfigError(f"--{option} continues with the original settings: give no configuration and no fields (here: {wrong})")
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         return
     if options.coordinator is not None:
         join_processes(options.coordinator, options.num_processes, options.process_id)
-    elif options.num_processes != 1 or options.process_id:
+    elif options.num_processes is not None or options.process_id is not None:
         raise ConfigError("num_processes and process_id: need --coordinator, the address of process 0")
     prepare = _prepare_new if options.resume is None else _prepare_resumed
     agent, folder, title, how = prepare(options, overrides)

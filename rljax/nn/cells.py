@@ -79,6 +79,6 @@ class CellActorCritic(nn.Module):
         }
         dense = dense_layers(self, layers)
         around = jnp.concatenate([x, jnp.broadcast_to(mean[:, None, None], x.shape)], axis=-1)
-        outputs = dense["policy_head"](around).reshape(x.shape[0], self.num_outputs)
+        outputs = dense["policy_head"](around).reshape(x.shape[0], -1)  # no `len`: an exported policy is for any number of rows
         value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(self.hidden))], self.activation)
         return outputs, values(dense["value_head"](value))

@@ -15,41 +15,59 @@ from rljax.core.errors import ConfigError, RljaxError, first_line, shown
 HEARTBEAT_SECONDS = 20
 """Number of seconds without a sign of life from a process after which the others give up."""
 
+AUTO = "auto"
+"""Coordinator that JAX finds."""
+
 START_SECONDS = 120
 """Number of seconds to wait for all processes to start."""
 
 
-def join_processes(coordinator: str, num_processes: int, process_id: int) -> None:
+def join_processes(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
     """Connect to the other processes of a run; each process must call this before it uses JAX.
 
     Args:
-        coordinator: address and port of the first process, `10.0.0.1:1234`; the same for all processes.
-        num_processes: number of processes.
-        process_id: index of this process, from 0.
+        coordinator: address and port of the first process, `10.0.0.1:1234`, the same for all processes. Or "auto": under Slurm,
+            Open MPI (`mpirun`), Kubernetes and on TPU pods, JAX finds address, number and index.
+        num_processes: number of processes; None with "auto".
+        process_id: index of this process, from 0; None with "auto".
 
     Raises:
-        ConfigError: an argument is not allowed.
+        ConfigError: an argument is not allowed, or "auto" finds nothing.
         RljaxError: the processes did not connect.
     """
+    if coordinator == AUTO:
+        if num_processes is not None or process_id is not None:
+            raise ConfigError("num_processes and process_id: coordinator = 'auto' finds them itself; give only one of both")
+        _initialize("this process did not meet the others")
+        return
+    num_processes, process_id = 1 if num_processes is None else num_processes, process_id or 0
     host, colon, port = coordinator.rpartition(":")
     if not colon or not host or not port.isdigit():
-        raise ConfigError(f"coordinator = {shown(coordinator)}: expected address:port of process 0, such as 10.0.0.1:1234")
+        raise ConfigError(
+            f"coordinator = {shown(coordinator)}: expected address:port of process 0, such as 10.0.0.1:1234, or auto"
+        )
     if num_processes < 1:
         raise ConfigError(f"num_processes = {num_processes}: expected a whole number > 0")
     if not 0 <= process_id < num_processes:
         raise ConfigError(f"process_id = {process_id}: expected a whole number from 0 to {num_processes - 1}")
+    _initialize(
+        f"process {process_id} of {num_processes} did not meet the others at {coordinator}",
+        coordinator_address=coordinator,
+        num_processes=num_processes,
+        process_id=process_id,
+    )
+
+
+def _initialize(failure: str, **how: Any) -> None:
     try:
-        jax.distributed.initialize(
-            coordinator,
-            num_processes,
-            process_id,
-            initialization_timeout=START_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
+        jax.distributed.initialize(**how, initialization_timeout=START_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except (RuntimeError, ValueError) as error:
-        raise RljaxError(
-            f"process {process_id} of {num_processes} did not meet the others at {coordinator}: {first_line(error)}"
-        ) from error
+        if not how and "coordinator_address" in str(error):
+            raise ConfigError(
+                "coordinator = 'auto': this process was not started by Slurm, by Open MPI, in Kubernetes or on a TPU pod; "
+                "give the address of process 0"
+            ) from None
+        raise RljaxError(f"{failure}: {first_line(error)}") from error
 
 
 def is_first() -> bool:

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import rljax
-from rljax.algos.common.q_learning import epsilon_at, q_values
+from rljax.algos.common.q_learning import epsilon_at, exploring_noise, q_values
 from rljax.algos.dqn import beta_at
 from rljax.collect.replay import NStep, sample_windows, take_n_step
 from rljax.envs.probes import truncation_probe_values
@@ -136,16 +136,35 @@ def test_duelling_heads_centre_the_advantages() -> None:
 def test_epsilon_greedy_takes_the_best_and_else_any_legal_action_equally_often() -> None:
     q = jnp.array([0.3, 2.0, -1.0, 5.0])
     mask = jnp.array([True, True, True, False])
-    bits = jax.random.bits(jax.random.key(0), (60_000, 2))
+    noise = exploring_noise(jax.random.key(0), (60_000,))
     for legal, best, each in ((mask, 1, 0.3 / 3), (None, 3, 0.3 / 4)):
-        actions = np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 0.3, bits, legal))
+        actions = np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 0.3, noise, legal))
         frequencies = np.bincount(actions, minlength=4) / 60_000
         expected = np.array([0.0 if legal is not None and not legal[a] else each for a in range(4)])
         expected[best] += 0.7
         np.testing.assert_allclose(frequencies, expected, atol=0.006)
         assert (frequencies[expected == 0] == 0).all()
-    assert (np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 0.0, bits)) == 3).all()
-    assert (np.bincount(np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 1.0, bits))) > 14_000).all()
+    assert (np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 0.0, noise)) == 3).all()
+    assert (np.bincount(np.asarray(rljax.epsilon_greedy(jnp.broadcast_to(q, (60_000, 4)), 1.0, noise))) > 14_000).all()
+
+
+def test_numbers_at_equal_distances_draw_every_legal_action_equally_often() -> None:
+    """So the action drawn is exactly uniform. A 1, which other generators may round to, draws a legal action, too."""
+    place = np.append((np.arange(12_000) + 0.5) / 12_000, 1.0).astype(np.float32)
+    noise, q = np.stack([np.zeros_like(place), place], axis=-1), np.zeros((len(place), 5), np.float32)
+    for mask in (None, [0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]):
+        legal = None if mask is None else jnp.broadcast_to(jnp.array(mask, bool), q.shape)
+        actions = np.asarray(rljax.epsilon_greedy(jnp.asarray(q), 1.0, jnp.asarray(noise), legal))
+        # Where no action is legal, as at the end of a game, all are drawn.
+        allowed = np.flatnonzero([1] * 5 if mask is None or not any(mask) else mask)
+        counts = np.bincount(actions[:-1], minlength=5)
+        assert (counts[allowed] == 12_000 // len(allowed)).all(), counts
+        assert counts.sum() == counts[allowed].sum()
+        assert actions[-1] == allowed[-1]
+    explored = rljax.epsilon_greedy(jnp.zeros((12_000, 5)).at[:, 4].set(1.0), 0.25, jnp.stack([place[:-1], place[:-1] * 0], -1))
+    assert int(jnp.sum(explored == 0)) == 3_000
+    with pytest.raises(AssertionError):
+        rljax.epsilon_greedy(jnp.zeros((3, 2)), 0.1, jax.random.bits(jax.random.key(0), (3, 2)))
 
 
 def test_epsilon_falls_linearly_with_environment_steps_and_stays() -> None:

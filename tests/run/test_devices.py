@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -79,9 +81,10 @@ def test_devices_that_are_not_there_or_do_not_divide_are_refused(changes: dict[s
         (("nowhere", 2, 0), "coordinator = 'nowhere': expected address:port"),
         (("a:1", 0, 0), "num_processes = 0"),
         (("a:1", 2, 2), "process_id = 2: expected a whole number from 0 to 1"),
+        (("auto", 2, 0), "coordinator = 'auto' finds them itself"),
     ],
 )
-def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int, int], message: str) -> None:
+def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int | None, int | None], message: str) -> None:
     with pytest.raises(rljax.ConfigError) as error:
         join_processes(*arguments)
     assert message in str(error.value)
@@ -93,15 +96,18 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def started(arguments: list[str], folder: Path) -> list[subprocess.Popen[str]]:
-    """Two processes of `rljax train`."""
+TRAIN = (sys.executable, "-m", "rljax.cli.main", "train")
+
+
+def started(arguments: list[str], folder: Path, slurm: bool = False) -> list[subprocess.Popen[str]]:
+    """Two processes of `rljax train`, told of each other by options, or as Slurm does it."""
     port = free_port()
+    told = [f"--coordinator=localhost:{port}", "--num-processes=2"]
+    job = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2", "JAX_COORDINATOR_PORT": str(port)}
     return [
         subprocess.Popen(
-            [
-                *(sys.executable, "-m", "rljax.cli.main", "train", *arguments),
-                *("--coordinator", f"localhost:{port}", "--num-processes", "2", "--process-id", str(i)),
-            ],
+            [*TRAIN, *arguments, *(["--coordinator=auto"] if slurm else [*told, f"--process-id={i}"])],
+            env={**os.environ, **(job | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} if slurm else {})},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -121,6 +127,38 @@ def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[
     finally:
         for process in processes:
             process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_processes_of_a_cluster_find_each_other(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_TOML)
+    few = ["tiny.toml", "--num-devices", "2", "--total-timesteps", "128", "--eval-every", "none"]
+    (first, said, error), (second, silence, other_error) = ended(started([*few, "--run-dir", "a"], tmp_path, slurm=True), 250)
+    assert (first, second) == (0, 0), error + other_error
+    assert "trained to step 128" in said
+    assert "train" not in silence
+    alone = subprocess.run([*TRAIN, *few, "--coordinator=auto"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert alone.returncode == 2
+    assert "coordinator = 'auto': this process was not started by Slurm" in alone.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "launcher", [["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"], ["srun", "--overcommit", "-n"]], ids=["mpi", "slurm"]
+)
+def test_real_launchers_start_a_run(launcher: list[str], count: int, tmp_path: Path) -> None:
+    if shutil.which(launcher[0]) is None:
+        pytest.skip(f"{launcher[0]} is not installed")
+    (tmp_path / "tiny.toml").write_text(TINY_TOML)
+    options = ["tiny.toml", f"--num-devices={count}", "--run-dir=run", "--coordinator=auto"]
+    done = subprocess.run([*launcher, str(count), *TRAIN, *options], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trained to step") == 1
+    run = rljax.load_run(tmp_path / "run")
+    assert apart(rljax.fit(run.config.replace(num_devices=1)).state.params, run.state.params) < ROUNDING
 
 
 @pytest.mark.slow

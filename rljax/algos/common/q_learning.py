@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -100,24 +101,33 @@ def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> 
     return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * done
 
 
-def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, bits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+def exploring_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw the random numbers of `epsilon_greedy`, f32 `[*shape, 2]`."""
+    # No random bits: exported policies take these numbers as input, and ONNX runtimes do not compute with unsigned integers.
+    return draw(jax.random.uniform, key, (*shape, 2))
+
+
+def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, noise: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """Return the best legal action or, with probability epsilon, a uniformly drawn legal action, i32 `[...]`.
 
     Args:
         q_values: f32 `[..., A]`.
         epsilon: probability, `[...]` or a scalar.
-        bits: random bits u32 `[..., 2]`, from `jax.random.bits`: one for the choice to explore, one for the action.
+        noise: uniform numbers f32 `[..., 2]` in [0, 1): one for the choice to explore, one for the action.
         mask: legal actions bool `[..., A]`; None: all.
     """
-    num_actions = q_values.shape[-1]
-    explores = (bits[..., 0] >> 8) * jnp.float32(2.0**-24) < epsilon
+    chex.assert_type(noise, float)
+    explores, place = noise[..., 0] < epsilon, noise[..., 1]
+    # The k-th legal action for numbers in [k, k + 1) / count. The bounds are for a 1, which a generator elsewhere may round to.
     if mask is None:
-        random = bits[..., 1] % num_actions
+        count = q_values.shape[-1]
+        random = jnp.minimum((place * count).astype(jnp.int32), count - 1)
     else:
-        legal = jnp.cumsum(mask | ~jnp.any(mask, axis=-1, keepdims=True), axis=-1)
-        random = jnp.argmax(legal > (bits[..., 1:] % legal[..., -1:].astype(jnp.uint32)), axis=-1)
-    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1)
-    return jnp.where(explores, random.astype(jnp.int32), greedy.astype(jnp.int32))
+        legal = jnp.cumsum((mask | ~jnp.any(mask, axis=-1, keepdims=True)).astype(jnp.float32), axis=-1)
+        count = legal[..., -1:]
+        random = jnp.argmax(legal > jnp.minimum(place[..., None] * count, count - 1.0), axis=-1).astype(jnp.int32)
+    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1).astype(jnp.int32)
+    return jnp.where(explores, random, greedy)
 
 
 def q_act(network: QNetwork, epsilon: float) -> Act:
@@ -127,8 +137,8 @@ def q_act(network: QNetwork, epsilon: float) -> Act:
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
         q = q_values(network, state.params, normalize_obs(state, obs))
-        if deterministic:  # draws nothing: an exported greedy policy needs no random bits
+        if deterministic:  # draws nothing: an exported greedy policy needs no random numbers
             return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
-        return epsilon_greedy(q, epsilon, draw(jax.random.bits, key, (*q.shape[:-1], 2)), mask), carry
+        return epsilon_greedy(q, epsilon, exploring_noise(key, q.shape[:-1]), mask), carry
 
     return act

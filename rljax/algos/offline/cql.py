@@ -24,6 +24,7 @@ from rljax.algos.common.q_learning import (
     check_discrete,
     dqn_target,
     epsilon_greedy,
+    exploring_noise,
     make_q_network,
     q_act,
     q_of_action,
@@ -35,7 +36,6 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.keys import draw
 from rljax.core.spaces import Discrete
 from rljax.nn.actions import soft_head
 
@@ -113,15 +113,15 @@ def make_cql(config: CQLConfig) -> Agent:
     parts = cql_parts(config)
     network = parts.policy
 
-    def explore(params: Any, obs: Any, mask: jax.Array | None, bits: jax.Array) -> jax.Array:
-        return epsilon_greedy(q_values(network, params, obs), config.epsilon, bits, mask)
+    def explore(params: Any, obs: Any, mask: jax.Array | None, noise: jax.Array) -> jax.Array:
+        return epsilon_greedy(q_values(network, params, obs), config.epsilon, noise, mask)
 
     learner = Learner(
         init=lambda key: cql_init(parts, key),
         update=lambda *args: cql_update(parts, *args),
         explore=explore,
         to_env=lambda action: action,
-        act_noise=lambda key, shape: draw(jax.random.bits, key, (*shape, 2)),
+        act_noise=exploring_noise,
         update_noise=no_noise,
         act=q_act(network, config.epsilon),
     )

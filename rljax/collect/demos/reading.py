@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -117,6 +118,7 @@ class Windows:
         self.streams, self.steps, self.seed = streams, steps, seed
         self._chosen, self._length = chosen, episodes.length
         self._rows = _Rows(store, info, episodes.start)
+        self._lock = threading.Lock()  # a feed reads ahead in a thread of its own
         self._begin()
         self.example = example_of(self.read(0))
 
@@ -144,6 +146,10 @@ class Windows:
 
     def places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of the episode and of the step in it for each step of a window, i64 `[T, S]` each."""
+        with self._lock:
+            return self._places(number)
+
+    def _places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         if number < self._number:
             self._begin()
         self._number = number

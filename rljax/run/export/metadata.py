@@ -113,7 +113,7 @@ def _zeros_code(tree: Any) -> str:
     if isinstance(tree, (tuple, list)):
         parts = "".join(_zeros_code(part) + ", " for part in tree)
         return f"({parts})" if isinstance(tree, tuple) else f"[{parts}]"
-    return f"jnp.zeros({(1, *tree.shape)}, {jnp.dtype(tree.dtype).name!r})"
+    return "None" if tree is None else f"jnp.zeros({(1, *tree.shape)}, {jnp.dtype(tree.dtype).name!r})"
 
 
 def plain(value: Any) -> Any:

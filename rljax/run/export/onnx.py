@@ -26,8 +26,8 @@ def onnx_or_reason(step: PolicyStep, state: Any) -> tuple[bytes | None, str | No
     """
     if any(draw.distribution == "bits" for draw in step.draws):
         return None, (
-            "ONNX runtimes do not compute with unsigned integers, by which this policy explores: instead of greedy.onnx's "
-            "action, take a random one now and then"
+            "ONNX runtimes do not compute with unsigned integers, the random bits that this policy draws: it can draw uniform, "
+            "normal or gumbel numbers instead"
         )
     try:
         with _restore_modules():

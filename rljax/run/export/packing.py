@@ -30,6 +30,9 @@ EVAL_SEED = 1_000_000_007
 NEEDED = ("params", "iteration")
 """Fields of a state that are packed whatever the policy reads."""
 
+LEARNED_FROM = {"dataset": None, "teachers": ()}
+"""Fields that name folders to learn from, and what stands there in a packed agent, which acts without them."""
+
 NOT_THE_SAME = ("seed", "total_timesteps", "eval_every", "eval_episodes", "num_devices")
 """Fields in which a run may differ from the preset that its card names."""
 
@@ -65,7 +68,8 @@ def pack(
     refuse_packed(folder)
     info, meta = read_info(folder), read_meta(folder / CHECKPOINTS / f"step_{run.step}")
     index = 0 if info.seeds is None else best_seed(meta) if seed_index == "best" else int(seed_index)
-    config = run.config.replace(seed=run.config.seed + index, num_devices=1)
+    names_no_folder = {name: value for name, value in LEARNED_FROM.items() if hasattr(run.config, name)}
+    config = run.config.replace(seed=run.config.seed + index, num_devices=1, **names_no_folder)
     agent = make_agent(config)
     read = {name.split("/")[0] for name in leaves_read(agent, run.state, read_signature(agent))}
     left_out = tuple(name for name in vars(run.state) if name not in read and name not in NEEDED)

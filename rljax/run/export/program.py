@@ -52,10 +52,10 @@ class Program(NamedTuple):
     structure: Any
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        """Evaluate the program with JAX, for jax2onnx: it cannot pad arrays of any number of rows, so here they are joined."""
+        """Evaluate the program with JAX."""
         values = dict([*self.weights.values(), *self.constants])
         values |= dict(zip(self.arguments.values(), arguments, strict=True))
-        return evaluate(self.equations, values, list(self.results.values()), joined=True)
+        return evaluate(self.equations, values, list(self.results.values()))
 
 
 def read_program(step: PolicyStep, state: Any) -> Program:
@@ -130,22 +130,11 @@ def _evaluate_closed(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     return evaluate(closed.jaxpr.eqns, values, closed.jaxpr.outvars)
 
 
-def evaluate(equations: Sequence[Any], values: dict[Any, Any], results: Sequence[Any], joined: bool = False) -> list[Any]:
-    """Evaluate equations with what they call inlined: no converter knows the calls of every version of JAX.
-
-    Args:
-        equations: equations of a program.
-        values: values of the variables that they begin with.
-        results: variables whose values to return.
-        joined: whether to pad by concatenations.
-    """
+def evaluate(equations: Sequence[Any], values: dict[Any, Any], results: Sequence[Any]) -> list[Any]:
+    """Evaluate equations with what they call inlined: no converter knows the calls of every version of JAX."""
     for equation in equations:
         inputs = [x.val if isinstance(x, Literal) else values[x] for x in equation.invars]
-        if joined and equation.primitive.name == "pad":
-            outputs: Sequence[Any] = [_padded(*inputs, equation.params["padding_config"])]
-        else:
-            outputs = _outputs(equation, inputs)
-        values |= dict(zip(equation.outvars, outputs, strict=True))
+        values |= dict(zip(equation.outvars, _outputs(equation, inputs), strict=True))
     return [x.val if isinstance(x, Literal) else values[x] for x in results]
 
 
@@ -167,16 +156,17 @@ def _outputs(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     if name == "stack":
         axis = params["axis"]
         return [jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in inputs], axis)]
+    if name == "pad" and not all(isinstance(n, int) for n in jnp.shape(inputs[0])):
+        return [_padded(*inputs, params["padding_config"])]
     bound = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))
     return bound if equation.primitive.multiple_results else [bound]
 
 
-def _padded(x: Any, fill: Any, config: Sequence[tuple[int, int, int]]) -> Any:
-    """Return what `lax.pad` does, by concatenations where it only adds elements at the edges."""
-    if any(low < 0 or high < 0 or inside for low, high, inside in config):
-        return jax.lax.pad(x, fill, config)
-    for axis, (low, high, _) in enumerate(config):
-        below, above = (jnp.broadcast_to(fill, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in (low, high))
-        parts = [part for part, size in ((below, low), (x, 1), (above, high)) if size > 0]
-        x = jax.lax.concatenate(parts, axis) if len(parts) > 1 else x
+def _padded(x: Any, value: Any, widths: Sequence[tuple[int, int, int]]) -> Any:
+    """Pad by concatenation, since jax2onnx pads no arrays of any batch size; leave cropping and gaps to `jax.lax.pad`."""
+    if any(low < 0 or high < 0 or inside for low, high, inside in widths):
+        return jax.lax.pad(x, value, widths)
+    for axis, (low, high, _) in enumerate(widths):
+        blocks = [jnp.broadcast_to(value, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in (low, high)]
+        x = jax.lax.concatenate([part for part, n in zip((blocks[0], x, blocks[1]), (low, 1, high), strict=True) if n], axis)
     return x

@@ -287,6 +287,8 @@ def _structural(name: str, params: Any, inputs: Sequence[Written], avals: Sequen
         return f"{x}.transpose({_list(params['permutation'])})"
     if name == "concatenate":
         return f"np.concatenate([{', '.join(part.text for part in inputs)}], axis={params['dimension']})"
+    if name == "tile":
+        return f"np.tile({x}, ({_list(params['reps'])},))"
     if name == "rev":
         return f"np.flip({x}, ({_list(params['dimensions'])},))"
     if name == "cumsum" and not params["reverse"]:

@@ -9,6 +9,7 @@ a file at once; in folders, it is written under another name first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import shutil
 import warnings
@@ -31,6 +32,9 @@ from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors that only a disk has, never a bucket."""
 
 
 class Remote:
@@ -127,7 +131,7 @@ class Remote:
             RljaxError: the place cannot be read.
         """
         old = folder.with_name(f".{folder.name}.old")
-        with self._explained(), contextlib.ExitStack() as stack:
+        with self._explained(folder), contextlib.ExitStack() as stack:
             if replace:
                 _finish_replacing(old, folder)
             steps = self._steps()
@@ -211,13 +215,15 @@ class Remote:
         return f"{self.path}/{name}"
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn the errors of all the stores into one line."""
+    def _explained(self, folder: Path | None = None) -> Iterator[None]:
+        """Turn the errors of all the stores into one line; and those of the disk, if a `folder` is written."""
         try:
             yield
         except RljaxError:
             raise
         except Exception as error:
+            if folder is not None and isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise RljaxError(f"{folder}: cannot be written: {error.strerror}") from error
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
 
 

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,7 +69,10 @@ class SweepResult(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Plan of a sweep: everything that determines its numbers."""
+    """Plan of a sweep: everything that determines its numbers.
+
+    `part` (k, n) is the k-th of n parts, which are trained apart and then merged.
+    """
 
     config: Config
     space: dict[str, tuple[Any, ...] | Range]
@@ -77,10 +81,29 @@ class Plan(NamedTuple):
     samples: int | None
     cells: list[Cell]
     make_agent: MakeAgent = standard_agent
+    part: tuple[int, int] | None = None
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The cells, those that share a program in one list."""
+        groups: dict[str, list[int]] = {}
+        for i, cell in enumerate(self.cells):
+            groups.setdefault(structure_of(self.config, cell), []).append(i)
+        return list(groups.values())
+
+    @property
+    def mine(self) -> np.ndarray:
+        """Which runs are to be trained, bool `[C, S]`: all, or those of the part, which are of as few programs as possible."""
+        ordered = np.concatenate([np.array(group)[:, None] * self.seeds + np.arange(self.seeds) for group in self.groups]).ravel()
+        number, count = self.part or (1, 1)
+        mine = np.zeros((len(self.cells), self.seeds), bool)
+        mine.flat[np.array_split(ordered, count)[number - 1]] = True
+        return mine
 
     @property
     def runs(self) -> int:
-        return len(self.cells) * self.seeds
+        """Number of runs to be trained."""
+        return int(self.mine.sum())
 
 
 def plan_sweep(
@@ -92,11 +115,12 @@ def plan_sweep(
     samples: int | None = None,
     max_runs: int = MAX_RUNS,
     make_agent: MakeAgent = standard_agent,
+    part: tuple[int, int] | None = None,
 ) -> Plan:
     """Check the arguments of a sweep and list its cells.
 
     Raises:
-        ConfigError: a field or value is not allowed, or there are more than `max_runs` runs.
+        ConfigError: a field or value is not allowed, there are more than `max_runs` runs, or no such part.
     """
     if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 2**32 - config.seed:
         raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
@@ -106,13 +130,15 @@ def plan_sweep(
     if count * seeds > max_runs:
         what = " x ".join(map(str, [*(counts if search == "grid" else [count]), seeds]))
         raise ConfigError(f"a sweep of {what} (seeds) = {count * seeds} runs: more than max_runs = {max_runs}")
+    if part is not None and not 1 <= part[0] <= part[1] <= count * seeds:
+        raise ConfigError(f"part = {part[0]}/{part[1]}: expected K/N with 1 <= K <= N <= {count * seeds}, the number of runs")
     cells = cells_of(checked, search, samples, config.seed)
     # Values may be allowed individually but not together. One agent per structure checks environment and network.
     for found in {structure_of(config, cell): apply_cell(config, cell) for cell in cells}.values():
         check_one_run(found, "sweep")
         own_of(found, make_agent)
         check_teacher(make_agent(found), IN_SEARCHES)
-    return Plan(config, checked, seeds, search, samples, cells, make_agent)
+    return Plan(config, checked, seeds, search, samples, cells, make_agent, part)
 
 
 def is_batchable(config: Config, name: str, value: Any) -> bool:
@@ -131,19 +157,60 @@ def create_sweep_dir(folder: Path, plan: Plan, episodes: int) -> None:
     Raises:
         ConfigError: the folder exists or cannot be created, or the sweep has objects that cannot be written.
     """
+    make_folder(folder, sweep_files(plan, episodes), "to continue a sweep there, resume it")
+
+
+def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
+    """Create the folder of a sweep and return it. A part has a folder of its own in `run_dir`, and may have been begun before.
+
+    Raises:
+        ConfigError: the folder exists already, for a part: with another sweep.
+    """
+    if plan.part is None:
+        create_sweep_dir(run_dir, plan, episodes)
+        return run_dir
+    folder = run_dir / "part_{}_of_{}".format(*plan.part)
+    if (folder / SWEEP_FILE).exists():
+        check_same(folder, sweep_files(plan, episodes))
+    else:
+        create_sweep_dir(folder, plan, episodes)
+    return folder
+
+
+def check_same(folder: Path, files: Mapping[str, str]) -> None:
+    """Check that a folder has a sweep with these files.
+
+    Raises:
+        ConfigError: it has another one.
+    """
+    for name, text in files.items():
+        try:
+            same = (folder / name).read_text(encoding="utf-8") == text
+        except (OSError, ValueError):
+            same = False
+        if not same:
+            raise ConfigError(f"{folder}: there is another sweep ({name} differs); choose another folder")
+
+
+def sweep_files(plan: Plan, episodes: int) -> dict[str, str]:
+    """Return the texts of the files that determine the numbers of a sweep, by name.
+
+    Raises:
+        ConfigError: the sweep has objects that cannot be written.
+    """
     table = {
         "seeds": plan.seeds,
         "search": plan.search,
         "samples": "none" if plan.samples is None else plan.samples,
         "episodes": episodes,
         "own": own_of(plan.config, plan.make_agent),
+        **({} if plan.part is None else {"part": "{}/{}".format(*plan.part)}),
         "space": space_table(plan.space),
     }
     try:
-        files = {CONFIG_FILE: dump_config(plan.config), SWEEP_FILE: tomli_w.dumps(table)}
+        return {CONFIG_FILE: dump_config(plan.config), SWEEP_FILE: tomli_w.dumps(table)}
     except TypeError:
         raise ConfigError("a sweep over objects cannot be written: leave run_dir out, or sweep over names") from None
-    make_folder(folder, files, "to continue a sweep there, resume it")
 
 
 def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Plan, int]:
@@ -155,13 +222,26 @@ def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Pl
         samples = None if table["samples"] == "none" else table["samples"]
         how = {"seeds": table["seeds"], "search": table["search"], "samples": samples}
         space, episodes = parse_space(table["space"]), table["episodes"]
+        part = None if "part" not in table else parse_part(table["part"])
     except (KeyError, AttributeError) as error:
         raise ConfigError(f"{folder / SWEEP_FILE}: differs from what was written ({first_line(error)})") from None
     try:
         check_counts(episodes=episodes)
-        return plan_sweep(config, space, **how, max_runs=MAX_STORED_RUNS, make_agent=make_agent), episodes
+        return plan_sweep(config, space, **how, max_runs=MAX_STORED_RUNS, make_agent=make_agent, part=part), episodes
     except ConfigError as error:
         raise ConfigError(f"{folder / SWEEP_FILE}: {error}") from None
+
+
+def parse_part(text: Any) -> tuple[int, int]:
+    """Return the numbers of a text `K/N`: part K of N.
+
+    Raises:
+        ConfigError: it is no such text.
+    """
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if isinstance(text, str) else None
+    if found is None:
+        raise ConfigError(f"part = {shown(text)}: expected K/N, part K of N, such as 3/16")
+    return int(found[1]), int(found[2])
 
 
 def write_results(folder: Path, plan: Plan, returns: np.ndarray, train_returns: np.ndarray, done: np.ndarray) -> None:
@@ -177,7 +257,21 @@ def _header(plan: Plan) -> list[str]:
     return ["cell", *plan.space, "seed", "return", "train_return"]
 
 
-def read_results(folder: Path, plan: Plan) -> list[tuple[int, int, float, float]]:
+def read_results(plan: Plan, *folders: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the returns, the returns in training, and which of them are known, each `[C, S]`, of `results.csv` in these folders.
+
+    Raises:
+        RljaxError: one cannot be read, or is of another sweep.
+    """
+    returns, train_returns = np.full((2, len(plan.cells), plan.seeds), np.nan)
+    done = np.zeros(returns.shape, bool)
+    for folder in folders:
+        for cell, seed, value, train_value in _rows(folder, plan):
+            returns[cell, seed], train_returns[cell, seed], done[cell, seed] = value, train_value, True
+    return returns, train_returns, done
+
+
+def _rows(folder: Path, plan: Plan) -> list[tuple[int, int, float, float]]:
     path = folder / RESULTS_FILE
     if not path.exists():
         return []

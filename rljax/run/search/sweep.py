@@ -23,12 +23,11 @@ from rljax.run.search.plan import (
     RESULTS_FILE,
     Plan,
     SweepResult,
-    create_sweep_dir,
+    begin_sweep,
     is_batchable,
     plan_sweep,
     read_results,
     read_sweep,
-    structure_of,
     write_results,
 )
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
@@ -49,6 +48,7 @@ def sweep(
     batch_size: int | None = None,
     episodes: int = 100,
     run_dir: str | os.PathLike[str] | None = None,
+    part: tuple[int, int] | None = None,
     progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
@@ -68,17 +68,19 @@ def sweep(
         batch_size: largest number of runs in one program; if None, as many as fit in memory, at most 64 on a CPU.
         episodes: number of episodes to play with the final policy of each run.
         run_dir: folder for `results.csv` (a line for each run), `best.toml` and `sweep.png`; None writes nothing.
+        part: (k, n) trains the k-th of n parts of the runs, into a folder of its own in `run_dir`, and goes on with a part that
+            was begun; returns of other runs are NaN. Any number of machines can so share a sweep; `merge_sweep` ends it.
         progress: function that is called with lines of text about the progress.
         make_agent: function from a configuration to its agent, such as `functools.partial(rljax.make_agent, loss_fn=my_loss)`.
 
     Raises:
         ConfigError: a field or value is not allowed, there are too many runs, or `run_dir` exists.
     """
-    plan = plan_sweep(config, space, seeds=seeds, search=search, samples=samples, max_runs=max_runs, make_agent=make_agent)
+    plan = plan_sweep(
+        config, space, seeds=seeds, search=search, samples=samples, max_runs=max_runs, make_agent=make_agent, part=part
+    )
     check_numbers(batch_size, episodes)
-    folder = None if run_dir is None else Path(run_dir)
-    if folder is not None:
-        create_sweep_dir(folder, plan, episodes)
+    folder = None if run_dir is None else begin_sweep(Path(run_dir), plan, episodes)
     return run_sweep(plan, folder, batch_size=batch_size, episodes=episodes, progress=progress)
 
 
@@ -119,22 +121,15 @@ def check_numbers(batch_size: int | None, episodes: int) -> None:
 
 def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, episodes: int, progress: Printer) -> SweepResult:
     folder = None if watched is None else watched.folder
-    shape = (len(plan.cells), plan.seeds)
-    returns, train_returns = np.full(shape, np.nan), np.full(shape, np.nan)
-    done = np.zeros(shape, bool)
-    if folder is not None:
-        for cell, seed, value, train_value in read_results(folder, plan):
-            returns[cell, seed], train_returns[cell, seed], done[cell, seed] = value, train_value, True
-        if done.any():
-            progress(f"{done.sum()} of {plan.runs} runs were done before")
-    groups: dict[str, list[int]] = {}
-    for i, values_of_cell in enumerate(plan.cells):
-        groups.setdefault(structure_of(plan.config, values_of_cell), []).append(i)
+    returns, train_returns, done = read_results(plan, *([] if folder is None else [folder]))
+    mine, runs = plan.mine, plan.runs
+    if done.any():
+        progress(f"{done.sum()} of {runs} runs were done before")
     started, before = time.monotonic(), int(done.sum())
 
     def train_group(group: list[int]) -> None:
         """Train the runs of some cells that are not done: those of one program."""
-        left = [(cell, seed) for cell in group for seed in range(plan.seeds) if not done[cell, seed]]
+        left = [(cell, seed) for cell in group for seed in np.flatnonzero(mine[cell] & ~done[cell])]
         if not left:
             return
         first = plan.cells[group[0]]
@@ -148,36 +143,49 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
             padded = [batch[i] for i in fill(len(batch), size)]
             values = {name: np.array([plan.cells[cell][name] for cell, _ in padded], np.float32) for name in names}
             population = Population(programs, values, np.array([plan.config.seed + seed for _, seed in padded]))
-            _train(population, len(batch), int(done.sum()), plan.runs, progress)
+            _train(population, len(batch), int(done.sum()), runs, progress)
             played, trained = population.play(episodes), population.scores["episode/return"]
             for k, run in enumerate(batch):
                 returns[run], train_returns[run], done[run] = played[k], trained[k], True
             if watched is not None:
                 watched.check()
                 write_results(watched.folder, plan, returns, train_returns, done)
-            share = (done.sum() - before) / (plan.runs - before)
+            share = (done.sum() - before) / (runs - before)
             rest = (time.monotonic() - started) * (1 - share) / share
             known = returns[done & np.isfinite(returns)]
             best = f"{known.max():.1f}" if len(known) else "-"
-            progress(f"{done.sum()}/{plan.runs} runs done, best return {best}, about {rest:.0f} s left")
+            progress(f"{done.sum()}/{runs} runs done, best return {best}, about {rest:.0f} s left")
 
         train_batches(programs, next_batch, train, programs.batch_size(len(left), batch_size), progress=progress)
 
-    for group in groups.values():
+    for group in plan.groups:
         train_group(group)
     result = SweepResult(plan.config, plan.cells, plan.config.seed + np.arange(plan.seeds), returns, train_returns)
+    if plan.part is not None:
+        return result
+    if watched is not None:
+        watched.check()
+    write_best(result, plan, folder)
+    return result
+
+
+def write_best(result: SweepResult, plan: Plan, folder: Path | None) -> None:
+    """Write the best configuration and a picture into the folder of a sweep, if it has one.
+
+    Raises:
+        RljaxError: no cell has a finite result.
+    """
     if not np.isfinite(result.means).any():
         kept = "" if folder is None else f"; {folder / RESULTS_FILE} has every run"
         raise RljaxError(f"no cell has a finite result: some run of each diverged (too high a learning_rate?){kept}")
-    if watched is not None and folder is not None:
-        from rljax.run.search.sweep_plot import draw_sweep
+    if folder is None:
+        return
+    from rljax.run.search.sweep_plot import draw_sweep
 
-        watched.check()
-        with atomic_file(folder / BEST_FILE) as aside:
-            aside.write_text(dump_config(result.best), encoding="utf-8")
-        if plan.space:
-            draw_sweep(result, folder / PICTURE, plan)
-    return result
+    with atomic_file(folder / BEST_FILE) as aside:
+        aside.write_text(dump_config(result.best), encoding="utf-8")
+    if plan.space:
+        draw_sweep(result, folder / PICTURE, plan)
 
 
 def _train(population: Population, count: int, done: int, runs: int, progress: Printer) -> None:

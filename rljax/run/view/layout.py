@@ -60,7 +60,7 @@ def make_table(*titles: str, text: tuple[str, ...] = ()) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for title in titles:
         table.add_column(title, justify="left" if title in text else "right", no_wrap=title not in text, overflow="fold")
     return table

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -90,6 +92,23 @@ def test_a_window_depends_on_its_seed_and_number_only(tmp_path: Path, budget: in
     alone = open_dataset(tmp_path / "data", budget=budget).windows(3, 4, seed=1).read(29)
     jax.tree.map(np.testing.assert_array_equal, alone, in_order[29])
     assert (dataset.windows(3, 4, seed=2).read(0).episode != in_order[0].episode).any()
+
+
+def test_windows_are_read_by_several_threads_at_once(tmp_path: Path) -> None:
+    """A feed reads ahead in its thread; whoever reads another window meanwhile must not change what it gets."""
+    made(tmp_path / "data")
+    windows = open_dataset(tmp_path / "data").windows(3, 4)
+    wanted = [windows.read(number) for number in range(8)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            numbers = [number for _ in range(40) for number in (0, 7, 3, 1, 6, 2, 5, 4)]
+            found = list(pool.map(windows.read, numbers))
+    finally:
+        sys.setswitchinterval(before)
+    for number, window in zip(numbers, found, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, window, wanted[number])
 
 
 def test_more_streams_than_episodes_read_full_windows(tmp_path: Path) -> None:

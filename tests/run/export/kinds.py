@@ -16,9 +16,12 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.core import keys
 from rljax.core.environment import action_mask_of, tree_where
 from rljax.core.wrappers import PublicObservation
+from rljax.nn.actions import WIDEST_DRAW
 from rljax.run.export.signature import leaf_names
 from rljax.run.export.steps import to_plain
+from tests.nn.test_pointed import PickAndSay
 from tests.run.tiny_runs import TINY, VARIANTS
+from tests.run.tiny_teacher import ready
 
 
 def ppo(env: str, network: dict[str, Any], **fields: Any) -> rljax.PPOConfig:
@@ -30,7 +33,88 @@ def gru(**keys: Any) -> dict[str, Any]:
     return {"type": "gru", "hidden": [6], "size": 8, **keys}
 
 
+def entities(**keys: Any) -> dict[str, Any]:
+    return {"encoder": "entities", "width": 8, "layers": 1, "heads": 2, "hidden": [8], "head_hidden": [8], **keys}
+
+
+class Wide(rljax.Environment):
+    """Heads with more actions than are drawn with one uniform number each, which take Gumbel noise."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
+        return self.observe(jnp.int32(0)), jnp.int32(0)
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: jax.Array, params: Any) -> Any:
+        return self.observe(state + 1), state + 1, action[1].astype(jnp.float32), state >= 7, {}
+
+    def observe(self, time: jax.Array) -> jax.Array:
+        return jnp.sin(time * jnp.arange(1.0, 4.0))
+
+    def action_mask(self, state: jax.Array, params: Any) -> jax.Array:
+        return (jnp.arange(WIDEST_DRAW + 47) + state) % 3 > 0
+
+    def observation_space(self, params: Any) -> rljax.Box:
+        return rljax.Box(-1.0, 1.0, (3,))
+
+    def action_space(self, params: Any) -> rljax.MultiDiscrete:
+        return rljax.MultiDiscrete((WIDEST_DRAW + 44, 3))
+
+
+class Sights(Wide):
+    """Observations in parts: numbers, an image and which of three things is seen."""
+
+    def observe(self, time: jax.Array) -> Any:
+        view = ((jnp.arange(768).reshape(16, 16, 3) * (time + 1)) % 256).astype(jnp.uint8)
+        return {"near": super().observe(time), "view": view}
+
+    def observation_space(self, params: Any) -> rljax.Dict:
+        return rljax.Dict({"near": super().observation_space(params), "view": rljax.Box(0, 255, (16, 16, 3), jnp.uint8)})
+
+    def action_space(self, params: Any) -> rljax.Dict:
+        return rljax.Dict({"where": rljax.Discrete(3), "how": rljax.Discrete(2)})
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: Any, params: Any) -> Any:
+        return super().step_env(key, state, jnp.stack([action["where"], action["how"]]), params)
+
+    def action_mask(self, state: jax.Array, params: Any) -> jax.Array:
+        return ((jnp.arange(5) + state) % 3 > 0) | jnp.array([True, False, False, True, False])
+
+
+class Cells(Wide):
+    """A grid whose cells have actions of their own, which are legal in some of them."""
+
+    def observe(self, time: jax.Array) -> jax.Array:
+        return jnp.sin((time + 1) * jnp.arange(60.0)).reshape(4, 5, 3)
+
+    def observation_space(self, params: Any) -> rljax.Box:
+        return rljax.Box(-1.0, 1.0, (4, 5, 3))
+
+    def action_space(self, params: Any) -> rljax.MultiDiscrete:
+        return rljax.MultiDiscrete((6,) * 20)
+
+    def action_mask(self, state: jax.Array, params: Any) -> jax.Array:
+        return ((jnp.arange(20)[:, None] + jnp.arange(6) + state) % 3 > 0).reshape(-1)
+
+
+class PickAndSayPairs(PickAndSay):
+    """What may be said depends on what is picked."""
+
+    def action_mask(self, state: Any, params: Any) -> jax.Array:
+        legal = super().action_mask(state, params)
+        says = jnp.arange(len(legal)) >= self.capacity + 1
+        even = jnp.arange(len(legal)) % 2 == 0
+        return legal & jnp.where(~says[:, None] & says, even[:, None] == even, True)
+
+
+MODEL = {"file": "gone.json", "digest": "gone", "window": 3, "size": 12, "latent": 2, "hidden": [8], "observed": [3, 6]}
+"""An opponent model whose file is not there: its parameters are the policy's."""
+
 COMPOSITE = {"env_params": {"masked": True}, "action_heads": "autoregressive"}
+
+
+def opponent_model(network: dict[str, Any]) -> rljax.Config:
+    env: dict[str, Any] = {"env": "HabitRPS-v0", "env_params": {"num_rounds": 5}}
+    return TINY["self_play"].replace(network={**network, "opponent_model": MODEL}, normalize_observations=False, **env)
+
 
 KINDS: dict[str, rljax.Config] = {
     "mlp": ppo("CartPole-v1", {"hidden": [16], "layer_norm": True}),
@@ -41,13 +125,13 @@ KINDS: dict[str, rljax.Config] = {
     "block_gru": ppo("Pendulum-v1", {**gru(), "type": "block_gru", "blocks": 2}),
     "autoregressive": ppo("Composite-v0", gru(), **COMPOSITE),
     "heads": ppo("Composite-v0", {"hidden": [16]}),
-    "dqn": TINY["dqn"].replace(time_limit=9),
-    "pqn": TINY["pqn"].replace(time_limit=9),
+    "dqn": TINY["dqn"].replace(time_limit=9, epsilon_end=0.5),
+    "pqn": TINY["pqn"].replace(time_limit=9, epsilon_end=0.5),
     "impala": TINY["impala"].replace(time_limit=9),
     "sac": TINY["sac"].replace(time_limit=9),
     "td3_bc": TINY["td3_bc"].replace(time_limit=9),
     "iql": TINY["iql"].replace(time_limit=9),
-    "cql": TINY["cql"].replace(time_limit=9),
+    "cql": TINY["cql"].replace(time_limit=9, epsilon=0.5),
     "dreamer": TINY["dreamer"].replace(time_limit=9, normalize_observations=True),
     "self_play": TINY["self_play"],
     "league": TINY["league"],
@@ -55,13 +139,45 @@ KINDS: dict[str, rljax.Config] = {
     "images": TINY["alphazero"].replace(
         env="ConnectFour-v0", time_limit=9, network={"encoder": "cnn", "channels": [4, 4], "kernels": [3, 2], "strides": [1, 2]}
     ),
+    "dqn_masked": TINY["dqn"].replace(env="MaskedBandit-v0", time_limit=9, epsilon_end=0.5),
+    "dqn_images": TINY["dqn"].replace(
+        env="Maze-v0", time_limit=9, network={"encoder": "cnn", "channels": [4], "kernels": [3], "strides": [2]}
+    ),
+    "sac_discrete": TINY["sac"].replace(env="CartPole-v1", time_limit=9),
+    "impala_gru": TINY["impala"].replace(env="TMaze-v0", network=gru(), time_limit=9),
+    "awac": TINY["awac"].replace(time_limit=9),
+    "bc": TINY["bc"].replace(time_limit=9),
+    "distill": TINY["distill"].replace(time_limit=9),
+    "entities": ppo("TargetPick-v0", entities()),
+    "pointer": ppo("TargetPick-v0", entities(pointer=True)),
+    "pointer_gru": ppo("TargetPick-v0", entities(pointer=True, type="gru", size=8)),
+    "pointed": ppo(PickAndSayPairs(capacity=8), entities(pointer=True), action_heads="autoregressive"),
+    "dict": ppo(Sights(), {"encoder": "dict", "hidden": [8], "depth": 2}),
+    "dict_autoregressive": ppo(Sights(), {"encoder": "dict", "hidden": [8], "depth": 2}, action_heads="autoregressive"),
+    "cells": ppo(Cells(), {"encoder": "cells", "channels": [4, 4], "kernels": [3, 3], "hidden": [8]}),
+    "wide": ppo(Wide(), {"hidden": [8]}),
+    "wide_autoregressive": ppo(Wide(), {"hidden": [8]}, action_heads="autoregressive"),
+    "goal": ppo("Command-v0", {"hidden": [8], "goal": "film"}),
+    "opponent_model": opponent_model({"hidden": [6]}),
+    "opponent_model_gru": opponent_model(gru()),
+    "league_mains": TINY["league"].replace(main_agents=2, main_exploiters=0, average_decay=None, magnet_coef=None),
+    "league_goals": TINY["league"].replace(
+        env=rljax.envs.GoalGame(rljax.make_env("BiasedRPS-v0")[0], 3),
+        exploitability_every=None,
+        value_heads=("win", "follow"),
+        head_weights=(1.0, 0.0),
+        exploiter_head_weights=(1.0, 50.0),
+        network={"hidden": [8], "goal": "film"},
+    ),
+    "dreamer_dict": TINY["dreamer"].replace(env=Sights(), time_limit=9),
+    "dreamer_numbers": TINY["dreamer"].replace(env="Pendulum-v1", time_limit=9),
 }
 
 
 @functools.cache
 def player(kind: str) -> tuple[rljax.Agent, Any]:
     """The agent of a kind and a state, as of `player_of`."""
-    return player_of(KINDS[kind])
+    return player_of(ready(KINDS[kind]))
 
 
 def player_of(config: rljax.Config) -> tuple[rljax.Agent, Any]:

@@ -20,7 +20,8 @@ from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.sealed import seal
 from rljax.run.view.card import card_lines
 from tests.run.export.kinds import player
-from tests.run.tiny_runs import assert_refused
+from tests.run.tiny_runs import TINY, assert_refused
+from tests.run.tiny_teacher import ready
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -66,6 +67,21 @@ def test_a_packed_agent_acts_as_the_one_of_the_run(original: Path) -> None:
 @pytest.mark.parametrize("kind", ["gru", "sac", "league", "alphazero"])
 def test_agents_of_all_kinds_are_packed(kind: str, tmp_path: Path) -> None:
     assert_acts_the_same(kind, pack(tmp_path, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bc", pytest.param("distill", marks=pytest.mark.long)])
+def test_the_folders_that_an_agent_learned_from_are_not_named(kind: str, tmp_path: Path) -> None:
+    agent = rljax.make_agent(ready(TINY[kind]))
+    state = agent.init(jax.random.key(0))
+    rljax.save(tmp_path / "run", agent, state)
+    rljax.pack(tmp_path / "run", tmp_path / "packed", episodes=2)
+    learned_from = str(getattr(agent.config, "dataset", None) or agent.config.teachers[0])
+    assert learned_from in (tmp_path / "run" / "config.toml").read_text()
+    assert not any(learned_from.encode() in path.read_bytes() for path in (tmp_path / "packed").rglob("*") if path.is_file())
+    loaded, packed_state = rljax.load(tmp_path / "packed")
+    play = jax.jit(lambda state: rljax.evaluate(agent, state, jax.random.key(3), 2))
+    np.testing.assert_array_equal(play(state), jax.jit(lambda s: rljax.evaluate(loaded, s, jax.random.key(3), 2))(packed_state))
 
 
 def test_only_what_acts_is_in_the_folder_and_the_card_names_all_of_it(original: Path) -> None:

@@ -12,16 +12,25 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.keys import draw
 from rljax.run.export import ExportReport, export_numpy, export_policy, load_policy
+from rljax.run.export.onnx import onnx_or_reason
+from rljax.run.export.signature import read_signature
+from rljax.run.export.steps import Draw, read_step
 from tests.run.export.kinds import KINDS, largest_difference, played, player
 
 QUICK = ("gru", "masked")
 """Kinds of the default tests; the others are slow."""
 
-EXPLORERS = ("dqn", "pqn", "cql")
-"""Kinds that explore by unsigned integers, which ONNX runtimes do not compute with."""
+ALIKE = ("distill", "dqn_images", "impala_gru", "league_mains", "pointer", "sac_discrete", "wide_autoregressive")
+"""Kinds whose parts others have, too; they are tested on demand."""
 
-EVERY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+
+def marks(kind: str) -> Any:
+    return () if kind in QUICK else pytest.mark.long if kind in ALIKE else pytest.mark.slow
+
+
+EVERY = [pytest.param(kind, marks=marks(kind)) for kind in KINDS]
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +62,8 @@ def test_onnx_plays_whole_episodes_as_the_agent_does(report: ExportReport, kind:
     pytest.importorskip("jax2onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     metadata = load_policy(report.path).metadata
-    without = {"sampling.onnx"} if kind in EXPLORERS else set()
-    assert set(report.left_out) == without
+    assert report.left_out == {}
     for name, deterministic in (("greedy.onnx", True), ("sampling.onnx", False)):
-        if name in without:
-            continue
         session = onnxruntime.InferenceSession(report.path / name)
         read = {given.name for given in session.get_inputs()}
         described = metadata["artifacts"][name]
@@ -131,12 +137,12 @@ def test_wrong_arguments_of_a_step_are_one_line(report: ExportReport) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lstm", "dreamer", "self_play"])
+@pytest.mark.parametrize("kind", ["lstm", "dreamer", "self_play", "opponent_model"])
 def test_metadata_describes_memory_and_its_example_runs(report: ExportReport, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = json.loads((report.path / "metadata.json").read_text())
     carry = played(kind, True).carry
     assert set(metadata["carry"].get("parts", {})) == (set(carry) if isinstance(carry, dict) else set())
-    takes_key = {"lstm": False, "dreamer": True, "self_play": False}[kind]  # Dreamer's latent states are drawn in every step
+    takes_key = kind == "dreamer"  # whose latent states are drawn in every step
     assert ("key" in metadata["artifacts"]["greedy.jax"]["arguments"]) == takes_key
     noise = metadata["artifacts"]["sampling.onnx"]["arguments"]["noise.0"]
     assert noise["distribution"] == ("uniform" if kind == "dreamer" else "gumbel")
@@ -150,6 +156,35 @@ def test_metadata_describes_memory_and_its_example_runs(report: ExportReport, ki
 @pytest.mark.parametrize("kind", ["alphazero"])
 def test_a_searching_agent_says_that_its_policy_is_exported_alone(report: ExportReport) -> None:
     assert "search" in load_policy(report.path).metadata["note"]
+
+
+def test_q_learners_take_uniform_numbers_to_explore() -> None:
+    agent, state = player("pqn")
+    greedy, exploring = (read_step(agent, state, read_signature(agent), deterministic) for deterministic in (True, False))
+    assert greedy.draws == ()
+    assert exploring.draws == (Draw("uniform", (2,), jnp.float32),)
+    pytest.importorskip("jax2onnx")
+    model, reason = onnx_or_reason(exploring, state)
+    assert reason is None
+    session = pytest.importorskip("onnxruntime").InferenceSession(model)
+    # Half of the steps explore, and take one of the two actions.
+    noise = np.array([[0.49, 0.49], [0.49, 0.5], [0.5, 0.0], [0.5, 0.99]], np.float32)
+    action = session.run(None, {"obs": np.ones((4, 4), np.float32), "noise.0": noise})[0]
+    best, _ = agent.act(state, jnp.ones((1, 4)), None, jax.random.key(0), True)
+    np.testing.assert_array_equal(action, [0, 1, best[0], best[0]])
+
+
+def test_random_bits_are_not_for_onnx() -> None:
+    agent, state = player("masked")
+
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: Any = None) -> Any:
+        return (draw(jax.random.bits, key, obs.shape[:-1]) % 2).astype(jnp.int32), carry
+
+    model, reason = onnx_or_reason(read_step(agent._replace(act=act), state, read_signature(agent), False), state)
+    assert model is None
+    assert reason is not None
+    assert "ONNX runtimes do not compute with unsigned integers" in reason
+    assert "\n" not in reason
 
 
 def test_random_numbers_without_a_source_cannot_be_converted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import shutil
@@ -293,6 +294,22 @@ def test_what_is_no_place_is_one_line(
     with pytest.raises(rljax.ConfigError, match="give run_dir"):
         rljax.fit(CONFIG, sync=tmp_path / "bucket")
     assert not Path("runs").exists()
+
+
+def test_a_full_disk_is_not_taken_for_a_place_that_cannot_be_reached(
+    reference: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = Remote(place)
+    remote.send(reference)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote.fs, "get_file", full)
+    with pytest.raises(rljax.RljaxError, match="run: cannot be written: No space left on device") as raised:
+        remote.restore(tmp_path / "run")
+    assert "cannot be reached" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

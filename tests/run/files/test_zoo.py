@@ -66,7 +66,8 @@ def test_every_function_that_reads_a_run_takes_an_agent_of_the_zoo() -> None:
     assert (run.config.env, run.step) == ("GridWorld-v0", CARDS["gridworld_ppo"].step)
 
 
-def test_the_zoo_is_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_zoo_is_listed_and_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     main(["zoo"])
     out = capsys.readouterr().out
     for name, card in CARDS.items():

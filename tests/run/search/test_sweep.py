@@ -90,6 +90,55 @@ def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = {"learning_rate": [1e-3, 1e-2, 3e-2], "num_steps": [16, 32]}
+    how: dict[str, Any] = {"seeds": 2, "episodes": 5}
+    whole, folder = rljax.sweep(CONFIG, space, run_dir=tmp_path / "whole", **how), tmp_path / "parts"
+    trained = []
+    for k in (1, 3):
+        returns = rljax.sweep(CONFIG, space, run_dir=folder, part=(k, 3), **how).returns
+        trained.append(np.isfinite(returns))
+    assert [int(x.sum()) for x in trained] == [4, 4]
+    # A part is of as few programs as possible.
+    assert {whole.cells[cell]["num_steps"] for cell in np.flatnonzero(trained[0].any(1))} == {16}
+    main(["sweep", "--merge", str(folder)])
+    said = capsys.readouterr().out
+    assert "2 parts: 8 of 12 runs" in said
+    assert f"4 runs are missing; to train them here: rljax sweep --resume {folder}" in " ".join(said.split())
+    lines: list[str] = []
+    rljax.sweep(CONFIG, space, run_dir=folder, part=(1, 3), progress=lines.append, **how)
+    assert "4 of 4 runs were done before" in lines, "a job that is started again goes on"
+    rljax.sweep(CONFIG, space, run_dir=folder, part=(2, 3), **how)
+    merged = rljax.merge_sweep(folder)
+    np.testing.assert_allclose(merged.returns, whole.returns, rtol=1e-5)
+    assert merged.best == whole.best == rljax.load_config(folder / "best.toml")
+    assert (folder / "sweep.png").exists()
+    for name in ("config.toml", "sweep.toml"):
+        assert (folder / name).read_text() == (tmp_path / "whole" / name).read_text()
+    np.testing.assert_array_equal(rljax.resume_sweep(folder).returns, merged.returns)
+    with pytest.raises(rljax.ConfigError, match="there is another sweep"):
+        rljax.sweep(CONFIG.replace(gamma=0.9), space, run_dir=folder, part=(1, 3), **how)
+    rljax.sweep(CONFIG, space, run_dir=folder, part=(12, 12), **{**how, "episodes": 2})
+    with pytest.raises(rljax.ConfigError, match="is a part of another sweep"):
+        rljax.merge_sweep(folder)
+
+
+def test_parts_that_are_not_there_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY_TOML)
+    given = ["sweep", "tiny.toml", "--seeds", "4", "--run-dir", "a", "--part"]
+    assert_refused([*given, "3"], "part = '3': expected K/N, part K of N, such as 3/16", capsys)
+    for part in ("0/2", "3/2", "1/5"):
+        assert_refused([*given, part], f"part = {part}: expected K/N with 1 <= K <= N <= 4, the number of runs", capsys)
+    assert_refused(["sweep", "tiny.toml", "--part", "1/2"], "--part: needs --run-dir, the folder of the whole sweep", capsys)
+    assert_refused(["sweep", "--merge", "a"], "a: no parts of a sweep there", capsys)
+    assert_refused(["sweep", "tiny.toml", "--merge", "a"], "give no configuration and no fields (here: config)", capsys)
+    assert not Path("a").exists()
+
+
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sweeps.Population
     sizes: list[int] = []
