@@ -100,6 +100,7 @@ def test_a_person_orders_units_against_the_agent_and_then_it_plays_itself(browse
         browser.wait(f"{STATUS}.startsWith('Blue, order your')")
         choose(browser, 2, "likeliest")
         choose(browser, 3, "0.005")
+        browser.key("n")  # the agent had drawn its first orders when the page was opened
         state, over, expected, pictures = game.map.start(), False, [], set()
         while not over:
             mask, answer = jax.tree.map(np.asarray, look(state))
