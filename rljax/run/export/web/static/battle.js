@@ -119,7 +119,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
   const style = choice("The agent gives", environment.drawn ? styles : styles.toReversed());
   const speed = choice("Speed", SPEEDS);
   const stop = button("Pause", toggle);
-  const [units, tally, moves] = [SIDES.map(() => make("dd")), make("dd", { id: "tally" }), make("ol", { id: "moves" })];
+  const [units, tally, moves] = [SIDES.map(() => make("dd")), make("dd", { id: "tally" }), make("ul", { id: "moves" })];
   const oneStep = () => (running ? toggle() : (steps = 1));
   controls.before(commands.panel);
   controls.append(button("New game", begin, "main"), stop, button("One step", oneStep));
