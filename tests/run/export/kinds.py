@@ -176,8 +176,13 @@ KINDS: dict[str, rljax.Config] = {
 
 @functools.cache
 def player(kind: str) -> tuple[rljax.Agent, Any]:
-    """The agent of a kind and a state with random weights and statistics, which needs no compilation."""
-    agent = rljax.make_agent(ready(KINDS[kind]))
+    """The agent of a kind and a state, as of `player_of`."""
+    return player_of(ready(KINDS[kind]))
+
+
+def player_of(config: rljax.Config) -> tuple[rljax.Agent, Any]:
+    """The agent of a configuration and a state with random weights and statistics, which needs no compilation."""
+    agent = rljax.make_agent(config)
     rng = np.random.default_rng(0)
 
     def filled(path: Any, shape: Any) -> jax.Array:

@@ -145,9 +145,8 @@ def tictactoe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_page_has_the_modules_of_its_environment_and_nothing_from_elsewhere(tictactoe: Path) -> None:
-    modules = {file for file in MODULES.values() if (tictactoe / file).exists()}
-    assert modules == {"tictactoe.js"}
-    assert not (tictactoe / "watch.js").exists()
+    modules = {file for of_environment in MODULES.values() for file in of_environment.values() if (tictactoe / file).exists()}
+    assert modules == {"tictactoe.js", "versus.js"}
     description = json.loads((tictactoe / "policy.json").read_text())
     assert description["environment"] == "TicTacToe-v0"
     assert description["step"] == 1536
@@ -174,7 +173,7 @@ REFUSED: dict[str, tuple[rljax.Config, str]] = {
     "no page": (
         ppo("Acrobot-v1", {"hidden": [8]}),
         "environment Acrobot-v1: there is no page for it; there are pages for CartPole-v1, Pendulum-v1, GridWorld-v0, "
-        "TicTacToe-v0, ConnectFour-v0",
+        "TicTacToe-v0, ConnectFour-v0, MicroRTS-v0, MicroRTSBots-v0",
     ),
     "pictures": (ppo("GridWorldPixels-v0", {"type": "cnn"}), "environment GridWorldPixels-v0: there is no page for it"),
     "another step": (

@@ -22,6 +22,8 @@ from rljax.envs import resolve_env
 from rljax.envs.cartpole import CartPole
 from rljax.envs.connect_four import ConnectFour
 from rljax.envs.gridworld import GridWorld
+from rljax.envs.microrts.against_bots import MicroRTSBots
+from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.run.export.metadata import onnx_inputs, plain
@@ -29,18 +31,27 @@ from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.policy import ExportReport, check_free, write_whole
 from rljax.run.export.signature import Signature, check_state, leaf_names, read_signature, search_note
 from rljax.run.export.steps import read_step, with_probs
+from rljax.run.export.web.microrts import describe_microrts
 from rljax.run.export.web.runtime import fetch_runtime
 
 STATIC = Path(__file__).with_name("static")
 
-MODULES: dict[type, str] = {
-    CartPole: "cartpole.js",
-    Pendulum: "pendulum.js",
-    GridWorld: "gridworld.js",
-    TicTacToe: "tictactoe.js",
-    ConnectFour: "connect_four.js",
+_ALONE, _IN_TURN = {"play": "watch.js"}, {"play": "versus.js"}
+_MICRORTS = {
+    "environment": "microrts.js", "play": "battle.js", "person": "commands.js",
+    "rules": "microrts_rules.js", "bots": "microrts_bots.js", "picture": "microrts_picture.js",
+}  # fmt: skip
+
+MODULES: dict[type, dict[str, str]] = {
+    CartPole: {"environment": "cartpole.js", **_ALONE},
+    Pendulum: {"environment": "pendulum.js", **_ALONE},
+    GridWorld: {"environment": "gridworld.js", **_ALONE},
+    TicTacToe: {"environment": "tictactoe.js", **_IN_TURN},
+    ConnectFour: {"environment": "connect_four.js", **_IN_TURN},
+    MicroRTS: _MICRORTS,
+    MicroRTSBots: _MICRORTS,
 }
-"""The environments that have a page, and their modules."""
+"""The environments that have a page, and the modules that only some pages have: the environment, what plays it, and theirs."""
 
 ALWAYS = ("index.html", "style.css", "page.js", "policy.js", "drawing.js")
 
@@ -58,8 +69,8 @@ def export_web(
 ) -> ExportReport:
     """Write a static web page that plays the policy of `state` to a new folder `out`, which appears whole or not at all.
 
-    The page loads nothing from elsewhere. It shows CartPole, Pendulum and GridWorld, and plays TicTacToe and ConnectFour against
-    a person. A browser opens it through a web server only, such as `python -m http.server`.
+    The page loads nothing from elsewhere. It shows CartPole, Pendulum and GridWorld, and plays TicTacToe, ConnectFour and
+    MicroRTS against a person. A browser opens it through a web server only, such as `python -m http.server`.
 
     Args:
         agent: agent from `make_agent`.
@@ -109,15 +120,16 @@ def describe_page(config: Config) -> dict[str, Any]:
     for name, value in dataclasses.asdict(params).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"env_params.{name} = {value}: a page plays {env.name} with finite numbers only")
-    game = isinstance(env, Game)
+    versus = isinstance(env, (Game, MicroRTSBots))
     limits = [limit for limit in (getattr(params, "max_steps_in_episode", None), config.time_limit) if limit is not None]
     return {
         "environment": env.name,
-        "modules": {"environment": MODULES[type(env)], "play": "versus.js" if game else "watch.js"},
+        "modules": MODULES[type(env)],
         "params": dataclasses.asdict(params),
         "size": getattr(env, "size", None),
+        "microrts": describe_microrts(env) if isinstance(env, (MicroRTS, MicroRTSBots)) else None,
         # A person's game is played to its end.
-        "max_steps": None if game else min(limits, default=None),
+        "max_steps": None if versus else min(limits, default=None),
     }
 
 

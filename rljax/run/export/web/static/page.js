@@ -1,4 +1,5 @@
-// The page: read policy.json, draw the environment, load the policy, and hand over to watch.js (one agent) or versus.js (a game).
+// The page: read policy.json, draw the environment, load the policy, and hand over to watch.js (one agent), versus.js (a game in
+// turns) or battle.js (a game in which both act at once).
 //
 // An environment is a module with `makeEnvironment(description)`, which returns pure functions of a state and what to draw:
 //   reset() -> state, observe(state, seat) -> numbers, step(state, action) -> { state, reward, terminated }; of games also

@@ -43,6 +43,17 @@ export async function loadPolicy(inputs) {
   };
 }
 
+/** Draw an action from probabilities, those of illegal actions are 0. */
+export function drawn(probs) {
+  let left = Math.random() * probs.reduce((a, b) => a + b);
+  let chosen = 0;
+  probs.forEach((p, action) => {
+    if (left > 0 && p > 0) chosen = action;
+    left -= p;
+  });
+  return chosen;
+}
+
 /** Fetch a file that was compressed with gzip; some servers say so, and then the browser has unpacked it already. */
 async function fetchUnpacked(name) {
   const response = await fetch(name);

@@ -1,17 +1,7 @@
 // A game of a person against the agent, with the probabilities of the policy on the board.
 
 import { button, choice, make, pause } from "./page.js";
-
-/** Draw an action from probabilities, those of illegal actions are 0. */
-function draw(probs) {
-  let left = Math.random() * probs.reduce((a, b) => a + b);
-  let chosen = 0;
-  probs.forEach((p, action) => {
-    if (left > 0 && p > 0) chosen = action;
-    left -= p;
-  });
-  return chosen;
-}
+import { drawn } from "./policy.js";
 
 export function play({ canvas, view, status, controls, details, help, environment, policy }) {
   const scores = { you: 0, agent: 0, draws: 0 };
@@ -48,7 +38,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
 
   async function answered(look) {
     await pause(0.4); // or the person would not see whose move it was
-    return style.select.value === "drawn" && look.probs !== null ? draw(look.probs) : look.action[0];
+    return style.select.value === "drawn" && look.probs !== null ? drawn(look.probs) : look.action[0];
   }
 
   function finish(reward) {
