@@ -22,6 +22,7 @@ LEAST = {
     "pendulum_sac": -200,
     "tictactoe_selfplay": 0.8,
     "connect_four_selfplay": 0.95,
+    "microrts_8x8_league": 12,
 }
 """Returns that no untrained agent reaches."""
 
@@ -38,7 +39,8 @@ def test_the_zoo_is_small_and_whole() -> None:
     assert set(CARDS) == set(LEAST)
     for name, card in CARDS.items():
         check_card(folder_of(name))
-        assert card.preset == name
+        # The league of MicroRTS also held to the clone that it began with.
+        assert card.preset == (None if name == "microrts_8x8_league" else name)
         assert card.episodes == 1000
         assert card.mean >= LEAST[name]
         assert card.commit is not None
@@ -50,7 +52,7 @@ def test_the_zoo_is_small_and_whole() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * ("microrts" in name)) for name in CARDS])
 def test_an_agent_plays_as_well_as_its_card_says(name: str) -> None:
     (agent, state), card = rljax.load(f"zoo:{name}"), CARDS[name]
     play = jax.jit(lambda state, key: rljax.evaluate(agent, state, key, card.episodes))
