@@ -120,8 +120,8 @@ def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, noise: jax.A
     explores, place = noise[..., 0] < epsilon, noise[..., 1]
     # The k-th legal action for numbers in [k, k + 1) / count. The bounds are for a 1, which a generator elsewhere may round to.
     if mask is None:
-        count = q_values.shape[-1]
-        random = jnp.minimum((place * count).astype(jnp.int32), count - 1)
+        last = q_values.shape[-1] - 1
+        random = jnp.minimum((place * (last + 1)).astype(jnp.int32), last)
     else:
         legal = jnp.cumsum((mask | ~jnp.any(mask, axis=-1, keepdims=True)).astype(jnp.float32), axis=-1)
         count = legal[..., -1:]

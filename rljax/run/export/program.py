@@ -157,7 +157,7 @@ def _outputs(equation: Any, inputs: list[Any]) -> Sequence[Any]:
         axis = params["axis"]
         return [jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in inputs], axis)]
     if name == "pad" and not all(isinstance(n, int) for n in jnp.shape(inputs[0])):
-        return [_padded(*inputs, params["padding_config"])]
+        return [_padded(inputs[0], inputs[1], params["padding_config"])]
     bound = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))
     return bound if equation.primitive.multiple_results else [bound]
 

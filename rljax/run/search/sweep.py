@@ -129,7 +129,7 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
 
     def train_group(group: list[int]) -> None:
         """Train the runs of some cells that are not done: those of one program."""
-        left = [(cell, seed) for cell in group for seed in np.flatnonzero(mine[cell] & ~done[cell])]
+        left = [(cell, seed) for cell in group for seed in range(plan.seeds) if mine[cell, seed] and not done[cell, seed]]
         if not left:
             return
         first = plan.cells[group[0]]
