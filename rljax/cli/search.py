@@ -56,8 +56,8 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         sweeps.check_numbers(options.batch_size, episodes)
         folder = plans.begin_sweep(Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem)), plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
-        runs = f"{len(plan.cells) * plan.seeds} runs" if part is None else f"{plan.runs} runs of part {part[0]} of {part[1]}"
-        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{' =' if part is None else ','} {runs} into {folder}")
+        runs = f" = {plan.runs} runs" if part is None else f", {plan.runs} runs of part {part[0]} of {part[1]}"
+        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs} into {folder}")
     with _interruptible("sweep", folder):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     if plan.part is not None:

@@ -38,24 +38,22 @@ def merge_sweep(
     parts = sorted(path for path in folder.glob("part_*_of_*") if (path / SWEEP_FILE).exists())
     if not parts:
         raise ConfigError(f"{folder}: no parts of a sweep there; expected the run_dir of a sweep with part = K/N")
-    plans, files = [], []
-    for part in parts:
-        plan, episodes = read_sweep(part, make_agent)
-        plans.append(plan._replace(part=None))
-        files.append(sweep_files(plans[-1], episodes))
-        if files[-1] != files[0]:
+    read = [read_sweep(part, make_agent) for part in parts]
+    plan = read[0][0]._replace(part=None)
+    files = sweep_files(plan, read[0][1])
+    for part, (plan_of_part, episodes) in zip(parts, read, strict=True):
+        if sweep_files(plan_of_part._replace(part=None), episodes) != files:
             raise ConfigError(f"{part}: is a part of another sweep than {parts[0]}; move one of them away")
     if (folder / SWEEP_FILE).exists():
-        check_same(folder, files[0])
-    plan = plans[0]
+        check_same(folder, files)
     with lock_folder(folder):
         returns, train_returns, done = read_results(plan, *parts, folder)
         write_results(folder, plan, returns, train_returns, done)
-        for name, text in files[0].items():
+        for name, text in files.items():
             with atomic_file(folder / name) as aside:
                 aside.write_text(text, encoding="utf-8")
         progress(f"{len(parts)} part{'s' * (len(parts) > 1)}: {done.sum()} of {plan.runs} runs")
-        result = SweepResult(plan.config, plan.cells, plan.config.seed + np.arange(plan.seeds), returns, train_returns)
+        result = plan.result(returns, train_returns)
         if done.all() or np.isfinite(result.means).any():
             write_best(result, plan, folder)
     return result

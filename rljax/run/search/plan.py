@@ -105,6 +105,10 @@ class Plan(NamedTuple):
         """Number of runs to be trained."""
         return int(self.mine.sum())
 
+    def result(self, returns: np.ndarray, train_returns: np.ndarray) -> SweepResult:
+        """Return the result of runs with these returns, `[C, S]` each."""
+        return SweepResult(self.config, self.cells, self.config.seed + np.arange(self.seeds), returns, train_returns)
+
 
 def plan_sweep(
     config: Config,

@@ -160,7 +160,7 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
 
     for group in plan.groups:
         train_group(group)
-    result = SweepResult(plan.config, plan.cells, plan.config.seed + np.arange(plan.seeds), returns, train_returns)
+    result = plan.result(returns, train_returns)
     if plan.part is not None:
         return result
     if watched is not None:

@@ -96,7 +96,7 @@ class Cells(Wide):
 
 
 class PickAndSayPairs(PickAndSay):
-    """What may be said depends on what is picked."""
+    """The entity that is picked decides which words are legal."""
 
     def action_mask(self, state: Any, params: Any) -> jax.Array:
         legal = super().action_mask(state, params)

@@ -8,7 +8,6 @@ import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -79,20 +78,8 @@ def random_steps(env: Any, params: Any) -> dict[str, Any]:
     return jax.tree.map(np.asarray, steps)
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the page's modules where node takes them for such."""
-    if shutil.which("node") is None:
-        pytest.skip("node is not here, to run the environments of the pages")
-    folder = tmp_path_factory.mktemp("modules")
-    shutil.copytree(STATIC, folder, dirs_exist_ok=True)
-    shutil.copy(Path(__file__).with_name("mirror.mjs"), folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    return folder
-
-
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_environment_of_a_page_takes_the_steps_of_the_one_in_python(name: str, modules: Path) -> None:
+def test_environment_of_a_page_takes_the_steps_of_the_one_in_python(name: str, run_node: Any) -> None:
     env_id, env_params = ENVIRONMENTS[name]
     env, params = resolve_env(env_id, env_params)
     steps, seats = random_steps(env, params), getattr(env, "num_players", 1)
@@ -107,10 +94,7 @@ def test_environment_of_a_page_takes_the_steps_of_the_one_in_python(name: str, m
     ]
     module = f"./{description['modules']['environment']}"
     given = {"module": module, "description": description, "seats": seats, "steps": table}
-    node = ["node", "mirror.mjs"]
-    done = subprocess.run(node, input=json.dumps(given), cwd=modules, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = run_node("mirror.mjs", given, 60)
     results = found["results"]
     # JavaScript computes in f64 and JAX in f32, whose numbers differ by up to 6e-8 of themselves.
     close = {"rtol": 2e-6, "atol": 2e-6}

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +21,6 @@ from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import read_signature
 from rljax.run.export.steps import read_step, with_probs
 from rljax.run.export.web import describe_page
-from rljax.run.export.web.page import STATIC
 from tests.envs.play import QUICK
 from tests.run.export.kinds import player_of, ppo
 
@@ -46,25 +41,10 @@ def config_of(env: str = "MicroRTS-v0", **env_params: Any) -> rljax.Config:
     return ppo(env, NETWORK, time_limit=None, normalize_observations=False, env_params=env_params)
 
 
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the page's modules where node takes them for such."""
-    if shutil.which("node") is None:
-        pytest.skip("node is not here, to run the environment of the page")
-    folder = tmp_path_factory.mktemp("modules")
-    shutil.copytree(STATIC, folder, dirs_exist_ok=True)
-    shutil.copy(Path(__file__).with_name("mirror_microrts.mjs"), folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    return folder
-
-
-def played(description: dict[str, Any], pairs: list[tuple[str, str]], uniform: np.ndarray, modules: Path, views: bool) -> Any:
+def played(description: dict[str, Any], pairs: list[tuple[str, str]], uniform: np.ndarray, run_node: Any, views: bool) -> Any:
     """Steps of games that the page plays with players of these names, who draw the numbers `uniform`, `[T, 2, H W]`."""
     given = {"description": description, "pairs": pairs, "uniform": uniform.tolist(), "views": views}
-    node = ["node", "mirror_microrts.mjs"]
-    done = subprocess.run(node, input=json.dumps(given), cwd=modules, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_node("mirror_microrts.mjs", given, 280)
 
 
 def stacked(steps: list[dict[str, Any]], name: str, like: RTSState) -> RTSState:
@@ -79,12 +59,12 @@ def stacked(steps: list[dict[str, Any]], name: str, like: RTSState) -> RTSState:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", GAMES)
-def test_page_takes_the_steps_of_the_game_in_python(name: str, modules: Path) -> None:
+def test_page_takes_the_steps_of_the_game_in_python(name: str, run_node: Any) -> None:
     env, params = resolve_env("MicroRTS-v0", GAMES[name])
     uniform = np.random.default_rng(0).random((NUM_STEPS, 2, env.walls.size))
     # Any legal order, and more attacks and harvests.
     pairs = [("any", "any"), ("randombiased", "any"), ("any", "randombiased")]
-    found = played(describe_page(config_of(**GAMES[name])), pairs, uniform, modules, views=True)
+    found = played(describe_page(config_of(**GAMES[name])), pairs, uniform, run_node, views=True)
     steps = found["steps"]
     start = env.map.start()
     state, after = stacked(steps, "state", start), stacked(steps, "next", start)
@@ -124,7 +104,7 @@ def test_page_takes_the_steps_of_the_game_in_python(name: str, modules: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_scripted_players_of_the_page_give_the_orders_of_pythons(modules: Path) -> None:
+def test_scripted_players_of_the_page_give_the_orders_of_pythons(run_node: Any) -> None:
     env, _ = resolve_env("MicroRTS-v0", {"wait_cycles": 5})
     num_steps, rushes = 300, list(bots.FIGHTERS)
     keys = jax.random.split(jax.random.key(0), (num_steps, 2))
@@ -136,7 +116,7 @@ def test_scripted_players_of_the_page_give_the_orders_of_pythons(modules: Path) 
         ("randombiased", "lightrush"),
     ]
     description = describe_page(config_of(wait_cycles=5))
-    steps = played(description, pairs, uniform.reshape(num_steps, 2, -1), modules, views=False)["steps"]
+    steps = played(description, pairs, uniform.reshape(num_steps, 2, -1), run_node, views=False)["steps"]
 
     @functools.partial(jax.jit, compiler_options=QUICK)
     def in_python(states: RTSState, keys: jax.Array) -> Any:

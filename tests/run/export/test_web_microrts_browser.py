@@ -54,7 +54,7 @@ def target(cell: int, action: int, parameter: int) -> int:
 
 
 def lines(before: Any, ordered: Any) -> list[str]:
-    """What the page writes down of the orders that were begun in a step."""
+    """Lines that the page writes about the orders that a step began."""
     found = []
     for cell in np.flatnonzero((np.ravel(before.remaining) == 0) & (np.ravel(ordered.action) != NONE)):
         unit, owner = int(before.unit.ravel()[cell]), int(before.owner.ravel()[cell])

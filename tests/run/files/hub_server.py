@@ -63,7 +63,7 @@ def running_hub() -> Iterator[Hub]:
 
 
 def is_large(content: bytes) -> bool:
-    """Whether a file goes to the Hub by Git LFS, as all files do that are not text."""
+    """Return whether the Hub stores a file by Git LFS; it stores only text without."""
     return b"\0" in content
 
 

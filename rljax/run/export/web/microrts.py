@@ -1,4 +1,4 @@
-"""What the page of MicroRTS gets from Python: the map, and the tables of units and orders."""
+"""Data of MicroRTS for its page: the map, and the tables of units and orders."""
 
 from __future__ import annotations
 
