@@ -21,6 +21,7 @@ import rljax
 from rljax.core.spaces import Dict
 from rljax.envs.composite import Composite, CompositeState
 from rljax.run.export import ExportReport, export_policy, load_policy
+from rljax.run.export.policy import write_whole
 
 CARTPOLE = rljax.PPOConfig(
     env="CartPole-v1",
@@ -402,6 +403,17 @@ def test_folder_appears_whole_or_not_at_all(cartpole: Exported, tmp_path: Path, 
     assert [p.name for p in tmp_path.rglob("*")] == ["empty"]
     export_policy(cartpole.agent, cartpole.state, tmp_path / "empty", onnx=False)
     assert isinstance(load_policy(tmp_path / "empty").greedy(np.zeros(4)), int)
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next_one_and_only_the_files_are_there(tmp_path: Path) -> None:
+    """A process that is killed while it writes, as by `kill -9`, cleans up nothing."""
+    killed = "import os; from pathlib import Path; from rljax.run.export.policy import write_whole; "
+    killed += "Path.write_bytes = lambda *_: os._exit(9); write_whole(Path('policy'), {'a': b'1'})"
+    assert subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.warns(rljax.RljaxWarning, match="left by a process that was killed"):
+        write_whole(tmp_path / "policy", {"a": b"1"})
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["policy", "policy/a"]
 
 
 def test_states_of_another_shape_are_refused(cartpole: Exported, pendulum: Exported, tmp_path: Path) -> None:
