@@ -460,6 +460,9 @@ def test_damaged_folders_are_one_line(cartpole: Exported, tmp_path: Path) -> Non
         ("greedy.jax: damaged", {"greedy_jax": bytes(flipped)}),
         ("sampling.jax: damaged", {"sampling_jax": whole}),
     ]
+    if cartpole.report.no_onnx is None:
+        cases.append(("greedy.onnx: damaged", {"greedy_onnx": b"altered"}))
+        load_policy(copied(cartpole.path, tmp_path / "without", greedy_onnx=None, sampling_onnx=None))
     for i, (message, changed) in enumerate(cases):
         with pytest.raises(rljax.ConfigError, match=message) as caught:
             load_policy(copied(cartpole.path, tmp_path / str(i), **changed))
