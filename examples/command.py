@@ -74,6 +74,9 @@ for name, (config, env, shuffled) in arms.items():
 
 # %% [markdown]
 # Each dot is one type of unit in one episode. The numbers are integers, so dots are jittered.
+#
+# Next: let the goal scale and shift the first layer, `network = { goal = "film" }`; [networks and
+# actions](../docs/guides/networks.md) has what else an observation may hold.
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(10.5, 3.6), layout="constrained", sharex=True, sharey=True)

@@ -50,6 +50,9 @@ for name in COLORS:
 # %% [markdown]
 # Left: the return during training; dashed lines are the best returns that each kind of heads can reach. Right: how often each
 # pair is played. Crosses mark the pairs that pay.
+#
+# Next: actions with named heads, and masks that depend on what earlier heads chose: [networks and
+# actions](../docs/guides/networks.md#actions).
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained", width_ratios=(1.5, 1, 1))

@@ -50,6 +50,10 @@ def searched(params, key, simulations):
     return search(key, state).action[0]
 
 
+# %% [markdown]
+# Next: let a network say what a leaf is worth, and learn it from the games that the search plays: AlphaZero, `rljax train
+# tictactoe_alphazero`, in the guide to [games](../docs/guides/games.md).
+
 # %%
 tables = [minimax(*(np.asarray(x[i]) for x in (drafts.synergy, drafts.counter))) for i in range(DRAFTS)]
 best = np.array([max(table.values()) for table in tables])

@@ -49,6 +49,9 @@ for name, config in arms.items():
 # %% [markdown]
 # The plot shows how often the right target is picked, with a line for each seed. The dashed line is a policy that picks at
 # random.
+#
+# Next: a larger transformer (`layers`, `heads`, `width`), or the first head of a composite action that points at an entity:
+# [networks and actions](../docs/guides/networks.md).
 
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")

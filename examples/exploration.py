@@ -68,6 +68,9 @@ for name, config in arms.items():
 
 # %% [markdown]
 # Left: how often the goal is reached. Right: visits of the first seed to each cell; the star is the goal.
+#
+# Next: a larger or smaller `intrinsic_coef`; or [a curriculum](curriculum.py), which finds the same goal by levels, without a
+# bonus.
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained", width_ratios=(1.7, 1, 1, 1))

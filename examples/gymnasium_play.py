@@ -32,6 +32,10 @@ folder = Path(tempfile.mkdtemp()) / "policy"
 rljax.export_policy(agent, state, folder, onnx=False)  # from here on neither the agent nor its environment is needed
 policy = rljax.load_policy(folder)
 
+# %% [markdown]
+# Next: the same policy [in NumPy](numpy_policy.py) or [on a web page](web_page.py); or train on a simulator of Gymnasium itself,
+# `env = "gymnasium:Ant-v5"`: [simulators](../docs/guides/simulators.md).
+
 
 # %%
 def play(choose, seed):

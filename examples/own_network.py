@@ -63,6 +63,10 @@ class Memoryless(nn.Module):
         return nn.Dense(ACTIONS, kernel_init=nn.initializers.normal(0.01))(x), nn.Dense(1)(x)[..., 0]
 
 
+# %% [markdown]
+# Next: change `advance`, say to a gate that forgets nothing; [networks and actions](../docs/guides/networks.md#memory) has the
+# networks with memory that are there, to compare with.
+
 # %%
 preset = rljax.load_config("tmaze_ppo_gru", total_timesteps=options.total_timesteps, eval_every=None)
 arms = {"minimal gated unit": (Minimal(), "#3b6ea5"), "without memory": (Memoryless(), "#cc4e48")}

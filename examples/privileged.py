@@ -54,6 +54,10 @@ for bit in (-1.0, 1.0):
     told, _ = agent.act(state, {**public, "privileged": jnp.full((1000, 1), bit)}, None, jax.random.key(2))
     print(f"actions that differ when told that the bit is {bit:+.0f}: {(told != action).sum()} of 1000")
 
+# %% [markdown]
+# Next: in games a critic may see what all players see (`central_critic = true`): the [guide](../docs/guides/games.md); or give
+# the noise a [value head](value_heads.py) of its own.
+
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 labels = {"episode/return": "return of an episode", "train/explained_variance": "explained variance of the returns"}

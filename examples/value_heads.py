@@ -44,6 +44,9 @@ for name, config in arms.items():
 # %% [markdown]
 # Left: the return of all seeds; 8 is the best. Right: each head's loss, `train/value_loss_NAME` in the metrics. The loss of "cue"
 # becomes small; that of "bit" does not fall, because no observation shows the bit.
+#
+# Next: let the heads look ahead differently far (`head_gammas`, `head_lambdas`), or weigh "bit" as well (`head_weights`):
+# [networks and actions](../docs/guides/networks.md).
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")

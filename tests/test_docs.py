@@ -118,7 +118,7 @@ def test_names_and_files_in_prose_exist(path: Path) -> None:
             "[x](looking.md), [y](../../examples/memory.py)",
             "[x](looking.md), [y](../examples/memory.md)",
         ),
-        ("tutorials/01_quickstart.md", "[x](02_seeds_and_sweeps.ipynb)", "[x](02_seeds_and_sweeps.md)"),
+        ("tutorials/01_quickstart.md", "[x](05_seeds_and_sweeps.ipynb)", "[x](05_seeds_and_sweeps.md)"),
         ("examples/memory.md", "[x](../docs/guides/networks.md), [y](command.py)", "[x](../guides/networks.md), [y](command.md)"),
         ("results.md", "[x](https://a.b/c), [y](#games)", "[x](https://a.b/c), [y](#games)"),
     ],

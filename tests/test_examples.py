@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from rljax.run.export.web.runtime import is_there, runtime_folder
+
 FOLDER = Path(__file__).parent.parent / "examples"
 ROWS = {
+    "cluster": ["without the last", "all parts"],
     "command": ["told its command", "told another's", "told nothing"],
     "composite": ["autoregressive", "independent"],
     "curriculum": ["by success", "uniform", "no levels"],
@@ -21,6 +24,7 @@ ROWS = {
     "entities": ["transformer", "perceptron"],
     "exploration": ["counts", "RND", "no bonus"],
     "gymnasium_play": ["trained", "at random"],
+    "imagination": ["imagined", "shuffled actions", "last one again"],
     "memory": ["GRU", "LSTM", "no memory"],
     "numpy_policy": ["NumPy", "JAX"],
     "own_game": ["self-play, likeliest", "self-play, drawn", "at random"],
@@ -29,8 +33,12 @@ ROWS = {
     "privileged": ["sees the bit", "does not"],
     "replay_parts": ["DQN", "double DQN"],
     "value_heads": ["two heads", "one head"],
+    "web_page": ["game 1", "game 2"],
+    "wrappers": ["all of CartPole", "velocities hidden", "two frames of it", "MountainCar", "with its energy"],
 }
-LONG = ("composite", "draft", "entities", "exploration", "memory", "own_network", "value_heads")
+LONG = ("composite", "draft", "entities", "exploration", "imagination", "memory", "own_network", "value_heads", "wrappers")
+BUDGETS = {"imagination": "1024"}
+"""Of those that take long with 4096 steps."""
 
 
 def test_every_example_is_tested_and_in_the_cookbook() -> None:
@@ -55,13 +63,18 @@ def test_example_is_a_notebook_in_percent_format(name: str) -> None:
     assert text.startswith("# %% [markdown]\n# # ")
     assert set(kinds) == {"", "[markdown]"}
     assert kinds[-1] == "", "ends with the picture"
+    assert text.count("\n# Next: ") == 1, "says what to try next"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in ROWS])
 def test_example_runs(name: str, tmp_path: Path) -> None:
+    if name == "web_page":
+        pytest.importorskip("jax2onnx")
+        if not is_there(runtime_folder()):
+            pytest.skip("onnxruntime-web is not here: rljax.run.export.web.runtime.fetch_runtime fetches it")
     done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), "--total-timesteps", "4096", "--out", "picture.png"],
+        [sys.executable, str(FOLDER / f"{name}.py"), "--total-timesteps", BUDGETS.get(name, "4096"), "--out", "picture.png"],
         cwd=tmp_path,
         env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,

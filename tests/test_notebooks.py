@@ -22,13 +22,13 @@ from notebooks.addresses import badge, install_cell, project
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = [
     "01_quickstart",
-    "02_seeds_and_sweeps",
-    "03_your_own_environment",
+    "02_your_own_environment",
+    "03_own_the_loop",
     "04_dqn_and_sac",
-    "05_dreamer",
-    "06_self_play_and_leagues",
-    "07_memory_and_masks",
-    "08_own_the_loop",
+    "05_seeds_and_sweeps",
+    "06_memory_and_masks",
+    "07_self_play_and_leagues",
+    "08_dreamer",
 ]
 EXTRAS = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 DISTRIBUTION, REPOSITORY = project()

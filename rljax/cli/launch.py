@@ -58,7 +58,10 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
     if options.max_price is not None and not 0 < options.max_price < float("inf"):
         raise ConfigError(f"max_price = {options.max_price}: expected a number of dollars an hour > 0")
     folder = Path(options.run_dir or free_folder(Path("launches") / Path(options.config).stem))
-    task, configs = _plan(options, overrides, tasks.task_name(folder))
+    task, configs = _plan(options, overrides, folder)
+    unset = [name for name in task.secrets if name not in os.environ]
+    if unset and not options.dry_run:
+        raise ConfigError(f"--install: the environment has no variable {unset[0]}, whose value the machine needs")
     installed = skypilot.is_installed()
     if installed:
         skypilot.check_task(tasks.task_text(task))
@@ -88,7 +91,7 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
     print(f"  rljax launch --stop {quoted}")
 
 
-def _plan(options: Launch, overrides: dict[str, Any], name: str) -> tuple[tasks.Task, list[Config]]:
+def _plan(options: Launch, overrides: dict[str, Any], folder: Path) -> tuple[tasks.Task, list[Config]]:
     """Return the task, and the configurations of its phases or the only one, after checking that they can be trained.
 
     Raises:
@@ -100,7 +103,14 @@ def _plan(options: Launch, overrides: dict[str, Any], name: str) -> tuple[tasks.
         raise ConfigError("--spot: needs --sync, a place for checkpoints that outlives a machine that is taken away")
     if options.sync is not None and options.sync.partition("://")[0] not in EXTRAS:
         raise ConfigError(f"sync = {shown(options.sync)}: expected a bucket, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER")
+    if tasks.holds_secret(options.sync or ""):
+        raise ConfigError("--sync: the address holds a password, which the task file would keep: leave it out, as the libraries "
+                          "of the stores find your credentials")  # fmt: skip
+    if tasks.holds_secret(options.install or ""):
+        raise ConfigError("--install: the address holds a password or token, which the task file would keep: set a variable of "
+                          "the environment to it, and write '${NAME}' in its place")  # fmt: skip
     text, configs = _read(options, overrides)
+    name = tasks.task_name(folder, text)
     for config in configs:
         if config.num_devices != count and not accelerator.lower().startswith("tpu"):
             message = f"num_devices = {config.num_devices}: the machine has {count}"
@@ -188,7 +198,8 @@ def _show_offers(options: Launch, accelerator: str, count: int) -> list[skypilot
 def _command(task: tasks.Task, file: Path) -> list[str]:
     """Return the arguments of SkyPilot's command that launches a task."""
     kind = ["jobs", "launch", "--name"] if task.spot else ["launch", "--cluster"]
-    return [*kind, task.name, "--yes", "--detach-run", str(file)]
+    secrets = (word for name in task.secrets for word in ("--secret", name))
+    return [*kind, task.name, *secrets, "--yes", "--detach-run", str(file)]
 
 
 def _status(_: Path, launched: tasks.Launched) -> None:

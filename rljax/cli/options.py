@@ -426,7 +426,8 @@ class Launch:
     workdir: str | None = None
     """Folder to copy to the machine, in which the run starts: own environments, and datasets and runs that it learns from."""
     install: str | None = None
-    """Wheel of rljax, or address that pip installs it from; if not given, this version from the package index."""
+    """Wheel of rljax, or address that pip installs it from; if not given, this version from the package index. In an address,
+    '${NAME}' is a variable of the environment, such as a token: its value is not written into the task file."""
     run_dir: str | None = None
     """Folder to create for the task file and for the run that is fetched; if not given, launches/NAME, with a number where that
     exists."""

@@ -17,7 +17,16 @@ from jax import export as jax_export
 
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, first_line
-from rljax.run.export.metadata import FORMAT, GREEDY_FILE, METADATA_FILE, READ_FORMATS, SAMPLING_FILE, describe_tree
+from rljax.run.export.metadata import (
+    FORMAT,
+    GREEDY_FILE,
+    METADATA_FILE,
+    ONNX_FILE,
+    READ_FORMATS,
+    SAMPLING_FILE,
+    SAMPLING_ONNX_FILE,
+    describe_tree,
+)
 from rljax.run.export.signature import leaf_names, same_structure
 
 
@@ -125,15 +134,18 @@ class ExportedPolicy:
 def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
     """Read a folder that `export_policy` wrote. A policy is a program: calling a stranger's policy runs their code.
 
+    ONNX files in the folder are not read, but compared with the metadata, too.
+
     Raises:
-        ConfigError: there is no exported policy, or it is damaged or of another format.
+        ConfigError: there is no exported policy, or a file of it is damaged or of another format.
     """
     folder = Path(path)
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
         version, files = metadata["format"], metadata["files"]
         names = (GREEDY_FILE, SAMPLING_FILE) if version in READ_FORMATS else ()
-        digests = {name: files[name]["sha256"] for name in names}
+        others = [name for name in (ONNX_FILE, SAMPLING_ONNX_FILE) if name in files and (folder / name).exists()]
+        digests = {name: files[name]["sha256"] for name in (*names, *others)}
         arguments = {name: list(metadata["artifacts"][name]["arguments"]) for name in names}
     except OSError:
         raise ConfigError(f"{folder}: no exported policy there (no {METADATA_FILE})") from None
@@ -141,9 +153,10 @@ def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
         raise ConfigError(f"{folder / METADATA_FILE}: damaged ({type(error).__name__}: {error}): export it again") from None
     if version not in READ_FORMATS:
         raise ConfigError(f"{folder}: an exported policy of format {version}, but this rljax reads {FORMAT}: export it again")
-    read = {name: _read_artifact(folder / name, digest) for name, digest in digests.items()}
+    contents = {name: _read_file(folder / name, digest) for name, digest in digests.items()}
     artifacts = []
-    for name, artifact in read.items():
+    for name in names:
+        artifact = _read_artifact(folder / name, contents[name])
         shapes = [jax.ShapeDtypeStruct(x.shape if x.shape == (2,) else x.shape[1:], x.dtype) for x in artifact.in_avals]
         given = jax.tree.unflatten(artifact.in_tree, shapes)[0]
         if len(given) != len(arguments[name]):
@@ -152,14 +165,19 @@ def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
     return ExportedPolicy(metadata, *artifacts)
 
 
-def _read_artifact(path: Path, digest: str) -> Any:
-    """Read the `jax.export.Exported` in a file, after checking its digest: a damaged artifact can crash the process."""
+def _read_file(path: Path, digest: str) -> bytes:
+    """Return the content of a file, after checking its digest: a damaged artifact can crash the process."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise ConfigError(f"{path}: damaged (not the file that {METADATA_FILE} describes): export it again")
+    return data
+
+
+def _read_artifact(path: Path, data: bytes) -> Any:
+    """Return the `jax.export.Exported` that a file has as its content."""
     try:
         return jax_export.deserialize(bytearray(data))
     except ImportError:

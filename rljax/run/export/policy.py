@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +46,7 @@ from rljax.run.export.metadata import (
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import check_state, read_signature, search_note
 from rljax.run.export.steps import read_step
+from rljax.run.files.places import LOCK_FILE, atomic_folder
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -136,17 +136,14 @@ def check_free(folder: Path) -> None:
 
 
 def write_whole(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files to a temporary folder and rename it, so that no reader finds only some of them."""
-    aside = folder.with_name(f".writing_{folder.name}_{os.getpid()}")
+    """Write the files to a new folder, which appears whole: no reader finds only some of them."""
     try:
-        aside.mkdir(parents=True)
-        for name, content in contents.items():
-            (aside / name).write_bytes(content)
-        aside.rename(folder)
+        with atomic_folder(folder) as aside:
+            for name, content in contents.items():
+                (aside / name).write_bytes(content)
+        (folder / LOCK_FILE).unlink(missing_ok=True)  # nothing else will be written there
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _export(function: Callable[..., Any], *arguments: Any) -> Any:

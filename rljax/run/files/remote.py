@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import shutil
 import warnings
@@ -130,16 +131,11 @@ class Remote:
             ConfigError: the earlier copy has been trained on here, which is not to be lost.
             RljaxError: the place cannot be read.
         """
-        old = folder.with_name(f".{folder.name}.old")
-        with self._explained(folder), contextlib.ExitStack() as stack:
-            if replace:
-                _finish_replacing(old, folder)
+        with self._explained(folder):
             steps = self._steps()
             if not steps:
                 return False
-            if replace and folder.exists():
-                stack.enter_context(lock_folder(folder))
-            with atomic_folder(folder) as aside:
+            with replaced_run(folder, self.url) if replace else atomic_folder(folder) as aside:
                 for name in (CONFIG_FILE, INFO_FILE, METRICS_FILE):
                     if self.fs.exists(self._at(name)):
                         self.fs.get_file(self._at(name), str(aside / name))
@@ -149,11 +145,6 @@ class Remote:
                 best = read_meta(aside / CHECKPOINTS / f"step_{newest}")["best_step"]
                 if best != newest and best in steps:
                     self._fetch_checkpoint(aside, best)
-                if replace and folder.exists():
-                    _check_behind(folder, newest, self.url)
-                    folder.rename(old)
-            if replace:
-                _finish_replacing(old, folder)
         return True
 
     def _send_checkpoint(self, folder: Path, name: str) -> None:
@@ -227,12 +218,34 @@ class Remote:
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
 
 
-def _check_behind(folder: Path, step: int, url: str) -> None:
-    """Raise a ConfigError if a run's folder has a checkpoint after `step`, the newest one of its copy."""
-    here = max(checkpoint_steps(folder / CHECKPOINTS), default=0)
-    if here > step:
-        raise ConfigError(f"{folder}: the run here is at step {here} already, its copy in {url} at step {step}: move the folder "
-                          "away, to fetch the copy")  # fmt: skip
+@contextlib.contextmanager
+def replaced_run(folder: Path, source: str) -> Iterator[Path]:
+    """Yield a new folder, to fetch a run from `source` into; it takes the place of an earlier copy at `folder` once it is whole.
+
+    What is not of the run there (plots, recordings) stays.
+
+    Raises:
+        ConfigError: the earlier copy is being trained on here, or has been, which is not to be lost.
+        OSError: the folder cannot be written.
+    """
+    old = folder.with_name(f".{folder.name}.old")
+    _finish_replacing(old, folder)
+    with lock_folder(folder) if folder.exists() else contextlib.nullcontext(), atomic_folder(folder) as aside:
+        yield aside
+        if folder.exists():
+            _check_behind(folder, aside, source)
+            folder.rename(old)
+    _finish_replacing(old, folder)
+
+
+def _check_behind(folder: Path, aside: Path, source: str) -> None:
+    """Raise a ConfigError if a run here, or that of a phase, has a checkpoint after the newest one of what was fetched."""
+    for config in [aside / CONFIG_FILE, *aside.glob(f"*/{CONFIG_FILE}")]:
+        run = folder / config.parent.relative_to(aside)
+        here, there = (max(checkpoint_steps(path / CHECKPOINTS), default=0) for path in (run, config.parent))
+        if here > there:
+            raise ConfigError(f"{run}: the run here is at step {here} already, its copy in {source} at step {there}: move the "
+                              "folder away, to fetch the copy")  # fmt: skip
 
 
 def _finish_replacing(old: Path, folder: Path) -> None:
@@ -242,8 +255,15 @@ def _finish_replacing(old: Path, folder: Path) -> None:
     if not folder.exists():
         old.rename(folder)
         return
-    for path in old.iterdir():
-        of_run = path.name in (CONFIG_FILE, INFO_FILE, METRICS_FILE, CHECKPOINTS, LOCK_FILE)
-        if not of_run and not (folder / path.name).exists():
-            path.rename(folder / path.name)
+    _keep_own_files(old, folder)
     shutil.rmtree(old)
+
+
+def _keep_own_files(old: Path, folder: Path) -> None:
+    for path in old.iterdir():
+        if path.name in (CONFIG_FILE, INFO_FILE, METRICS_FILE, CHECKPOINTS, LOCK_FILE):
+            continue
+        if not os.path.lexists(folder / path.name):
+            path.rename(folder / path.name)
+        elif (path / CONFIG_FILE).exists():  # the run of a phase
+            _keep_own_files(path, folder / path.name)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, how_to_install, reason_of, shown
 from rljax.run.files.places import LOCK_FILE
+from rljax.run.files.remote import replaced_run
 
 UNPRICED = ("kubernetes", "k8s", "ssh", "slurm")
 """Places of one's own, which have no prices."""
@@ -143,20 +144,30 @@ def run_sky(*arguments: str) -> None:
 
 
 def fetch_from_machine(name: str, folder: Path) -> None:
-    """Copy the run on a machine into a folder.
+    """Copy the run on a machine into a folder, whole or not at all; see `replaced_run` for what is there already.
 
     Raises:
-        RljaxError: there is no such machine, or no run on it yet.
+        ConfigError: the run in the folder has gone on here, or another process trains there.
+        RljaxError: there is no such machine, or no run on it yet, or the folder cannot be written.
     """
     run_sky("status", name)  # writes how to reach it into the user's settings of ssh
+    source = f"{name}:runs/{name}"
     unfinished = [f"--exclude={pattern}" for pattern in (".writing_*", ".removing_*", LOCK_FILE)]
-    copy = ["rsync", "-a", *unfinished, f"{name}:runs/{name}/", f"{folder}/"]
+    known = [f"--link-dest={folder.resolve()}"] if folder.exists() else []  # files that have not changed are not sent again
     try:
-        status = subprocess.run(copy, stdin=subprocess.DEVNULL, check=False).returncode
-    except FileNotFoundError:
+        with replaced_run(folder, source) as aside:
+            copy = ["rsync", "-a", *unfinished, *known, f"{source}/", f"{aside}/"]
+            status = subprocess.run(copy, stdin=subprocess.DEVNULL, check=False).returncode
+            if status not in (0, 24):  # 24: a checkpoint was removed meanwhile, as a newer one was there
+                raise RljaxError(
+                    f"{folder}: the run could not be copied (rsync ended with status {status}; what it says is above)"
+                )
+    except FileNotFoundError as error:
+        if error.filename != "rsync":
+            raise
         raise RljaxError("rsync is not installed, which copies the run") from None
-    if status not in (0, 24):  # 24: a checkpoint was removed meanwhile, as a newer one was there
-        raise RljaxError(f"{folder}: the run could not be copied (rsync ended with status {status}; what it says is above)")
+    except OSError as error:
+        raise RljaxError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
 @contextlib.contextmanager

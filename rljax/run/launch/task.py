@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
 import shlex
 import textwrap
+import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -28,6 +30,10 @@ NO_JAX = re.compile(r"(MI\d|Radeon|Gaudi|Trainium|Inferentia)", re.IGNORECASE)
 
 _END = "RLJAX_CONFIG"
 
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
+_SECRET = re.compile(r"token|secret|passw|signature|credential|(^|[_-])(key|sig|auth)$", re.IGNORECASE)
+"""Names of parameters of an address whose values are secret."""
+
 
 class Task(NamedTuple):
     """A launch, as its task file describes it.
@@ -41,7 +47,8 @@ class Task(NamedTuple):
         infra: places where the machine may be, CLOUD, CLOUD/REGION or a cluster; anywhere if there is none.
         spot: whether the machine may be taken away at any time; SkyPilot then finds another one.
         workdir: folder to copy to the machine, in which the run starts, or None.
-        install: wheel, or address that pip installs rljax from; None for this version from the package index.
+        install: wheel, or address that pip installs rljax from; None for this version from the package index. `${NAME}` in an
+            address is a variable of the environment, which SkyPilot gives to the machine as a secret.
         options: further options of `rljax train`.
     """
 
@@ -55,6 +62,11 @@ class Task(NamedTuple):
     workdir: str | None = None
     install: str | None = None
     options: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the variables whose values the machine needs and the task file does not have."""
+        return () if self.install is None else tuple(dict.fromkeys(_VARIABLE.findall(self.install)))
 
 
 class Launched(NamedTuple):
@@ -97,6 +109,18 @@ def read_task(folder: Path) -> Launched:
         raise ConfigError(f"{folder / TASK_FILE}: --sync {shown(sync and sync[1])}: {error}") from None
 
 
+def holds_secret(address: str) -> bool:
+    """Return whether an address has a password or a token in it; one given as `${NAME}` is not in it."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+    except ValueError:
+        return False
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    values = [password or ("" if "ssh" in parts.scheme or user == "git" else user)]
+    values += [value for name, value in urllib.parse.parse_qsl(parts.query) if _SECRET.search(name)]
+    return any(_VARIABLE.sub("", value) for value in values)
+
+
 def check_paths(workdir: str | None, install: str | None) -> None:
     """Check what is to be copied to the machine.
 
@@ -109,10 +133,17 @@ def check_paths(workdir: str | None, install: str | None) -> None:
         raise ConfigError(f"install = {shown(install)}: no such file")
 
 
-def task_name(folder: Path) -> str:
-    """Return a folder's name as one that every cloud takes: small letters, digits and hyphens."""
-    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
-    return name if name[:1].isalpha() else f"run-{name}".strip("-")
+def task_name(folder: Path, config: str) -> str:
+    """Return a name that every cloud takes: that of the folder in small letters, digits and hyphens, and a checksum.
+
+    The checksum is of the path and the configuration. So launches in folders of one name, and different ones one after the other
+    in one folder, share neither a machine nor a place for copies; the same launch again has the same name.
+    """
+    path = folder.resolve()
+    name = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"run-{name}".strip("-")
+    checksum = hashlib.sha256(f"{path}\n{config}".encode(errors="surrogateescape")).hexdigest()
+    return f"{name}-{checksum[:8]}"
 
 
 def parse_accelerators(text: str) -> tuple[str, int]:
@@ -189,6 +220,8 @@ def task_text(task: Task) -> str:
         "resources:",
         *(f"  {key}: {_yaml(value)}" for key, value in resources.items() if value is not None),
     ]
+    if task.secrets:
+        parts += ["secrets:", *(f"  {name}: null" for name in task.secrets)]  # their values come with the command
     if task.workdir is not None:
         parts.append(f"workdir: {_yaml(os.path.abspath(task.workdir))}")
     if _is_wheel(task.install):
@@ -225,7 +258,8 @@ def _requirement(task: Task) -> str:
         return shlex.quote(f"{named}=={__version__}")
     if _is_wheel(task.install):
         return f'"{named} @ file://$HOME/wheels/"{shlex.quote(os.path.basename(task.install))}'
-    return shlex.quote(f"{named} @ {task.install}")
+    pieces = enumerate(_VARIABLE.split(f"{named} @ {task.install}"))  # every second one is a variable's name
+    return "".join(f'"${{{piece}}}"' if i % 2 else shlex.quote(piece) for i, piece in pieces if piece)
 
 
 def _run(task: Task) -> str:

@@ -21,6 +21,7 @@ import rljax
 from rljax.core.spaces import Dict
 from rljax.envs.composite import Composite, CompositeState
 from rljax.run.export import ExportReport, export_policy, load_policy
+from rljax.run.export.policy import write_whole
 
 CARTPOLE = rljax.PPOConfig(
     env="CartPole-v1",
@@ -404,6 +405,17 @@ def test_folder_appears_whole_or_not_at_all(cartpole: Exported, tmp_path: Path, 
     assert isinstance(load_policy(tmp_path / "empty").greedy(np.zeros(4)), int)
 
 
+def test_what_a_killed_export_left_is_removed_by_the_next_one_and_only_the_files_are_there(tmp_path: Path) -> None:
+    """A process that is killed while it writes, as by `kill -9`, cleans up nothing."""
+    killed = "import os; from pathlib import Path; from rljax.run.export.policy import write_whole; "
+    killed += "Path.write_bytes = lambda *_: os._exit(9); write_whole(Path('policy'), {'a': b'1'})"
+    assert subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.warns(rljax.RljaxWarning, match="left by a process that was killed"):
+        write_whole(tmp_path / "policy", {"a": b"1"})
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["policy", "policy/a"]
+
+
 def test_states_of_another_shape_are_refused(cartpole: Exported, pendulum: Exported, tmp_path: Path) -> None:
     batch = jax.tree.map(lambda x: x[None], cartpole.state)
     for state in (batch, pendulum.state, cartpole.state.params):
@@ -448,6 +460,9 @@ def test_damaged_folders_are_one_line(cartpole: Exported, tmp_path: Path) -> Non
         ("greedy.jax: damaged", {"greedy_jax": bytes(flipped)}),
         ("sampling.jax: damaged", {"sampling_jax": whole}),
     ]
+    if cartpole.report.no_onnx is None:
+        cases.append(("greedy.onnx: damaged", {"greedy_onnx": b"altered"}))
+        load_policy(copied(cartpole.path, tmp_path / "without", greedy_onnx=None, sampling_onnx=None))
     for i, (message, changed) in enumerate(cases):
         with pytest.raises(rljax.ConfigError, match=message) as caught:
             load_policy(copied(cartpole.path, tmp_path / str(i), **changed))

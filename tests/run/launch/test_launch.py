@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,14 @@ import rljax
 from rljax.cli.main import main
 from rljax.core.errors import DISTRIBUTION
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
-from rljax.run.files.remote import Remote
+from rljax.run.files.remote import Remote, replaced_run
 from rljax.run.launch import skypilot
-from rljax.run.launch.task import TASK_FILE, Task, parse_accelerators, read_task, task_name, task_text
+from rljax.run.launch.task import TASK_FILE, Task, holds_secret, parse_accelerators, read_task, task_name, task_text
 from tests.run.tiny_runs import TINY_TOML, assert_refused, assert_same_state, records
 
 yaml = pytest.importorskip("yaml")
 
-TASK_KEYS = {"name", "resources", "workdir", "file_mounts", "setup", "run"}
+TASK_KEYS = {"name", "resources", "secrets", "workdir", "file_mounts", "setup", "run"}
 RESOURCE_KEYS = {"accelerators", "infra", "max_hourly_cost", "use_spot"}
 """The keys of SkyPilot's schema that are used; test_skypilot.py compares with the schema itself."""
 
@@ -46,23 +47,39 @@ def launched(*arguments: str) -> dict[str, Any]:
     return yaml.safe_load(file.read_text())
 
 
+def stem(name: str) -> str:
+    """The name of a launch without its checksum."""
+    return re.sub(r"-[0-9a-f]{8}$", "", name)
+
+
 def test_the_task_file_says_what_is_rented_installed_and_trained(capsys: pytest.CaptureFixture[str]) -> None:
     task = launched("tiny.toml", *H100, "--max-price", "3", "--cloud", "runpod/US", "--gamma", "0.5", "--seeds", "2")
     assert set(task) <= TASK_KEYS
-    assert task["name"] == "tiny"
+    name = task["name"]
+    assert re.fullmatch("tiny-[0-9a-f]{8}", name)
     assert task["resources"] == {"accelerators": "H100:1", "infra": "runpod/US", "max_hourly_cost": 3.0}
     assert f"{DISTRIBUTION}[cuda12]=={rljax.__version__}" in task["setup"]
     assert "gamma = 0.5\n" in task["run"]
-    assert task["run"].endswith("--run-dir $HOME/runs/tiny --or-resume --seeds 2\n")
+    assert task["run"].endswith(f"--run-dir $HOME/runs/{name} --or-resume --seeds 2\n")
     out = " ".join(capsys.readouterr().out.split())
-    assert f"SkyPilot is not installed: pip install '{DISTRIBUTION}[cloud]'; then: sky launch --cluster tiny" in out
+    assert f"SkyPilot is not installed: pip install '{DISTRIBUTION}[cloud]'; then: sky launch --cluster {name}" in out
 
 
 def test_a_launch_never_touches_an_earlier_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [launched("tiny.toml", *H100)["name"] for _ in range(3)] == ["tiny", "tiny-2", "tiny-3"]
+    assert [stem(launched("tiny.toml", *H100)["name"]) for _ in range(3)] == ["tiny", "tiny-2", "tiny-3"]
     before = Path("launches/tiny/task.yaml").read_text()
     assert_refused(["launch", "tiny.toml", *H100, "--run-dir", "launches/tiny", "--dry-run"], "exists already", capsys)
     assert Path("launches/tiny/task.yaml").read_text() == before
+
+
+def test_launches_in_folders_of_one_name_have_names_of_their_own_and_the_same_launch_has_the_same_one() -> None:
+    names = []
+    for folder, gamma in (("a/x", "0.9"), ("b/x", "0.9"), ("a/x", "0.9"), ("a/x", "0.8")):
+        names.append(launched("tiny.toml", *H100, "--run-dir", folder, "--gamma", gamma)["name"])
+        shutil.rmtree(folder)
+    assert {stem(name) for name in names} == {"x"}
+    assert names[0] == names[2]
+    assert len(set(names)) == 3
 
 
 def test_a_machine_that_may_be_taken_away_needs_a_place_for_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,8 +87,8 @@ def test_a_machine_that_may_be_taken_away_needs_a_place_for_checkpoints(capsys: 
     task = launched("tiny.toml", *H100, "--spot", "--sync", "s3://bucket/my runs/")
     assert task["resources"]["use_spot"] is True
     assert f"{DISTRIBUTION}[cuda12,s3]==" in task["setup"]
-    assert task["run"].endswith("--or-resume --sync 's3://bucket/my runs/tiny'\n")
-    assert "sky jobs launch --name tiny" in " ".join(capsys.readouterr().out.split())
+    assert task["run"].endswith(f"--or-resume --sync 's3://bucket/my runs/{task['name']}'\n")
+    assert f"sky jobs launch --name {task['name']}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
@@ -110,8 +127,11 @@ def test_the_setup_installs_rljax(install: str | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no", "null", "on", "true"])
 def test_a_folder_may_have_a_name_that_yaml_takes_for_a_value(name: str) -> None:
-    assert launched("tiny.toml", *H100, "--run-dir", name)["name"] == name
-    assert read_task(Path(name)).name == name
+    task = launched("tiny.toml", *H100, "--run-dir", name)
+    assert stem(task["name"]) == name
+    assert read_task(Path(name)).name == task["name"]
+    text = task_text(Task(name, "", (), "H100:1"))
+    assert yaml.safe_load(text)["name"] == name
 
 
 def test_names_of_files_and_values_may_have_any_characters(tmp_path: Path) -> None:
@@ -166,8 +186,9 @@ def machine(home: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_what_the_task_runs_trains_and_after_kill_9_resumes(tmp_path: Path) -> None:
     budget = ("--total-timesteps", "6400", "--eval-every", "none")
-    run = launched("tiny.toml", *H100, *budget)["run"].replace("--or-resume", "--or-resume --checkpoint-every 640")
-    env, there = machine(tmp_path / "home"), tmp_path / "home" / "runs" / "tiny"
+    task = launched("tiny.toml", *H100, *budget)
+    run = task["run"].replace("--or-resume", "--or-resume --checkpoint-every 640")
+    env, there = machine(tmp_path / "home"), tmp_path / "home" / "runs" / task["name"]
     process = subprocess.Popen(["bash", "-c", run], env=env, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 100
     while checkpoint_steps(there / CHECKPOINTS)[:1] < [640]:
@@ -221,20 +242,23 @@ def test_a_launch_is_looked_at_fetched_and_stopped(
     out = capsys.readouterr().out
     assert "$  1.50 an hour  vast" in out
     assert "runpod" not in out
+    name = read_task(Path("launches/tiny")).name
     main(["launch", "--status", "launches/tiny"])
     with pytest.raises(SystemExit) as stop:
         main(["launch", "--stop", "launches/tiny"])  # before there is a run
     assert stop.value.code == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rljax:")]
     assert "not stopped, as its run was not fetched" in line
-    assert "sky down tiny" in line
-    rljax.fit(rljax.load_config("tiny.toml"), run_dir="machine/runs/tiny")
+    assert f"sky down {name}" in line
+    rljax.fit(rljax.load_config("tiny.toml"), run_dir=f"machine/runs/{name}")
     for _ in range(2):
         main(["launch", "--fetch", "launches/tiny"])
     assert rljax.load_run("launches/tiny/run").step == 640
+    Path("launches/tiny/run/mine.txt").write_text("mine")
     main(["launch", "--stop", "launches/tiny"])
-    launch = "launch --cluster tiny --yes --detach-run launches/tiny/task.yaml"
-    notes = [launch, "status tiny", "queue tiny", *["status tiny"] * 4, "down tiny --yes"]
+    assert Path("launches/tiny/run/mine.txt").read_text() == "mine"
+    launch = f"launch --cluster {name} --yes --detach-run launches/tiny/task.yaml"
+    notes = [launch, f"status {name}", f"queue {name}", *[f"status {name}"] * 4, f"down {name} --yes"]
     assert fake.read_text().splitlines() == notes
     monkeypatch.setenv("FAIL", "launch")
     with pytest.raises(SystemExit) as stop:
@@ -242,6 +266,26 @@ def test_a_launch_is_looked_at_fetched_and_stopped(
     assert stop.value.code == 1
     assert "ended with status 1" in capsys.readouterr().err
     assert Path("launches/tiny-2/task.yaml").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_that_has_gone_on_here_is_neither_replaced_nor_its_machine_stopped(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["launch", "tiny.toml", *H100])
+    name, run = read_task(Path("launches/tiny")).name, Path("launches/tiny/run")
+    rljax.fit(rljax.load_config("tiny.toml"), run_dir=f"machine/runs/{name}")
+    main(["launch", "--fetch", "launches/tiny"])
+    rljax.fit(rljax.load_config("tiny.toml", total_timesteps=1280), resume=run)
+    before = records(run)
+    behind = f"the run here is at step 1280 already, its copy in {name}:runs/{name} at step 640: move the folder away"
+    assert_refused(["launch", "--fetch", "launches/tiny"], behind, capsys)
+    with pytest.raises(SystemExit):
+        main(["launch", "--stop", "launches/tiny"])
+    assert f"not stopped, as its run was not fetched: {run}: {behind}" in capsys.readouterr().err
+    assert (rljax.load_run(run).step, records(run)) == (1280, before)
+    assert not any(line.startswith("down") for line in fake.read_text().splitlines())
+    assert not list(run.parent.glob(".run*"))
 
 
 @pytest.mark.slow
@@ -256,14 +300,14 @@ def test_a_managed_job_is_fetched_from_its_bucket(fake: Path, monkeypatch: pytes
             rljax.load_config("tiny.toml", total_timesteps=budget),
             run_dir="a",
             resume=True,
-            sync=tmp_path / "s3/bucket/runs/tiny",
+            sync=tmp_path / "s3/bucket/runs" / task["name"],
         )
         main(["launch", "--fetch", "launches/tiny"])
         assert rljax.load_run("launches/tiny/run").step == budget
     main(["launch", "--status", "launches/tiny"])
     main(["launch", "--stop", "launches/tiny"])
-    launch = "jobs launch --name tiny --yes --detach-run launches/tiny/task.yaml"
-    assert fake.read_text().splitlines() == [launch, "jobs queue", "jobs cancel --name tiny --yes"]
+    launch = f"jobs launch --name {task['name']} --yes --detach-run launches/tiny/task.yaml"
+    assert fake.read_text().splitlines() == [launch, "jobs queue", f"jobs cancel --name {task['name']} --yes"]
 
 
 def test_too_dear_and_no_credentials_are_one_line_and_nothing_is_written(
@@ -330,4 +374,84 @@ def test_without_skypilot_a_launch_is_written_and_says_what_to_install(capsys: p
     assert error.count("\n") == 1
     assert re.search(r"task.yaml is written but not launched: SkyPilot is not installed: pip install '\S+\[cloud\]'", error)
     assert Path("launches/tiny/task.yaml").is_file()
-    assert [task_name(Path(name)) for name in ("My Run_2", "2x", "é")] == ["my-run-2", "run-2x", "run"]
+    assert [stem(task_name(Path(name), "")) for name in ("My Run_2", "2x", "é")] == ["my-run-2", "run-2x", "run"]
+
+
+SECRETS = [
+    "git+https://s3cret@github.com/me/rljax",
+    "git+https://s3cret:x-oauth-basic@github.com/me/rljax",
+    "git+https://s3cret:@github.com/me/rljax",
+    "git+https://me:s3cret@github.com/me/rljax@main",
+    "git+https://${USER}:s3cret@github.com/me/rljax",
+    "git+ssh://git:s3cret@github.com/me/rljax",
+    "https://example.org/rljax.zip?private_token=s3cret",
+    "https://example.org/rljax.zip?X-Amz-Signature=s3cret",
+]
+
+
+@pytest.mark.parametrize("address", SECRETS)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["launch", "tiny.toml", *H100, "--install", address, "--dry-run"])
+    assert stop.value.code == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "--install: the address holds a password or token, which the task file would keep: set a variable" in error
+    assert "s3cret" not in error
+    assert not Path("launches").exists()
+    assert_refused(["launch", "tiny.toml", *H100, "--sync", "s3://me:s3cret@bucket/runs"], "--sync: the address holds", capsys)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["git+ssh://git@github.com/me/rljax", "git+https://github.com/me/rljax@v1", "https://example.org/a.zip?key=${KEY}&x=1"],
+)
+def test_an_address_without_a_secret_is_taken(address: str) -> None:
+    assert not holds_secret(address)
+
+
+def test_a_token_is_named_in_the_task_file_and_its_value_comes_with_the_command(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "git+https://oauth2:${MY_TOKEN}@example.org/me/rljax@$branch"
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    launch = ["launch", "tiny.toml", *H100, "--install", address]
+    assert_refused(launch, "--install: the environment has no variable MY_TOKEN", capsys)
+    assert not Path("launches").exists()
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    main(launch)
+    text = Path("launches/tiny/task.yaml").read_text()
+    task = yaml.safe_load(text)
+    assert "s3cret" not in text
+    assert task["secrets"] == {"MY_TOKEN": None}
+    command = f"launch --cluster {task['name']} --secret MY_TOKEN --yes --detach-run launches/tiny/task.yaml"
+    assert fake.read_text().splitlines() == [command]
+    install = task["setup"].splitlines()[-1].replace("uv pip", "printf '%s\\n'")
+    found = subprocess.run(["bash", "-c", install], capture_output=True, text=True, check=True, env={"MY_TOKEN": "s3cret"})
+    wanted = "git+https://oauth2:s3cret@example.org/me/rljax@$branch"
+    assert found.stdout.splitlines()[-1] == f"{DISTRIBUTION}[cuda12] @ {wanted}"
+
+
+def test_own_files_in_the_run_of_a_phase_stay_when_it_is_fetched_again_and_a_phase_that_has_gone_on_is_kept(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+
+    def fetch(step: int) -> None:
+        with replaced_run(folder, "there") as aside:
+            (aside / "phases.toml").write_text("")
+            for phase in ("first", "second"):
+                (aside / phase / CHECKPOINTS / f"step_{step}").mkdir(parents=True)
+                (aside / phase / "config.toml").write_text("")
+
+    fetch(10)
+    (folder / "second" / "curve.png").write_text("mine")
+    (folder / "notes").mkdir()
+    fetch(20)
+    assert (folder / "second" / "curve.png").read_text() == "mine"
+    assert (folder / "notes").is_dir()
+    assert checkpoint_steps(folder / "second" / CHECKPOINTS) == [20]
+    (folder / "second" / CHECKPOINTS / "step_30").mkdir()
+    with pytest.raises(rljax.ConfigError, match="second: the run here is at step 30 already, its copy in there at step 20"):
+        fetch(20)
+    assert checkpoint_steps(folder / "second" / CHECKPOINTS) == [30, 20]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".run")] == []

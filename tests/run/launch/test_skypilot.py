@@ -85,8 +85,9 @@ REFUSED = {
     "nowhere": [*LAUNCH, "--cloud", "runpot"],
     "no credentials": ["launch", "tiny.toml", "--accelerators", "H100:1", "--cloud", "aws"],
 }
+PRIVATE = "git+https://${TOKEN}@example.org/me/rljax"
 COMMANDS = [
-    ["launch", "--cluster", "a", "--yes", "--detach-run", "tiny.toml"],
+    ["launch", "--cluster", "a", "--secret", "TOKEN", "--yes", "--detach-run", "tiny.toml"],
     ["jobs", "launch", "--name", "a", "--yes", "--detach-run", "tiny.toml"],
     ["jobs", "queue"],
     ["status", "a"],
@@ -109,13 +110,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     launches = [
         [*LAUNCH, "--max-price", "3", "--run-dir", "launches/cheapest"],
         [*LAUNCH, "--max-price", "3", "--cloud", "runpod", "--run-dir", "launches/there"],
-        [*LAUNCH, "--max-price", "3", "--spot", "--sync", "s3://bucket/runs", "--run-dir", "launches/spot"],
+        [*LAUNCH, "--max-price", "3", "--spot", "--sync", "s3://bucket/runs", "--run-dir", "launches/spot", "--install", PRIVATE],
         *REFUSED.values(),
     ]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(launches), json.dumps(COMMANDS)],
         cwd=home,
-        env={**os.environ, "HOME": str(home), "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "HOME": str(home), "JAX_PLATFORMS": "cpu", "TOKEN": "s3cret"},
         capture_output=True,
         text=True,
         timeout=300,

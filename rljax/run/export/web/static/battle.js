@@ -127,8 +127,8 @@ export function play({ canvas, view, status, controls, details, help, environmen
   const figures = [...SIDES.map((side, player) => [side, units[player]]), ["Games won", tally]];
   details.append(make("dl", {}, ...figures.flatMap(([name, figure]) => [make("dt", {}, name), figure])), moves);
   help.textContent =
-    "Press one of your units with a golden frame, then a green cell, or first what it should make. W is a worker, L a " +
-    "light, H a heavy, R a ranged unit. A unit that rests is asked again when you press it. Keys: arrows and Enter choose " +
+    "Press one of your units with a golden frame, then a green cell, or first what it should make. " +
+    `${environment.legend} A unit that rests is asked again when you press it. Keys: arrows and Enter choose ` +
     "a cell, a number what to do, W waits, R rests, U takes the next unit, E ends the turn, Space pauses, S takes a step, " +
     "N begins a game.";
 

@@ -5,10 +5,27 @@ import { ATTACK, BARRACKS, BASE, EMPTY, HARVEST, MOVE, NONE, PRODUCE, RESOURCE, 
 
 // Of resource, base, barracks, worker, light, heavy, ranged.
 const FILL = ["#3f9a58", "#e6e6e6", "#a8a8a8", "#b4b4b4", "#ffa03c", "#fae646", "#46dce6"];
-const RADIUS = [0.42, 0.42, 0.42, 0.25, 0.29, 0.39, 0.29];
-const LABEL = ["", "Base", "Barracks", "W", "L", "H", "R"];
-const LABEL_SIZE = [0, 0.2, 0.16, 0.22, 0.26, 0.32, 0.26];
 const INK = "#22262e";
+// Shares of a cell. On large maps, whose cells are small, what is in them is large.
+const USUAL = {
+  radius: [0.42, 0.42, 0.42, 0.25, 0.29, 0.39, 0.29],
+  label: ["", "Base", "Barracks", "W", "L", "H", "R"],
+  labelSize: [0, 0.2, 0.16, 0.22, 0.26, 0.32, 0.26],
+  load: { at: 0.22, radius: 0.14, size: 0.2 },
+  left: 0.38, // the height of what is left of a resource
+  bar: 0.1,
+  rest: 0.24,
+};
+const LARGE = {
+  radius: [0.46, 0.46, 0.46, 0.38, 0.4, 0.46, 0.4],
+  label: ["", "B", "K", "W", "L", "H", "R"],
+  labelSize: [0, 0.64, 0.64, 0.5, 0.54, 0.6, 0.54],
+  load: { at: 0.3, radius: 0.2, size: 0.34 },
+  left: 0.5,
+  bar: 0.16,
+  rest: 0.4,
+};
+const LARGE_FROM = 12; // columns
 const VERBS = ["wait", "move to", "harvest", "return to", "make", "attack"];
 
 export const SIDES = ["Blue", "Red"];
@@ -18,6 +35,7 @@ export function makePicture(rules, params) {
   // Sizes beside the map grow with it, so that they look the same on all maps.
   const unit = Math.max(1, width / 8);
   const edge = 0.5 * unit;
+  const size = width >= LARGE_FROM ? LARGE : USUAL;
   const middle = (cell) => [edge + (cell % width) + 0.5, edge + Math.floor(cell / width) + 0.5];
   const colorOf = (action) =>
     ({ [MOVE]: "faint", [HARVEST]: "green", [RETURN]: "green", [PRODUCE]: "blue", [ATTACK]: "red" })[action];
@@ -45,14 +63,14 @@ export function makePicture(rules, params) {
   }
 
   function drawUnit(context, colors, kind, owner, [x, y]) {
-    const radius = RADIUS[kind];
+    const radius = size.radius[kind];
     const ring = [colors.green, colors.blue, colors.red][owner + 1];
     const shape = [RESOURCE, BASE, BARRACKS].includes(kind)
-      ? (size, color) => box(context, x - size, y - size, 2 * size, 2 * size, 0.08, color)
-      : (size, color) => disc(context, x, y, size, color);
+      ? (half, color) => box(context, x - half, y - half, 2 * half, 2 * half, 0.08, color)
+      : (half, color) => disc(context, x, y, half, color);
     shape(radius + 0.02, ring);
     shape(radius - 0.06, FILL[kind]);
-    text(context, LABEL[kind], x, y, LABEL_SIZE[kind], INK);
+    text(context, size.label[kind], x, y, size.labelSize[kind], INK);
   }
 
   /** The order under way or given: a line to what it aims at, thick as far as it is done, and what is made, pale. */
@@ -66,27 +84,30 @@ export function makePicture(rules, params) {
       context.globalAlpha = 1;
     }
     const at = (part) => from.map((x, axis) => x + part * (to[axis] - x));
-    line(context, [from, at(0.85)], 0.04, color);
-    line(context, [from, at(0.85 * done)], 0.12, color);
+    // From the edge of the unit, whose letter it would hide.
+    const [first, last] = [size.radius[state.unit[cell]] / Math.hypot(to[0] - from[0], to[1] - from[1]), 0.9];
+    line(context, [at(first), at(last)], 0.04, color);
+    line(context, [at(first), at(first + (last - first) * done)], 0.12, color);
   }
 
   function drawMarks(context, state, cell) {
     const [x, y] = middle(cell);
     const [kind, carried] = [state.unit[cell], state.carried[cell]];
-    if (kind === RESOURCE) text(context, String(carried), x, y, 0.38, "#ffffff");
+    if (kind === RESOURCE) text(context, String(carried), x, y, size.left, "#ffffff");
     else if (carried > 0) {
-      disc(context, x + 0.22, y - 0.22, 0.14, FILL[RESOURCE]);
-      text(context, String(carried), x + 0.22, y - 0.21, 0.2, "#ffffff");
+      const { at, radius, size: height } = size.load;
+      disc(context, x + at, y - at, radius, FILL[RESOURCE]);
+      text(context, String(carried), x + at, y - at + 0.01, height, "#ffffff");
     }
     if (state.hp[cell] >= units.hp[kind]) return;
-    box(context, x - 0.4, y + 0.33, 0.8, 0.1, 0.03, "#c80000");
-    box(context, x - 0.4, y + 0.33, (0.8 * state.hp[cell]) / units.hp[kind], 0.1, 0.03, "#00c000");
+    box(context, x - 0.4, y + 0.43 - size.bar, 0.8, size.bar, 0.03, "#c80000");
+    box(context, x - 0.4, y + 0.43 - size.bar, (0.8 * state.hp[cell]) / units.hp[kind], size.bar, 0.03, "#00c000");
   }
 
-  function frame(context, cell, size, thick, color) {
+  function frame(context, cell, half, thick, color) {
     const [x, y] = middle(cell);
     context.beginPath();
-    context.roundRect(x - size, y - size, 2 * size, 2 * size, 0.1);
+    context.roundRect(x - half, y - half, 2 * half, 2 * half, 0.1);
     Object.assign(context, { lineWidth: thick, strokeStyle: color });
     context.stroke();
   }
@@ -115,6 +136,7 @@ export function makePicture(rules, params) {
   return {
     width: width + 2 * edge,
     height: height + edge + 1.1 * unit,
+    legend: `${size === LARGE ? "B is a base, K are barracks, " : ""}W is a worker, L a light, H a heavy, R a ranged unit.`,
     cellName,
     orderText,
     unitsText,
@@ -143,7 +165,7 @@ export function makePicture(rules, params) {
       }
       for (const cell of there) drawMarks(context, state, cell);
       for (const [cell, order] of plan) drawOrder(context, colors, state, cell, order, 1);
-      for (const cell of held) text(context, "zz", middle(cell)[0] + 0.3, middle(cell)[1] - 0.36, 0.24, colors.ink);
+      for (const cell of held) text(context, "zz", middle(cell)[0] + 0.3, middle(cell)[1] - 0.36, size.rest, colors.ink);
       for (const cell of asked) frame(context, cell, 0.46, 0.05, colors.gold);
       for (const cell of targets) {
         context.globalAlpha = 0.25;

@@ -76,7 +76,7 @@ async function main() {
   const canvas = element("board");
   const view = makeView(canvas, environment);
   view.draw(environment.reset());
-  const policy = await loadPolicy(description.inputs);
+  const policy = await loadPolicy(description.inputs, description.sha256);
   const page = { canvas, view, status: element("status"), controls: element("controls"), details: element("details") };
   play({ ...page, help: element("help"), environment, policy, maxSteps: description.max_steps });
 }

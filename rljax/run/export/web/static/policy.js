@@ -11,13 +11,17 @@ const NOISE = { uniform: Math.random, normal, gumbel: () => -Math.log(-Math.log(
  * Return the policy's step, `({ obs, mask, seat, carry }) -> { action, probs, carry }` of one environment.
  *
  * A carry of null begins an episode. `action` is an array of numbers; `probs` has the probability of each action, or is null if
- * the policy has none. `inputs` are those of the ONNX file by name, with shape, dtype, and the distribution of random numbers.
+ * the policy has none. `inputs` are those of the ONNX file by name, with shape, dtype, and the distribution of random numbers;
+ * `sha256` is its checksum, which browsers compute of pages from https and from this machine only.
  */
-export async function loadPolicy(inputs) {
+export async function loadPolicy(inputs, sha256 = null) {
   // One thread needs no headers of the server, and a small network is no faster with more.
   ort.env.wasm.numThreads = 1;
   ort.env.wasm.wasmBinary = await fetchUnpacked("ort.wasm.gz");
-  const session = await ort.InferenceSession.create("policy.onnx", { executionProviders: ["wasm"] });
+  const model = await fetchBytes("policy.onnx");
+  if (sha256 !== null && crypto.subtle && (await checksum(model)) !== sha256)
+    throw new Error("policy.onnx is not the file that was exported: its checksum differs");
+  const session = await ort.InferenceSession.create(new Uint8Array(model), { executionProviders: ["wasm"] });
   // What nothing reads is no input of the file.
   const read = session.inputNames.map((name) => [name, inputs[name]]);
 
@@ -54,11 +58,21 @@ export function drawn(probs) {
   return chosen;
 }
 
-/** Fetch a file that was compressed with gzip; some servers say so, and then the browser has unpacked it already. */
-async function fetchUnpacked(name) {
+async function fetchBytes(name) {
   const response = await fetch(name);
   if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
-  const data = await response.arrayBuffer();
+  return response.arrayBuffer();
+}
+
+/** Return the SHA-256 of bytes in hexadecimal digits. */
+async function checksum(data) {
+  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Fetch a file that was compressed with gzip; some servers say so, and then the browser has unpacked it already. */
+async function fetchUnpacked(name) {
+  const data = await fetchBytes(name);
   const [a, b] = new Uint8Array(data);
   if (a !== 0x1f || b !== 0x8b) return data;
   return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
