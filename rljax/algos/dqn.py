@@ -152,7 +152,7 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
     check_replay_memory(config, example)
     if config.dueling and isinstance(config.network, nn.Module):
         raise ConfigError("dueling = true: needs a network given as a table; a Module is used as it is")
-    network = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
+    network = make_q_network(config.network, num_actions, example.obs, config.dtype, dueling=config.dueling)
     return DQNParts(config, env, env_params, network)
 
 

@@ -152,7 +152,7 @@ def sac_parts(config: SACConfig) -> SACParts:
     env, env_params = make_training_env(config)
     space = check_soft_space(env, env_params)
     obs = transition_example(env, env_params, None).obs
-    policy = make_soft_policy(config.network, space, obs)
+    policy = make_soft_policy(config.network, space, obs, dtype=config.dtype)
     check_replay_memory(config, _step_example(env, env_params, policy))
     return SACParts(config, env, env_params, policy)
 

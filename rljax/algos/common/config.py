@@ -10,6 +10,7 @@ from flax.core import FrozenDict
 
 from rljax.core.config import MAX_COUNT, Config, freeze, leaf, static
 from rljax.core.errors import ConfigError
+from rljax.nn.layers import DTYPES
 from rljax.nn.opponents import SEEN, described
 
 
@@ -20,6 +21,11 @@ class LearnerConfig(Config):
     num_steps: int = static(default=128, doc="number of steps per environment in a rollout", gt=0)
     learning_rate: float = leaf(default=2.5e-4, doc="step size of Adam", ge=0)
     anneal_lr: bool = static(default=True, doc="anneal the learning rate linearly, to 0 after the last iteration")
+    dtype: str = static(
+        default="float32",
+        doc="dtype of the networks' products before their last layers: float32, bfloat16, or auto (bfloat16 on accelerators)",
+        choices=DTYPES,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

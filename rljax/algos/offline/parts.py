@@ -146,7 +146,7 @@ def actor_critic_parts(config: OfflineConfig, algorithm: str, head: Callable[[An
     env, env_params = make_training_env(config)
     space = check_soft_space(env, env_params, algorithm)
     obs = transition_example(env, env_params, None).obs
-    policy = make_soft_policy(config.network, space, obs, head(space))
+    policy = make_soft_policy(config.network, space, obs, head(space), config.dtype)
     if config.online:
         check_replay_memory(config, step_example(env, env_params, policy.head))
     return OfflineParts(config, env, env_params, policy)
