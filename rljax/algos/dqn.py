@@ -167,7 +167,7 @@ def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
         target_params=jax.tree.map(jnp.copy, params),
         opt_state=init_optimizer(adam(config), params),
         updates=jnp.zeros((), jnp.int32),
-        replay=init_replay(example, config.buffer_rows, config.num_envs),
+        replay=init_replay(example, config.buffer_rows, config.num_envs, config.replay_memory == "host"),
         priorities=init_priorities(config.buffer_rows, config.num_envs) if config.prioritized else None,
         **fields,
     )

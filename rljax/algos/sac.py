@@ -176,7 +176,12 @@ def sac_init(parts: SACParts, key: jax.Array) -> SACState:
         target_params=jax.tree.map(jnp.copy, params["critic"]),
         opt_state=init_optimizer(adam(config), params),
         updates=jnp.zeros((), jnp.int32),
-        replay=init_replay(_step_example(parts.env, parts.env_params, parts.policy), config.buffer_rows, config.num_envs),
+        replay=init_replay(
+            _step_example(parts.env, parts.env_params, parts.policy),
+            config.buffer_rows,
+            config.num_envs,
+            config.replay_memory == "host",
+        ),
         **fields,
     )
 
