@@ -40,14 +40,9 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-DTYPES = ("float32", "bfloat16", "auto")
-"""Values of a configuration's `dtype`."""
-
-
 def product_dtype(name: str) -> Any:
-    """Return the dtype of products for one of the `DTYPES`: `jnp.bfloat16`, or None for f32. `auto` is bfloat16 on accelerators.
-
-    Networks of this dtype have parameters in f32 and a last layer in f32; only layers before it compute in bfloat16.
+    """Return the dtype of products that a configuration's `dtype` names: `jnp.bfloat16`, or None for f32; "auto" (Dreamer's) is
+    bfloat16 on accelerators.
     """
     return jnp.bfloat16 if name == "bfloat16" or (name == "auto" and platform() != "cpu") else None
 

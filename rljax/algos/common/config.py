@@ -10,7 +10,6 @@ from flax.core import FrozenDict
 
 from rljax.core.config import MAX_COUNT, Config, freeze, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.nn.layers import DTYPES
 from rljax.nn.opponents import SEEN, described
 
 
@@ -23,8 +22,8 @@ class LearnerConfig(Config):
     anneal_lr: bool = static(default=True, doc="anneal the learning rate linearly, to 0 after the last iteration")
     dtype: str = static(
         default="float32",
-        doc="dtype of the networks' products before their last layers: float32, bfloat16, or auto (bfloat16 on accelerators)",
-        choices=DTYPES,
+        doc="dtype of the networks' products before their last layers; bfloat16 pays for wide networks on accelerators",
+        choices=("float32", "bfloat16"),
     )
 
     def __post_init__(self) -> None:

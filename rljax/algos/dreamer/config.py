@@ -10,7 +10,6 @@ from rljax.algos.common.config import ReplayConfig
 from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
 from rljax.core.config import MAX_COUNT, algorithm, leaf, static
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
-from rljax.nn.layers import DTYPES
 
 
 @algorithm("dreamer")
@@ -65,7 +64,7 @@ class DreamerConfig(ReplayConfig):
     dtype: str = static(
         default="auto",
         doc="dtype of products: bfloat16, float32, or auto (bfloat16 on accelerators, float32 on CPUs)",
-        choices=DTYPES,
+        choices=("auto", "float32", "bfloat16"),
     )
 
     def __post_init__(self) -> None:
