@@ -265,6 +265,7 @@ def take_windows(replay: Replay, places: Places, length: int) -> Any:
 
 def _gather(replay: Replay, rows: jax.Array, envs: jax.Array) -> Any:
     """Return `data[rows, envs]` of a buffer; the host gathers what it holds, in one call, and sends it to the device."""
+    structure: Any
     hosts, structure = jax.tree.flatten(in_host_memory(replay).data)
     leaves = structure.flatten_up_to(to_host_memory(replay).data)
     there = [x for x, host in zip(leaves, hosts, strict=True) if host]

@@ -43,7 +43,7 @@ def check_parts(report: CompileReport) -> None:
 
 
 def test_the_report_has_the_hosts_memory_apart() -> None:
-    target = Target("cpu", "cpu", tuple(jax.devices()[:1]), 10**10)
+    target = Target("h200", "cpu", tuple(jax.devices()[:1]), 10**10)
     report = compile_on(CONFIG, target, CHIPS["h200"])
     check_parts(report)
     assert report.host == OBSERVATIONS
