@@ -13,6 +13,7 @@ import rljax
 from rljax.algos.common.off_policy import transition_example
 from rljax.collect.environments import make_training_env
 from rljax.collect.replay import Places, Replay, add_rows, in_host_memory, init_replay, take_n_step, take_windows
+from rljax.core.devices import Target, compiling_for
 from tests.run.tiny_runs import TINY
 
 EXAMPLE = transition_example(*make_training_env(TINY["dqn"]), jax.ShapeDtypeStruct((), jnp.int32))
@@ -64,6 +65,12 @@ def test_several_devices_sweeps_and_seeds_are_refused() -> None:
         rljax.sweep(config, {"learning_rate": [1e-3, 1e-2]})
     with pytest.raises(rljax.ConfigError, match="seeds = 2: expected replay_memory = 'device'"):
         rljax.fit(config, seeds=2)
+
+
+def test_a_tpu_is_refused() -> None:
+    target = Target("v5e-1", "tpu", tuple(jax.devices()[:1]), 10**9)
+    with compiling_for(target), pytest.raises(rljax.ConfigError, match="replay_memory = 'host': expected 'device' on a TPU"):
+        rljax.make_agent(TINY["dqn"].replace(replay_memory="host"))
 
 
 def test_a_buffer_is_compared_with_the_memory_that_it_is_to_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from rljax.collect.resets import EnvironmentNoise
 from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import MAX_COUNT, leaf, static
+from rljax.core.devices import platform
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
@@ -78,11 +79,16 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
 
 
 def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
-    """Refuse a buffer of steps like `example` that the device cannot hold.
+    """Refuse a buffer of steps like `example` that the device cannot hold, or one on a TPU's host.
 
     Raises:
         ConfigError: says how much it needs, what there is, and what one transition takes.
     """
+    if config.replay_memory == "host" and platform() == "tpu":
+        # Seen in the program for a v5e: tiles of the host's arrays differ, and all of them go over the bus in each turn.
+        raise ConfigError(
+            "replay_memory = 'host': expected 'device' on a TPU, where XLA would copy the whole buffer in each turn"
+        )
     per_step = tree_bytes(example)
     needed = per_step * config.buffer_rows * config.num_envs
     what = f"buffer_size = {config.buffer_size}: a replay buffer of {config.buffer_rows} x {config.num_envs} transitions"

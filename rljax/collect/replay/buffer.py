@@ -11,7 +11,7 @@ Nothing here passes a buffer through `cond` or `where`: both would copy it.
 
 A buffer may be larger than the device's memory: with `host`, its arrays with axes of their own (observations) are in pinned
 memory of the host. The device writes a row by one transfer, and the host gathers what is sampled. What is one number for each
-step (rewards, flags) stays on the device: it is small, and a TPU's transfers take whole tiles.
+step (rewards, flags) stays on the device: it is small.
 """
 
 from __future__ import annotations
