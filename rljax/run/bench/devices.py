@@ -27,6 +27,9 @@ ENVS = 256
 
 ITERATIONS = 20
 
+SECONDS = "seconds:"
+"""Beginning of a line in which a process of a benchmark tells a time."""
+
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 """XLA flag for simulated devices: without it, a single device would use all cores, and distort the comparison."""
 
@@ -132,20 +135,21 @@ def _slowest(workers: list[subprocess.Popen[str]]) -> float:
     seconds = []
     for worker in workers:
         assert worker.stdout is not None
-        line = worker.stdout.readline()
+        # Libraries print lines of their own, such as Gloo when processes meet.
+        line = next((line for line in worker.stdout if line.startswith(SECONDS)), "")
         if not line:
             raise RljaxError("a process of the benchmark ended; its output is above")
-        seconds.append(float(line))
+        seconds.append(float(line.removeprefix(SECONDS)))
     return max(seconds)
 
 
 def serve(run: Callable[[int], Any], started: float) -> None:
     """Print the seconds since `started`, which compiling took; then, for each line of input, those of a run."""
-    print(time.perf_counter() - started, flush=True)
+    print(SECONDS, time.perf_counter() - started, flush=True)
     for seed, _ in enumerate(sys.stdin):
         started = time.perf_counter()
         jax.block_until_ready(run(seed))
-        print(time.perf_counter() - started, flush=True)
+        print(SECONDS, time.perf_counter() - started, flush=True)
 
 
 def _serve(count: int, envs: int, iterations: int) -> None:
