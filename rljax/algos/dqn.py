@@ -152,7 +152,7 @@ def dqn_parts(config: DQNConfig) -> DQNParts:
     check_replay_memory(config, example)
     if config.dueling and isinstance(config.network, nn.Module):
         raise ConfigError("dueling = true: needs a network given as a table; a Module is used as it is")
-    network = make_q_network(config.network, num_actions, example.obs, dueling=config.dueling)
+    network = make_q_network(config.network, num_actions, example.obs, config.dtype, dueling=config.dueling)
     return DQNParts(config, env, env_params, network)
 
 
@@ -167,7 +167,7 @@ def dqn_init(parts: DQNParts, key: jax.Array) -> DQNState:
         target_params=jax.tree.map(jnp.copy, params),
         opt_state=init_optimizer(adam(config), params),
         updates=jnp.zeros((), jnp.int32),
-        replay=init_replay(example, config.buffer_rows, config.num_envs),
+        replay=init_replay(example, config.buffer_rows, config.num_envs, config.replay_memory == "host"),
         priorities=init_priorities(config.buffer_rows, config.num_envs) if config.prioritized else None,
         **fields,
     )

@@ -185,6 +185,7 @@ def ppo_parts(config: PPOConfig) -> PPOParts:
         action_heads=config.action_heads,
         log_std=config.log_std,
         num_values=num_values(config),
+        dtype=config.dtype,
     )
     if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
         raise ConfigError(

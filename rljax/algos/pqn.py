@@ -107,7 +107,7 @@ def pqn_parts(config: PQNConfig) -> PQNParts:
     env, env_params = make_training_env(config)
     num_actions = check_discrete("PQN", env, env_params)
     obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    network = make_q_network(config.network, num_actions, obs, layer_norm=True)
+    network = make_q_network(config.network, num_actions, obs, config.dtype, layer_norm=True)
     return PQNParts(config, env, env_params, network)
 
 

@@ -152,7 +152,7 @@ def sac_parts(config: SACConfig) -> SACParts:
     env, env_params = make_training_env(config)
     space = check_soft_space(env, env_params)
     obs = transition_example(env, env_params, None).obs
-    policy = make_soft_policy(config.network, space, obs)
+    policy = make_soft_policy(config.network, space, obs, dtype=config.dtype)
     check_replay_memory(config, _step_example(env, env_params, policy))
     return SACParts(config, env, env_params, policy)
 
@@ -176,7 +176,12 @@ def sac_init(parts: SACParts, key: jax.Array) -> SACState:
         target_params=jax.tree.map(jnp.copy, params["critic"]),
         opt_state=init_optimizer(adam(config), params),
         updates=jnp.zeros((), jnp.int32),
-        replay=init_replay(_step_example(parts.env, parts.env_params, parts.policy), config.buffer_rows, config.num_envs),
+        replay=init_replay(
+            _step_example(parts.env, parts.env_params, parts.policy),
+            config.buffer_rows,
+            config.num_envs,
+            config.replay_memory == "host",
+        ),
         **fields,
     )
 

@@ -18,7 +18,7 @@ from rljax.run.view.layout import columns, say, wrap_text
 
 def bench(options: Bench) -> None:
     """`rljax bench`: measure, print tables in Markdown, and write them as JSON."""
-    from rljax.run.bench.suites import SUITES
+    from rljax.run.bench.suites import SUITES, run_suite
     from rljax.run.bench.timing import parse_tables
     from rljax.run.files.outputs import atomic_file, output_path
 
@@ -28,10 +28,11 @@ def bench(options: Bench) -> None:
     path = None if options.json is None else output_path(options.json, (".json",))
     said = io.StringIO()
     with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
-        SUITES[suite](repeats)
+        load = run_suite(suite, repeats)
     if path is not None:
         with atomic_file(path) as aside:
-            aside.write_text(json.dumps({"suite": suite, "repeats": repeats, **parse_tables(said.getvalue())}, indent=1) + "\n")
+            table = {"suite": suite, "repeats": repeats, "load": load, **parse_tables(said.getvalue())}
+            aside.write_text(json.dumps(table, indent=1) + "\n")
         print(path)
 
 

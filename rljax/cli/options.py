@@ -371,10 +371,11 @@ class List:
 
 @dataclasses.dataclass
 class Bench:
-    """Measure speed on this machine: compile time and run time apart, interleaved with a peer library if one is installed."""
+    """Measure speed on this machine: compile time and run time apart, in turn with a peer. Without a peer there is no ratio. The
+    load average is noted, with a warning if other processes were busy."""
 
     suite: tyro.conf.Positional[str] = "ppo"
-    """Benchmark to run: ppo, recurrent, dqn, dreamer, league, sweep, devices, or fit."""
+    """Benchmark to run: ppo, recurrent, dqn, dreamer, league, microrts, simulators, sweep, devices, processes, or fit."""
     repeats: Annotated[int, Bounds(1, 1000)] = 5
     """Number of interleaved repeats; medians are reported."""
     json: str | None = None

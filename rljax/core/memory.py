@@ -36,6 +36,11 @@ def device_memory() -> int | None:
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
         return limit
+    return host_memory()
+
+
+def host_memory() -> int | None:
+    """Return the memory of the machine or container in bytes; None if unknown."""
     try:
         limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):  # no POSIX
@@ -48,15 +53,17 @@ def device_memory() -> int | None:
     return min(limits)
 
 
-def check_memory(needed: int, what: str, advice: str) -> None:
-    """Check that `needed` bytes fit into the device's memory, so that a run does not crash later.
+def check_memory(needed: int, what: str, advice: str, host: bool = False) -> None:
+    """Check that `needed` bytes fit into the device's memory, with `host` into the machine's, so that a run does not crash later.
 
     Raises:
-        ConfigError: the device has less memory: "WHAT needs N GB, this device has M GB: ADVICE".
+        ConfigError: there is less memory: "WHAT needs N GB, this device has M GB: ADVICE".
     """
-    limit = device_memory()
+    if host and current_target() is not None:
+        return  # the host of a target is not known
+    limit, name = (host_memory(), "this machine") if host else (device_memory(), _name_of_device())
     if limit is not None and needed > limit:
-        raise ConfigError(f"{what} needs {needed / 1e9:.1f} GB, {_name_of_device()} has {limit / 1e9:.1f} GB: {advice}")
+        raise ConfigError(f"{what} needs {needed / 1e9:.1f} GB, {name} has {limit / 1e9:.1f} GB: {advice}")
 
 
 def _name_of_device() -> str:

@@ -15,7 +15,7 @@ from rljax.core.errors import ConfigError
 from rljax.nn.attention import PointerNetwork
 from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
-from rljax.nn.layers import FiLM, dense_layers, hidden_layers, layer_norm, perceptron, values
+from rljax.nn.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
 from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.opponents import OpponentAware, opponent_model
 from rljax.nn.pointed import Pointed
@@ -39,6 +39,7 @@ class ActorCritic(nn.Module):
         film: the observation's `goal` modulates the first hidden layer (see `FiLM`) instead of joining the input.
         policy_gain: gain of the policy's last layer.
         layer_norm: normalise before each activation (Ba et al., 2016).
+        dtype: dtype of the products before the last layer, such as `jnp.bfloat16`; None: f32.
     """
 
     num_outputs: int
@@ -49,6 +50,7 @@ class ActorCritic(nn.Module):
     film: bool = False
     policy_gain: float = 0.01
     layer_norm: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
@@ -64,10 +66,10 @@ class ActorCritic(nn.Module):
             layers |= hidden_layers(name, sizes)
         layers["policy_head"] = ((sizes[-1], self.num_outputs), self.policy_gain)
         layers["value_head"] = ((sizes[-1], self.num_values), 1.0)
-        dense = dense_layers(self, layers)
+        dense = dense_layers(self, layers, self.dtype, last=("policy_head", "value_head"))
 
         def torso(name: str, y: jax.Array) -> jax.Array:
-            film = None if goal is None else lambda y: FiLM(self.hidden[0], name=f"{name}_film")(y, goal)
+            film = None if goal is None else lambda y: FiLM(self.hidden[0], self.dtype, name=f"{name}_film")(y, goal)
             layers = [dense[f"{name}_{i}"] for i in range(len(self.hidden))]
             return perceptron(y, layers, self.activation, layer_norm if self.layer_norm else None, film)
 
@@ -80,7 +82,7 @@ class Features(NamedTuple):
     """Outputs of a stem for observations `[B, ...]`.
 
     Attributes:
-        x: features, f32 `[B, D]`; with memory, the input's part of the cell's gates.
+        x: features `[B, D]`; with memory, the input's part of the cell's gates.
         entities: for a pointer, entities f32 `[B, E, D]` and whether each is present, bool `[B, E]`; None without a pointer.
     """
 
@@ -97,14 +99,15 @@ class Stem(nn.Module):
     film: bool
     pointer: bool
     layer_norm: bool
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any) -> Features:
         obs, goal = split_goal(obs, self.film)
         x: Any = ravel_observation(obs) if self.encoder is None else self.encoder(obs)
         x, entities = x if isinstance(x, tuple) else (x, None)
-        dense = dense_layers(self, hidden_layers("dense", (x.shape[-1], *self.hidden)))
-        film = None if goal is None else lambda x: FiLM(self.hidden[0], name="film")(x, goal)
+        dense = dense_layers(self, hidden_layers("dense", (x.shape[-1], *self.hidden)), self.dtype)
+        film = None if goal is None else lambda x: FiLM(self.hidden[0], self.dtype, name="film")(x, goal)
         x = perceptron(x, dense.values(), self.activation, layer_norm if self.layer_norm else None, film)
         return Features(x, (entities, obs.get("entity_mask")) if self.pointer else None)
 
@@ -120,6 +123,7 @@ class ActorCriticHeads(nn.Module):
     policy_gain: float
     layer_norm: bool
     pointed: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, y: jax.Array, entities: Any, privileged: jax.Array | None) -> tuple[Any, jax.Array]:
@@ -131,7 +135,7 @@ class ActorCriticHeads(nn.Module):
             layers |= hidden_layers(name, sizes)
             if not (pointer and name == "policy"):
                 layers[f"{name}_head"] = ((sizes[-1], outputs), gain)
-        dense = dense_layers(self, layers)
+        dense = dense_layers(self, layers, self.dtype, last=("policy_head", "value_head"))
         for name in inputs:
             hidden = [dense[f"{name}_{i}"] for i in range(len(self.hidden))]
             inputs[name] = perceptron(inputs[name], hidden, self.activation, layer_norm if self.layer_norm else None)
@@ -161,6 +165,7 @@ class TrunkActorCritic(nn.Module):
         layer_norm: normalise before each activation (Ba et al., 2016).
         pointed: with a pointer, only the first of several heads points: the policy's output is `Pointed`, and `num_outputs` the
             length of its context.
+        dtype: dtype of the products between encoder and last layers, such as `jnp.bfloat16`; None: f32.
     """
 
     num_outputs: int
@@ -175,9 +180,10 @@ class TrunkActorCritic(nn.Module):
     policy_gain: float = 0.01
     layer_norm: bool = False
     pointed: bool = False
+    dtype: Any = None
 
     def setup(self) -> None:
-        self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer, self.layer_norm)
+        self.stem = Stem(self.encoder, self.hidden, self.activation, self.film, self.pointer, self.layer_norm, self.dtype)
         self.both_heads = ActorCriticHeads(
             self.num_outputs,
             self.num_values,
@@ -186,6 +192,7 @@ class TrunkActorCritic(nn.Module):
             self.policy_gain,
             self.layer_norm,
             self.pointed and self.pointer,
+            self.dtype,
         )
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
@@ -206,7 +213,9 @@ class TrunkActorCritic(nn.Module):
         return self.both_heads(y, x.entities, privileged)
 
 
-def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01, pointed: bool = False) -> nn.Module:
+def make_network(
+    spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01, pointed: bool = False, dtype: Any = None
+) -> nn.Module:
     """Return the actor-critic that a configuration's `network` field describes; return a flax module as it is.
 
     Tables, with their defaults:
@@ -225,23 +234,24 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
     says of the opponent (see `rljax.nn.opponents`).
 
     `hidden` and `activation` describe the dense layers after the encoder. With `goal = "film"`, the observation's `goal`
-    modulates the first dense layer.
+    modulates the first dense layer. `dtype` is that of the products before the last layers (see `product_dtype`).
 
     Raises:
         ConfigError: an unknown key, activation or type, or a value that is not allowed.
     """
     if isinstance(spec, nn.Module):
-        return spec
+        return as_it_is(spec, dtype)
     table = read_network(spec, heads=True)
     if table.opponent_model is not None:
         plain = {key: value for key, value in spec.items() if key != "opponent_model"}
-        network = make_network(plain, num_outputs, num_values, policy_gain, pointed)
+        network = make_network(plain, num_outputs, num_values, policy_gain, pointed, dtype)
         return OpponentAware(network, opponent_model(table.opponent_model))
     common: dict[str, Any] = {
         "num_outputs": num_outputs,
         "num_values": num_values,
         "film": table.goal == "film",
         "policy_gain": policy_gain,
+        "dtype": dtype,
         **table.given("hidden", "activation", "layer_norm"),
     }
     if table.encoder == "cells":
@@ -251,8 +261,8 @@ def make_network(spec: Any, num_outputs: int, num_values: int = 1, policy_gain: 
         return ActorCritic(**common, shared=table.shared)
     cell: Any = None
     if table.type == "block_gru":
-        cell = BlockGRUCell(table.size, table.blocks)
+        cell = BlockGRUCell(table.size, table.blocks, dtype)
     elif table.type != "mlp":
-        cell = {"lstm": LSTMCell, "gru": GRUCell}[table.type](table.size)
-    parts = {"encoder": make_encoder(table), "cell": cell, "pointer": table.pointer, "pointed": pointed}
+        cell = {"lstm": LSTMCell, "gru": GRUCell}[table.type](table.size, dtype)
+    parts = {"encoder": make_encoder(table, dtype), "cell": cell, "pointer": table.pointer, "pointed": pointed}
     return TrunkActorCritic(**parts, **common, **table.given("head_hidden"))

@@ -25,22 +25,22 @@ def dot_product_attention(query: jax.Array, key: jax.Array, value: jax.Array, ma
     Leading axes broadcast. A query that may attend to no key gives 0, with no gradient.
 
     Args:
-        query: f32 `[..., Q, heads, D]`.
-        key: f32 `[..., K, heads, D]`.
-        value: f32 `[..., K, heads, D]`.
+        query: `[..., Q, heads, D]`, f32 or bfloat16.
+        key: `[..., K, heads, D]`.
+        value: `[..., K, heads, D]`.
         mask: bool `[..., Q, K]`, or `[..., 1, K]` for all queries; None: every query attends to all keys.
 
     Returns:
-        f32 `[..., Q, heads, D]`.
+        `[..., Q, heads, D]` in the dtype of the values; the weights are computed in f32.
     """
-    logits = jnp.einsum("...qhd,...khd->...hqk", query / math.sqrt(query.shape[-1]), key)
+    logits = jnp.einsum("...qhd,...khd->...hqk", query / math.sqrt(query.shape[-1]), key).astype(jnp.float32)
     if mask is None:
         weights = jax.nn.softmax(logits)
     else:
         mask = mask[..., None, :, :]
         # If all keys are masked, the softmax is uniform over finite logits; the second mask sets it and its gradient to 0.
         weights = jnp.where(mask, jax.nn.softmax(mask_logits(logits, mask)), 0.0)
-    return jnp.einsum("...hqk,...khd->...qhd", weights, value)
+    return jnp.einsum("...hqk,...khd->...qhd", weights.astype(value.dtype), value)
 
 
 class MultiHeadAttention(nn.Module):
@@ -87,6 +87,7 @@ class TransformerEncoder(nn.Module):
         size: length of an entity's vector; a multiple of `num_heads`.
         mlp_size: size of each perceptron's hidden layer.
         activation: activation of that layer, a name in `ACTIVATIONS`.
+        dtype: dtype of the products; None: f32, as sums and norms always are.
     """
 
     num_layers: int
@@ -94,6 +95,7 @@ class TransformerEncoder(nn.Module):
     size: int
     mlp_size: int
     activation: str = "gelu"
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -110,9 +112,10 @@ class TransformerEncoder(nn.Module):
             inits[f"qkv_{i}"] = _side_by_side([inits[f"{part}_{i}"] for part in ("query", "key", "value")])
 
         def dense(name: str, size: int, x: jax.Array) -> jax.Array:
-            return nn.Dense(size, kernel_init=inits[name], name=name)(x)
+            return nn.Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name)(x)
 
         pairs = None if mask is None else mask[..., None, :]
+        x = x.astype(jnp.float32)
         for i in range(self.num_layers):
             y = nn.LayerNorm(name=f"attention_norm_{i}")(x)
             query, key, value = jnp.split(dense(f"qkv_{i}", 3 * self.size, y), 3, axis=-1)
@@ -155,10 +158,12 @@ class AttentionPooling(nn.Module):
     Attributes:
         num_heads: number of heads of the attention.
         size: length of the output; a multiple of `num_heads`.
+        dtype: dtype of the products; None: f32.
     """
 
     num_heads: int
     size: int
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, entities: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -169,11 +174,13 @@ class AttentionPooling(nn.Module):
         )
         query = self.param("query", inits["query"], (self.size, 1), jnp.float32).reshape(1, self.num_heads, -1)
         key, value = (
-            _split_heads(nn.Dense(self.size, kernel_init=inits[name], name=name)(entities), self.num_heads)
+            _split_heads(nn.Dense(self.size, dtype=self.dtype, kernel_init=inits[name], name=name)(entities), self.num_heads)
             for name in ("key", "value")
         )
-        pooled = dot_product_attention(query, key, value, None if mask is None else mask[..., None, :])
-        out = nn.Dense(self.size, kernel_init=inits["out"], name="out")(pooled.reshape(*pooled.shape[:-3], self.size))
+        pooled = dot_product_attention(query.astype(key.dtype), key, value, None if mask is None else mask[..., None, :])
+        out = nn.Dense(self.size, dtype=self.dtype, kernel_init=inits["out"], name="out")(
+            pooled.reshape(*pooled.shape[:-3], self.size)
+        )
         return out if mask is None else jnp.where(jnp.any(mask, axis=-1, keepdims=True), out, 0.0)
 
 

@@ -31,6 +31,7 @@ class CellActorCritic(nn.Module):
         hidden: sizes of the dense layers before the value.
         activation: a name in `ACTIVATIONS`.
         policy_gain: gain of the policy's last layer.
+        dtype: dtype of the products before the last layer, such as `jnp.bfloat16`; None: f32.
     """
 
     num_outputs: int
@@ -40,6 +41,7 @@ class CellActorCritic(nn.Module):
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"
     policy_gain: float = 0.01
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
@@ -63,7 +65,7 @@ class CellActorCritic(nn.Module):
                 flat: jax.Array = drawn[name](key, shapes[name][0], dtype)
                 return flat.reshape(shape)
 
-            layer = Convolution(self.channels[i], kernel, 1, kernel_init=init, name=name)
+            layer = Convolution(self.channels[i], kernel, 1, init, self.dtype, name=name)
             edge = kernel // 2
             return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
 
@@ -77,7 +79,7 @@ class CellActorCritic(nn.Module):
             **hidden_layers("value", sizes),
             "value_head": ((sizes[-1], self.num_values), 1.0),
         }
-        dense = dense_layers(self, layers)
+        dense = dense_layers(self, layers, self.dtype, last=("policy_head", "value_head"))
         around = jnp.concatenate([x, jnp.broadcast_to(mean[:, None, None], x.shape)], axis=-1)
         outputs = dense["policy_head"](around).reshape(x.shape[0], -1)  # no `len`: an exported policy is for any number of rows
         value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(self.hidden))], self.activation)

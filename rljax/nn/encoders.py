@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -31,6 +32,7 @@ class ConvolutionEncoder(nn.Module):
         kernels: width of each kernel.
         strides: stride of each convolution.
         activation: a name in `ACTIVATIONS`.
+        dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the observation is not an image, or is smaller than a kernel.
@@ -40,6 +42,7 @@ class ConvolutionEncoder(nn.Module):
     kernels: tuple[int, ...] = (3,)
     strides: tuple[int, ...] = (1,)
     activation: str = "relu"
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, image: Any) -> jax.Array:
@@ -53,7 +56,7 @@ class ConvolutionEncoder(nn.Module):
         for i, (name, init) in enumerate(inits.items()):
             if self.kernels[i] > min(x.shape[1:3]):
                 raise ConfigError(f"network.kernels = {self.kernels}: number {i + 1} is wider than its image of {x.shape[1:3]}")
-            x = Convolution(self.channels[i], self.kernels[i], self.strides[i], kernel_init=init, name=name)(x)
+            x = Convolution(self.channels[i], self.kernels[i], self.strides[i], init, self.dtype, name=name)(x)
             x = ACTIVATIONS[self.activation](x)
         return x.reshape(x.shape[0], -1)
 
@@ -127,6 +130,7 @@ class EntityEncoder(nn.Module):
         num_layers: number of layers of the transformer.
         num_heads: number of heads of its attention and of the pooling.
         activation: a name in `ACTIVATIONS`.
+        dtype: dtype of the products, such as `jnp.bfloat16`; None: f32.
 
     Raises:
         ConfigError: the observation is not such a dictionary.
@@ -136,6 +140,7 @@ class EntityEncoder(nn.Module):
     num_layers: int = 2
     num_heads: int = 4
     activation: str = "silu"
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any) -> tuple[jax.Array, jax.Array]:
@@ -146,26 +151,27 @@ class EntityEncoder(nn.Module):
             layers |= dict.fromkeys(("context", "rest"), ((rest.shape[-1], self.size), 1.0))
         inits = together(self, layers)
         activation = ACTIVATIONS[self.activation]
-        embedded = nn.Dense(self.size, kernel_init=inits["entity"], name="entity")(entities)
+        dense = partial(nn.Dense, self.size, dtype=self.dtype)
+        embedded = dense(kernel_init=inits["entity"], name="entity")(entities)
         if rest is not None:
-            context = nn.Dense(self.size, use_bias=False, kernel_init=inits["context"], name="context")(rest)
+            context = dense(use_bias=False, kernel_init=inits["context"], name="context")(rest)
             embedded = embedded + context[:, None]
-        encoder = TransformerEncoder(self.num_layers, self.num_heads, self.size, 2 * self.size, name="transformer")
-        encoded = encoder(activation(embedded), mask)
-        x = AttentionPooling(self.num_heads, self.size, name="pooling")(encoded, mask)
+        sizes = (self.num_layers, self.num_heads, self.size, 2 * self.size)
+        encoded = TransformerEncoder(*sizes, dtype=self.dtype, name="transformer")(activation(embedded), mask)
+        x = AttentionPooling(self.num_heads, self.size, self.dtype, name="pooling")(encoded, mask)
         if rest is not None:
-            rest = activation(nn.Dense(self.size, kernel_init=inits["rest"], name="rest")(rest))
+            rest = activation(dense(kernel_init=inits["rest"], name="rest")(rest))
             x = jnp.concatenate([x, rest], axis=-1)
         return x, encoded
 
 
-def make_encoder(spec: NetworkSpec) -> nn.Module | None:
-    """Return the encoder that a `network` table describes; None if observations are only flattened."""
+def make_encoder(spec: NetworkSpec, dtype: Any = None) -> nn.Module | None:
+    """Return the encoder that a `network` table describes, with products in `dtype`; None if observations are only flattened."""
     if spec.encoder == "cnn":
-        return ConvolutionEncoder(**spec.given(*CONVOLUTIONS))
+        return ConvolutionEncoder(**spec.given(*CONVOLUTIONS), dtype=dtype)
     if spec.encoder == "dict":
-        return DictEncoder(depth=spec.depth)
-    return EntityEncoder(spec.width, spec.layers, spec.heads) if spec.encoder == "entities" else None
+        return DictEncoder(depth=spec.depth, dtype=dtype)
+    return EntityEncoder(spec.width, spec.layers, spec.heads, dtype=dtype) if spec.encoder == "entities" else None
 
 
 def split_entities(obs: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.core.devices import platform
+from rljax.core.errors import ConfigError
 from rljax.nn.initializers import Initializer, orthogonal_kernels
 
 
@@ -36,6 +38,32 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swish": swish,
     "leaky_relu": nn.leaky_relu,
 }
+
+
+def product_dtype(name: str) -> Any:
+    """Return the dtype of products that a configuration's `dtype` names: `jnp.bfloat16`, or None for f32; "auto" (Dreamer's) is
+    bfloat16 on accelerators.
+    """
+    return jnp.bfloat16 if name == "bfloat16" or (name == "auto" and platform() != "cpu") else None
+
+
+def as_it_is(network: nn.Module, dtype: Any) -> nn.Module:
+    """Return a network that was given as a Module, whose layers have dtypes of their own.
+
+    Raises:
+        ConfigError: the configuration asks for products in `dtype`, which is not None.
+    """
+    if dtype is not None:
+        name = type(network).__name__
+        raise ConfigError(f"dtype: network = {name} is used as it is, expected 'float32'; its layers have dtypes of their own")
+    return network
+
+
+def matmul(x: jax.Array, kernel: jax.Array, dtype: Any, product: Callable[..., jax.Array] = jnp.matmul) -> jax.Array:
+    """Return a product of matrices in f32, of factors that are rounded to `dtype` first; None: of the factors as they are."""
+    if dtype is None:
+        return product(x, kernel)
+    return product(x.astype(dtype), kernel.astype(dtype)).astype(jnp.float32)
 
 
 # Normalisation of a hidden layer's outputs, before the activation.
@@ -126,7 +154,7 @@ def perceptron(
 def layer_norm(x: jax.Array, layer: int) -> jax.Array:
     """Normalise the outputs of a layer (Ba et al., 2016); for use inside a compact method."""
     del layer
-    return nn.LayerNorm()(x)
+    return nn.LayerNorm(dtype=x.dtype)(x)
 
 
 class MLP(nn.Module):
@@ -179,13 +207,16 @@ class FiLM(nn.Module):
 
     Attributes:
         size: length D of the features.
+        dtype: dtype of the product; None: f32.
     """
 
     size: int
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        modulation = nn.Dense(2 * self.size, kernel_init=nn.initializers.zeros, name="modulation")(context)
+        layer = nn.Dense(2 * self.size, dtype=self.dtype, kernel_init=nn.initializers.zeros, name="modulation")
+        modulation = layer(context)
         gamma, beta = jnp.split(modulation, 2, axis=-1)
         return (1.0 + gamma) * x + beta
 
@@ -195,12 +226,17 @@ def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[in
     return {f"{name}_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(itertools.pairwise(sizes))}
 
 
-def dense_layers(module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]]) -> dict[str, nn.Dense]:
+def dense_layers(
+    module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]], dtype: Any = None, last: Sequence[str] = ()
+) -> dict[str, nn.Dense]:
     """Return dense layers by name, from `((inputs, outputs), gain)` for each; their kernels come from one draw (see
-    `together`).
+    `together`). Those named in `last` compute in f32, the others in `dtype`; None: f32.
     """
     inits = together(module, layers) if layers else {}
-    return {name: nn.Dense(shape[1], kernel_init=inits[name], name=name) for name, (shape, _) in layers.items()}
+    return {
+        name: nn.Dense(shape[1], dtype=None if name in last else dtype, kernel_init=inits[name], name=name)
+        for name, (shape, _) in layers.items()
+    }
 
 
 def values(outputs: jax.Array) -> jax.Array:

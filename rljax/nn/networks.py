@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rljax.nn.encoders import make_encoder
 from rljax.nn.images import Convolution
 from rljax.nn.initializers import orthogonal_kernels
-from rljax.nn.layers import FiLM, layer_norm, perceptron
+from rljax.nn.layers import FiLM, as_it_is, layer_norm, perceptron
 from rljax.nn.observations import one_batch_axis, ravel_observation, split_goal
 from rljax.nn.spec import CONVOLUTIONS, read_network
 
@@ -40,6 +40,7 @@ class FeedForward(nn.Module):
         head_gain: gain of the last layer's kernel.
         encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities)`, instead of flattening and of convolutions.
         film: the observation's `goal` modulates the first dense layer (see `FiLM`) instead of joining the input.
+        dtype: dtype of the products before the last layer, such as `jnp.bfloat16`; None: f32.
     """
 
     num_outputs: int
@@ -53,6 +54,7 @@ class FeedForward(nn.Module):
     head_gain: float = 1.0
     encoder: nn.Module | None = None
     film: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any, action: jax.Array | None = None) -> jax.Array:
@@ -77,12 +79,13 @@ class FeedForward(nn.Module):
 
         norm, count = layer_norm if self.layer_norm else None, len(self.channels)
         windows = enumerate(zip(self.channels, self.kernels, self.strides, strict=True))
-        convolutions = (Convolution(*window, kernel_init=init(i), name=f"conv_{i}") for i, window in windows)
+        convolutions = (Convolution(*window, init(i), self.dtype, name=f"conv_{i}") for i, window in windows)
         x = perceptron(x, convolutions, self.activation, norm).reshape(x.shape[0], -1)
         if action is not None:
             x = jnp.concatenate([x, action], axis=-1)
-        dense = (nn.Dense(size, kernel_init=init(count + i), name=f"dense_{i}") for i, size in enumerate(self.hidden))
-        film = None if goal is None else lambda x: FiLM(self.hidden[0], name="film")(x, goal)
+        sizes = enumerate(self.hidden)
+        dense = (nn.Dense(size, dtype=self.dtype, kernel_init=init(count + i), name=f"dense_{i}") for i, size in sizes)
+        film = None if goal is None else lambda x: FiLM(self.hidden[0], self.dtype, name="film")(x, goal)
         x = perceptron(x, dense, self.activation, norm, film)
         x = nn.Dense(shapes[-1][-1], kernel_init=init(-1), name="head")(x)
         if self.dueling:
@@ -112,13 +115,13 @@ def make_feed_forward(spec: Any, num_outputs: int, **attributes: Any) -> nn.Modu
         ConfigError: an unknown key, activation or type, or a value that is not allowed.
     """
     if isinstance(spec, nn.Module):
-        return spec
+        return as_it_is(spec, attributes.get("dtype"))
     table = read_network(spec, heads=False)
     attributes |= table.given("hidden", "activation", "layer_norm") | {"film": table.goal == "film"}
     if table.encoder == "cnn":
         attributes |= table.given(*CONVOLUTIONS)
     # The convolutions are part of the network, not an encoder, because checkpoints have their parameters there.
-    encoder = None if table.encoder == "cnn" else make_encoder(table)
+    encoder = None if table.encoder == "cnn" else make_encoder(table, attributes.get("dtype"))
     return FeedForward(num_outputs=num_outputs, encoder=encoder, **attributes)
 
 

@@ -18,7 +18,8 @@ Kernels are orthogonal for each gate, and biases 0 (1 for the LSTM's forget gate
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -27,7 +28,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.nn.initializers import orthogonal_kernels
-from rljax.nn.layers import sigmoid
+from rljax.nn.layers import matmul, sigmoid
 
 
 class LSTMCarry(NamedTuple):
@@ -45,9 +46,11 @@ class LSTMCell(nn.Module):
 
     Attributes:
         size: S.
+        dtype: dtype of the products; None: f32, as the carry and the gates always are.
     """
 
     size: int
+    dtype: Any = None
 
     @nn.nowrap
     def initial_carry(self, batch: tuple[int, ...]) -> LSTMCarry:
@@ -60,11 +63,11 @@ class LSTMCell(nn.Module):
         """The input's half of the gates with their biases: `[..., D] -> [..., 4 S]`."""
         kernel = _make_kernels(self, x.shape[-1], self.size, gates=4)
         forget = jnp.zeros((4, self.size)).at[1].set(1.0).reshape(-1)
-        return x @ kernel + self.param("bias", lambda _: forget)
+        return matmul(x, kernel, self.dtype) + self.param("bias", lambda _: forget)
 
     def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
         """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
-        gates = gates + carry.hidden @ self.get_variable("params", "hidden_kernel")
+        gates = gates + matmul(carry.hidden, self.get_variable("params", "hidden_kernel"), self.dtype)
         # One tanh for all gates, with sigmoids by the formula of `sigmoid`: one kernel, and one array to keep for the gradient.
         scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), self.size)
         i, f, g, o = jnp.split(scale * jnp.tanh(scale * gates) + (1.0 - scale), 4, axis=-1)
@@ -92,9 +95,11 @@ class GRUCell(nn.Module):
 
     Attributes:
         size: length S of the output. The carry is the output, f32 `[..., S]`.
+        dtype: dtype of the products; None: f32, as the carry and the gates always are.
     """
 
     size: int
+    dtype: Any = None
 
     @nn.nowrap
     def initial_carry(self, batch: tuple[int, ...]) -> jax.Array:
@@ -106,11 +111,11 @@ class GRUCell(nn.Module):
         """The input's half of the gates with their biases: `[..., D] -> [..., 3 S]`."""
         kernel = _make_kernels(self, x.shape[-1], self.size, gates=3)
         self.param("hidden_bias", nn.initializers.zeros, (self.size,))
-        return x @ kernel + self.param("bias", nn.initializers.zeros, (3 * self.size,))
+        return matmul(x, kernel, self.dtype) + self.param("bias", nn.initializers.zeros, (3 * self.size,))
 
     def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
         """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
-        hidden = carry @ self.get_variable("params", "hidden_kernel")
+        hidden = matmul(carry, self.get_variable("params", "hidden_kernel"), self.dtype)
         return _gru_step(carry, gates, jnp.split(hidden, 3, axis=-1), self.get_variable("params", "hidden_bias"))
 
     @nn.nowrap
@@ -134,6 +139,7 @@ class BlockGRUCell(nn.Module):
     Attributes:
         size: length S of the output. The carry is the output, f32 `[..., S]`.
         blocks: number of blocks of the state.
+        dtype: dtype of the products; None: f32, as the carry and the gates always are.
 
     Raises:
         ConfigError: `blocks` does not divide `size`.
@@ -141,6 +147,7 @@ class BlockGRUCell(nn.Module):
 
     size: int
     blocks: int = 8
+    dtype: Any = None
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.size % self.blocks:
@@ -157,12 +164,13 @@ class BlockGRUCell(nn.Module):
         """The input's half of the gates with their biases: `[..., D] -> [..., 3 S]`."""
         kernel = _make_kernels(self, x.shape[-1], self.size, gates=3, blocks=self.blocks)
         self.param("hidden_bias", nn.initializers.zeros, (self.size,))
-        return x @ kernel + self.param("bias", nn.initializers.zeros, (3 * self.size,))
+        return matmul(x, kernel, self.dtype) + self.param("bias", nn.initializers.zeros, (3 * self.size,))
 
     def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
         """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
         blocks = carry.reshape(*carry.shape[:-1], self.blocks, -1)
-        hidden = jnp.einsum("...bi,bio->...bo", blocks, self.get_variable("params", "hidden_kernel"))
+        product = partial(jnp.einsum, "...bi,bio->...bo")
+        hidden = matmul(blocks, self.get_variable("params", "hidden_kernel"), self.dtype, product)
         parts = [part.reshape(carry.shape) for part in jnp.split(hidden, 3, axis=-1)]
         return _gru_step(carry, gates, parts, self.get_variable("params", "hidden_bias"))
 

@@ -25,7 +25,9 @@ def runs_outside_jax(config: Config) -> bool:
 
 
 def check_one_run(config: Config, what: str) -> None:
-    """Refuse what trains several runs in one program, if their environment is outside JAX; `what` names it."""
+    """Refuse several runs in one program, which `what` names, if their environment is outside JAX or their buffer on the host."""
+    if getattr(config, "replay_memory", "device") == "host":
+        raise ConfigError(f"{what}: expected replay_memory = 'device', as one program has one buffer in the host's memory")
     if runs_outside_jax(config):
         raise ConfigError(
             f"{what}: env = '{env_name(config)}' is simulated outside JAX, where one program trains one run: start one command "

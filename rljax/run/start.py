@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
 from rljax.core.config import Config, comparable_table, config_table, env_name, is_object
 from rljax.core.errors import ConfigError, RljaxWarning, shown
@@ -105,7 +106,10 @@ def _initialize(agent: Agent, keys: jax.Array, seeds: int | None) -> Any:
     """
     program = jax.jit(lambda keys: initial_state(agent, keys, seeds)).lower(keys)
     what = "the state of the run" if seeds is None else f"seeds = {seeds}: the state of so many runs"
-    check_memory(tree_bytes(program.out_info), what, "take fewer seeds, or a smaller buffer or network")
+    hosts = jax.tree.leaves(in_host_memory(program.out_info))
+    for host in (False, True):
+        part = [x for x, there in zip(jax.tree.leaves(program.out_info), hosts, strict=True) if there == host]
+        check_memory(tree_bytes(part), what, "take fewer seeds, or a smaller buffer or network", host)
     with failures_explained():
         state = program.compile()(keys)
         return jax.block_until_ready(state) if runs_outside_jax(agent.config) else state

@@ -20,6 +20,11 @@ class LearnerConfig(Config):
     num_steps: int = static(default=128, doc="number of steps per environment in a rollout", gt=0)
     learning_rate: float = leaf(default=2.5e-4, doc="step size of Adam", ge=0)
     anneal_lr: bool = static(default=True, doc="anneal the learning rate linearly, to 0 after the last iteration")
+    dtype: str = static(
+        default="float32",
+        doc="dtype of the networks' products before their last layers; bfloat16 pays for wide networks on accelerators",
+        choices=("float32", "bfloat16"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,6 +50,7 @@ def build_game_policy(config: OnPolicyConfig, num_values: int = 1) -> GamePolicy
         action_heads=getattr(config, "action_heads", "independent"),
         log_std=getattr(config, "log_std", "parameter"),
         num_values=num_values,
+        dtype=config.dtype,
     )
     if isinstance(game, PlayerGroups):
         return GamePolicy(game, params, one, GroupedPolicy(policy, game.num_groups), grouped_head(head))

@@ -18,11 +18,12 @@ from rljax.algos.common.config import AdamConfig, ReplayConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
-from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step
+from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step, to_host_memory
 from rljax.collect.resets import EnvironmentNoise
 from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import MAX_COUNT, leaf, static
+from rljax.core.devices import platform
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
@@ -51,6 +52,11 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
         default=0.005, doc="step of the target network towards the parameters (Polyak averaging); 1 copies them", gt=0, le=1
     )
     target_update_every: int = static(default=1, doc="number of gradient steps between updates of the target network", gt=0)
+    replay_memory: str = static(
+        default="device",
+        doc="memory that holds the buffer's observations: the device's, or the host's, which is larger and slower",
+        choices=("device", "host"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +67,8 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
                 f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
                 f"of updates_per_step = {self.updates_per_step}"
             )
+        if self.replay_memory == "host" and self.num_devices > 1:
+            raise ConfigError(f"replay_memory = 'host': expected 'device' with num_devices = {self.num_devices}")
         held = self.buffer_rows * self.num_envs
         if self.batch_size > held:
             raise ConfigError(f"batch_size = {self.batch_size}: expected at most the {held} transitions of the buffer")
@@ -71,15 +79,20 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
 
 
 def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
-    """Refuse a buffer of steps like `example` that the device cannot hold.
+    """Refuse a buffer of steps like `example` that the device cannot hold, or one on a TPU's host.
 
     Raises:
         ConfigError: says how much it needs, what there is, and what one transition takes.
     """
+    if config.replay_memory == "host" and platform() == "tpu":
+        # Seen in the program for a v5e: tiles of the host's arrays differ, and all of them go over the bus in each turn.
+        raise ConfigError(
+            "replay_memory = 'host': expected 'device' on a TPU, where XLA would copy the whole buffer in each turn"
+        )
     per_step = tree_bytes(example)
     needed = per_step * config.buffer_rows * config.num_envs
     what = f"buffer_size = {config.buffer_size}: a replay buffer of {config.buffer_rows} x {config.num_envs} transitions"
-    check_memory(needed, what, f"a transition takes {per_step:,} bytes")
+    check_memory(needed, what, f"a transition takes {per_step:,} bytes", host=config.replay_memory == "host")
 
 
 def transition_example(env: Any, env_params: Any, action: Any) -> Transition:
@@ -171,6 +184,7 @@ def run_turns(
     would cost more kernels than a gradient. `collect` and `update` have trees.
     """
     names: list[str] = []
+    state = to_host_memory(state)  # shapes of a state do not say where its buffer is
 
     def turn(carry: Any, noise: Any) -> tuple[Any, tuple[EpisodeSums, jax.Array]]:
         after, episodes = collect(unflatten(carry, state, flat), noise)

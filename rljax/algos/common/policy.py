@@ -23,6 +23,7 @@ from rljax.moved import moved_names
 from rljax.nn.actions import ActionHead, action_head
 from rljax.nn.actor_critic import make_network
 from rljax.nn.composite import composite_head
+from rljax.nn.layers import product_dtype
 from rljax.nn.pointed import Pointed, pointed_head
 from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
@@ -56,6 +57,7 @@ def build_policy(
     action_heads: str = "independent",
     log_std: str = "parameter",
     num_values: int = 1,
+    dtype: str = "float32",
 ) -> tuple[Policy, ActionHead]:
     """Build the policy of a `network` table or module for an environment, and its action head.
 
@@ -66,6 +68,7 @@ def build_policy(
         action_heads: "independent" or "autoregressive", for actions of several heads.
         log_std: where a Gaussian policy's log_std comes from, "parameter" or "network".
         num_values: K, the number of value heads.
+        dtype: dtype of products, that field of a configuration.
 
     Raises:
         ConfigError: the network does not fit the environment, or the action space has no policy.
@@ -86,7 +89,7 @@ def build_policy(
         )
     if points and isinstance(obs, Mapping) and "entities" in obs:
         _check_points(head_sizes(space) or (), obs["entities"].shape[0])
-    module = make_network(network, head.num_outputs, num_values, head.policy_gain, points)
+    module = make_network(network, head.num_outputs, num_values, head.policy_gain, points, product_dtype(dtype))
     policy = Policy(module, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
     _check_policy(policy, head, obs, num_values)
     return policy, head

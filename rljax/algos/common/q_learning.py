@@ -17,6 +17,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
 from rljax.nn.actions import mask_logits
+from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 
@@ -48,13 +49,14 @@ def check_discrete(algorithm: str, env: Any, env_params: Any) -> int:
     return space.n
 
 
-def make_q_network(spec: Any, num_actions: int, obs: Any, **attributes: Any) -> QNetwork:
-    """The network for observations of the shapes of `obs`; `spec` and `attributes` are those of `make_feed_forward`.
+def make_q_network(spec: Any, num_actions: int, obs: Any, dtype: str = "float32", **attributes: Any) -> QNetwork:
+    """The network for observations of the shapes of `obs`, of a configuration's `network` and `dtype`; `attributes` are those of
+    `make_feed_forward`.
 
     Raises:
         ConfigError: the table is wrong, or the network does not fit the observations or the number of actions.
     """
-    module = make_feed_forward(spec, num_actions, **attributes)
+    module = make_feed_forward(spec, num_actions, dtype=product_dtype(dtype), **attributes)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
     q, _ = network_shapes(module, module.init_with_output, one)
     if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):

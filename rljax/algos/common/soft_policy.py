@@ -18,6 +18,7 @@ from rljax.algos.common.q_learning import q_of_action
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Discrete, as_space
 from rljax.nn.actions import ActionHead, is_bounded, soft_head
+from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 
@@ -68,8 +69,10 @@ def check_soft_space(env: Any, env_params: Any, algorithm: str = "SAC") -> Box |
     return space
 
 
-def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any, head: ActionHead | None = None) -> SoftPolicy:
-    """The networks that a config's `network` field describes; `head` is another one than `soft_head(space)`.
+def make_soft_policy(
+    spec: Any, space: Box | Discrete, obs: Any, head: ActionHead | None = None, dtype: str = "float32"
+) -> SoftPolicy:
+    """The networks that a config's fields `network` and `dtype` describe; `head` is another one than `soft_head(space)`.
 
     Raises:
         ConfigError: the table is wrong, or the networks do not fit the space or observations of the shapes of `obs`.
@@ -80,8 +83,8 @@ def make_soft_policy(spec: Any, space: Box | Discrete, obs: Any, head: ActionHea
         raise ConfigError(f"network = {name}: a Module cannot be policy and critic of continuous actions both; give a table")
     head = soft_head(space) if head is None else head
     # A small gain: the first policy is nearly uniform, or nearly the tanh of a standard normal.
-    actor = make_feed_forward(spec, head.num_outputs, head_gain=head.policy_gain)
-    critic = make_feed_forward(spec, space.flat_dim if discrete else 1)
+    actor = make_feed_forward(spec, head.num_outputs, head_gain=head.policy_gain, dtype=product_dtype(dtype))
+    critic = make_feed_forward(spec, space.flat_dim if discrete else 1, dtype=product_dtype(dtype))
     policy = SoftPolicy(space, head, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
     outputs, _ = network_shapes(actor, actor.init_with_output, one)

@@ -46,12 +46,13 @@ from rljax.collect.replay import add_rows, init_online_queue, init_replay, sampl
 from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool
 from rljax.collect.rollout import EpisodeSums, episode_totals, metrics_of, steps_without_action
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.devices import over_devices, platform
+from rljax.core.devices import over_devices
 from rljax.core.environment import action_mask_of, following_episode, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import action_heads
 from rljax.nn.actions import dreamer_head
+from rljax.nn.layers import product_dtype
 from rljax.nn.rssm import Latent
 
 TARGET_FRACTION = 0.05
@@ -71,9 +72,7 @@ def dreamer_parts(config: DreamerConfig) -> DreamerParts:
     mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), env_state)
     if mask is not None and mask.ndim > 1:
         raise ConfigError(f"what is legal in {env.name} depends on the actions of earlier heads; Dreamer's do not see each other")
-    accelerated = platform() != "cpu"
-    bf16 = config.dtype == "bfloat16" or (config.dtype == "auto" and accelerated)
-    dtype, standardized = jnp.bfloat16 if bf16 else None, config.normalize_observations
+    dtype, standardized = product_dtype(config.dtype), config.normalize_observations
     networks = make_networks(config.size, config.representation, obs, head, dtype, config.unroll, standardized)
     memory = check_dreamer_memory(config, networks, row_example(networks.rssm, obs, head.action))
     return DreamerParts(config, env, env_params, head, networks, obs, memory)

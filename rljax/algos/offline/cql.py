@@ -68,7 +68,7 @@ def cql_parts(config: CQLConfig) -> OfflineParts:
     if config.online:
         check_replay_memory(config, step_example(env, env_params, soft_head(Discrete(num_actions))))
     obs = transition_example(env, env_params, None).obs
-    return OfflineParts(config, env, env_params, make_q_network(config.network, num_actions, obs))
+    return OfflineParts(config, env, env_params, make_q_network(config.network, num_actions, obs, config.dtype))
 
 
 def cql_init(parts: OfflineParts, key: jax.Array) -> OfflineState:

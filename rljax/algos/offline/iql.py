@@ -32,6 +32,7 @@ from rljax.algos.offline.regression import init_actor_critic, regression_agent, 
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf
+from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward
 
 
@@ -53,7 +54,8 @@ def iql_parts(config: IQLConfig) -> OfflineParts:
     Raises:
         ConfigError: environment or network do not fit the algorithm or each other, or the buffer cannot fit the device.
     """
-    return actor_critic_parts(config, "IQL", regression_head)._replace(value=make_feed_forward(config.network, 1))
+    value = make_feed_forward(config.network, 1, dtype=product_dtype(config.dtype))
+    return actor_critic_parts(config, "IQL", regression_head)._replace(value=value)
 
 
 def iql_init(parts: OfflineParts, key: jax.Array) -> OfflineState:

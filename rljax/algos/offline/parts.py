@@ -146,7 +146,7 @@ def actor_critic_parts(config: OfflineConfig, algorithm: str, head: Callable[[An
     env, env_params = make_training_env(config)
     space = check_soft_space(env, env_params, algorithm)
     obs = transition_example(env, env_params, None).obs
-    policy = make_soft_policy(config.network, space, obs, head(space))
+    policy = make_soft_policy(config.network, space, obs, head(space), config.dtype)
     if config.online:
         check_replay_memory(config, step_example(env, env_params, policy.head))
     return OfflineParts(config, env, env_params, policy)
@@ -182,7 +182,8 @@ def offline_state(
     obs = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), shapes)
     if config.online:
         params_key, fields = initial_fields(config, env, env_params, key)
-        replay = init_replay(step_example(env, env_params, head), config.buffer_rows, config.num_envs)
+        example, host = step_example(env, env_params, head), config.replay_memory == "host"
+        replay = init_replay(example, config.buffer_rows, config.num_envs, host)
     else:
         params_key, _, eval_key, key = jax.random.split(as_key(key), 4)
         statistics = init_statistics(shapes) if config.normalize_observations else None

@@ -7,6 +7,7 @@ from rljax.collect.replay.buffer import (
     Replay,
     Transition,
     add_rows,
+    in_host_memory,
     init_online_queue,
     init_replay,
     num_windows,
@@ -17,6 +18,7 @@ from rljax.collect.replay.buffer import (
     take,
     take_n_step,
     take_windows,
+    to_host_memory,
 )
 from rljax.collect.replay.episodes import (
     Groups,
@@ -51,6 +53,7 @@ __all__ = [
     "episode_ids",
     "group_by",
     "importance_weights",
+    "in_host_memory",
     "init_online_queue",
     "init_priorities",
     "init_replay",
@@ -65,5 +68,6 @@ __all__ = [
     "take",
     "take_n_step",
     "take_windows",
+    "to_host_memory",
     "update_priorities",
 ]

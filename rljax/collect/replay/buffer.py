@@ -8,20 +8,28 @@ should be uint8 (networks convert them), and masks are bool. A transition also h
 twice: a bootstrap at a truncation needs it, where the next row belongs to another episode.
 
 Nothing here passes a buffer through `cond` or `where`: both would copy it.
+
+A buffer may be larger than the device's memory: with `host`, its arrays with axes of their own (observations) are in pinned
+memory of the host. The device writes a row by one transfer, and the host gathers what is sampled. What is one number for each
+step (rewards, flags) stays on the device: it is small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.experimental.compute_on import compute_on2
 
 from rljax.core.errors import ConfigError
 
 T = TypeVar("T")
+
+HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 
 class Replay(struct.PyTreeNode):
@@ -31,11 +39,13 @@ class Replay(struct.PyTreeNode):
         data: tree of arrays `[capacity, num_envs, ...]`.
         position: index of the row that is written next, i32 [].
         size: number of rows that hold data, i32 [].
+        host: whether arrays with axes beyond `[capacity, num_envs]` are in the host's memory.
     """
 
     data: Any
     position: jax.Array
     size: jax.Array
+    host: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def capacity(self) -> int:
@@ -81,16 +91,34 @@ class NStep(NamedTuple):
     next_mask: jax.Array | None
 
 
-def init_replay(example: Any, capacity: int, num_envs: int) -> Replay:
+def in_host_memory(state: Any) -> Any:
+    """Return which leaves of a state, of one run or of several with a first axis, the host's memory holds: a tree of bools."""
+
+    def leaves(x: Any) -> Any:
+        if not isinstance(x, Replay):
+            return False
+        data = jax.tree.map(lambda leaf: x.host and leaf.ndim > 2 + x.position.ndim, x.data)
+        return x.replace(data=data, position=False, size=False)
+
+    return jax.tree.map(leaves, state, is_leaf=lambda x: isinstance(x, Replay))
+
+
+def to_host_memory(state: Any) -> Any:
+    """Move the leaves of `in_host_memory` there; what is there already stays."""
+    return jax.tree.map(lambda x, host: jax.device_put(x, HOST) if host else x, state, in_host_memory(state))
+
+
+def init_replay(example: Any, capacity: int, num_envs: int, host: bool = False) -> Replay:
     """Return an empty buffer of `capacity` rows of `num_envs` environments.
 
     Args:
         example: one environment's step, a tree of arrays or `jax.ShapeDtypeStruct`s without leading axes.
         capacity: number of rows.
         num_envs: number of environments N.
+        host: keep arrays with axes of their own in the host's memory (see `Replay`).
     """
     data = jax.tree.map(lambda x: jnp.zeros((capacity, num_envs, *x.shape), x.dtype), example)
-    return Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+    return to_host_memory(Replay(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), host))
 
 
 def add_rows(replay: Replay, rows: Any) -> Replay:
@@ -102,29 +130,35 @@ def add_rows(replay: Replay, rows: Any) -> Replay:
     count, capacity = int(jax.tree.leaves(rows)[0].shape[0]), replay.capacity
     if count > capacity:
         raise ConfigError(f"{count} rows cannot be added to a buffer of {capacity}")
-    data = jax.tree.map(lambda ring, new: _write(ring, new, replay.position), replay.data, rows)
-    return Replay(data, (replay.position + count) % capacity, jnp.minimum(replay.size + count, capacity))
+    hosts = in_host_memory(replay).data
+    data = jax.tree.map(
+        lambda ring, new, host: _write(ring, new, replay.position, host), to_host_memory(replay).data, rows, hosts
+    )
+    position, size = (replay.position + count) % capacity, jnp.minimum(replay.size + count, capacity)
+    return replay.replace(data=data, position=position, size=size)
 
 
-def _write(ring: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
+def _write(ring: jax.Array, new: jax.Array, position: jax.Array, host: bool = False) -> jax.Array:
     """Write `new [K, ...]` into `ring [C, ...]` from `position` on, continuing at 0 after the end.
 
     It writes slices, because a scatter is a loop over rows on the CPU: one slice that ends at the end of the ring at the latest,
-    and for K > 1, which may wrap, one at its beginning. Rows of a slice that are not new are written back unchanged.
+    and for K > 1, which may wrap, one at its beginning. Rows of a slice that are not new are written back unchanged. With `host`
+    the ring is in the host's memory, and `new` on the device.
     """
     count, capacity = new.shape[0], ring.shape[0]
     new = new.astype(ring.dtype)
+    to_ring, to_device = (partial(jax.device_put, device=space) if host else lambda x: x for space in (HOST, DEVICE))
     if count == 1:
-        return jax.lax.dynamic_update_slice_in_dim(ring, new, position, 0)
+        return jax.lax.dynamic_update_slice_in_dim(ring, to_ring(new), position, 0)
     step = jnp.arange(count)
     first = jnp.minimum(position, capacity - count)
     for start in (first, jnp.zeros_like(position)):
-        old = jax.lax.dynamic_slice_in_dim(ring, start, count, 0)
+        old = to_device(jax.lax.dynamic_slice_in_dim(ring, start, count, 0))
         source = start + step - position
         source = jnp.where(source < 0, source + capacity, source)
         inside = (source < count).reshape(-1, *(1,) * (new.ndim - 1))
         block = jnp.where(inside, new[jnp.minimum(source, count - 1)], old)
-        ring = jax.lax.dynamic_update_slice_in_dim(ring, block, start, 0)
+        ring = jax.lax.dynamic_update_slice_in_dim(ring, to_ring(block), start, 0)
     return ring
 
 
@@ -220,13 +254,27 @@ def read_apart(read: Callable[[jax.Array], T], bits: jax.Array, wanted: jax.Arra
 
 def take(replay: Replay, places: Places) -> Any:
     """Return the steps at `places`, a tree of arrays `[B, ...]`."""
-    return jax.tree.map(lambda x: x[places.row, places.env], replay.data)
+    return _gather(replay, places.row, places.env)
 
 
 def take_windows(replay: Replay, places: Places, length: int) -> Any:
     """Return the `length` steps from each of `places` on, a tree of arrays `[B, length, ...]`."""
     rows = _window(replay, places, length)
-    return jax.tree.map(lambda x: x[rows, places.env[:, None]], replay.data)
+    return _gather(replay, rows, places.env[:, None])
+
+
+def _gather(replay: Replay, rows: jax.Array, envs: jax.Array) -> Any:
+    """Return `data[rows, envs]` of a buffer; the host gathers what it holds, in one call, and sends it to the device."""
+    structure: Any
+    hosts, structure = jax.tree.flatten(in_host_memory(replay).data)
+    leaves = structure.flatten_up_to(to_host_memory(replay).data)
+    there = [x for x, host in zip(leaves, hosts, strict=True) if host]
+    if there:
+        index = jax.device_put((rows, envs), HOST)
+        call = compute_on2(lambda xs, index: [x[index] for x in xs], compute_type="device_host", out_memory_spaces=HOST)
+        there = jax.device_put(call(there, index), DEVICE)
+    gathered = iter(there)
+    return structure.unflatten([next(gathered) if host else x[rows, envs] for x, host in zip(leaves, hosts, strict=True)])
 
 
 def _window(replay: Replay, places: Places, length: int) -> jax.Array:

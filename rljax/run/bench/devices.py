@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from statistics import median
+from typing import Any
 
 import jax
 
@@ -24,6 +26,9 @@ ENVS = 256
 """Number of environments per device."""
 
 ITERATIONS = 20
+
+SECONDS = "seconds:"
+"""Beginning of a line in which a process of a benchmark tells a time."""
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 """XLA flag for simulated devices: without it, a single device would use all cores, and distort the comparison."""
@@ -77,48 +82,80 @@ def _time_real(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
 
 
 def _time_simulated(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
-    """Time a process for each number of devices, which is fixed in a process; they compile one by one and run in turn."""
+    """Time a process for each number of devices, which is fixed in a process."""
+    commands = {n: [["rljax.run.bench.devices", *map(str, (n, ENVS, ITERATIONS))]] for n in counts}
+    return time_processes(commands, {n: f"--xla_force_host_platform_device_count={n} {ONE_THREAD}" for n in counts}, repeats)
+
+
+def time_processes(commands: Mapping[int, list[list[str]]], flags: Mapping[int, str], repeats: int) -> dict[int, Timing]:
+    """Time groups of processes that run together; the groups compile one by one and run in turn.
+
+    Each process prints the seconds that compiling took; then, for each line of input, those of a run. The time of a group is that
+    of its slowest process.
+
+    Args:
+        commands: module and arguments of each process of a group, by the name of the group.
+        flags: XLA flags of each group.
+        repeats: number of runs of each group.
+
+    Raises:
+        RljaxError: a process ended.
+    """
     timings: dict[int, Timing] = {}
-    workers: dict[int, subprocess.Popen[str]] = {}
-    with contextlib.ExitStack() as stack:
-        for count in counts:
-            flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count} {ONE_THREAD}"
-            workers[count] = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "rljax.run.bench.devices", *map(str, (count, ENVS, ITERATIONS))],
-                    env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            timings[count] = Timing(_read_seconds(workers[count]), [])
+    groups: dict[int, list[subprocess.Popen[str]]] = {}
+    try:
+        for name, group in commands.items():
+            xla = f"{os.environ.get('XLA_FLAGS', '')} {flags[name]}"
+            env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            groups[name] = [subprocess.Popen([sys.executable, "-m", *command], env=env, **pipes) for command in group]
+            timings[name] = Timing(_slowest(groups[name]), [])
         for _ in range(repeats):
-            for count, worker in workers.items():
-                assert worker.stdin is not None
-                worker.stdin.write("\n")
-                worker.stdin.flush()
-                timings[count].runs.append(_read_seconds(worker))
+            for name, workers in groups.items():
+                for worker in workers:
+                    assert worker.stdin is not None
+                    worker.stdin.write("\n")
+                    worker.stdin.flush()
+                timings[name].runs.append(_slowest(workers))
+    except BaseException:
+        for worker in itertools.chain(*groups.values()):
+            worker.kill()
+        raise
+    finally:
+        # All inputs end before one process is waited for: those of a group end together.
+        for worker in itertools.chain(*groups.values()):
+            assert worker.stdin is not None
+            worker.stdin.close()
+        for worker in itertools.chain(*groups.values()):
+            worker.wait()
     return timings
 
 
-def _read_seconds(worker: subprocess.Popen[str]) -> float:
-    assert worker.stdout is not None
-    line = worker.stdout.readline()
-    if not line:
-        raise RljaxError("a process of simulated devices ended; its output is above")
-    return float(line)
+def _slowest(workers: list[subprocess.Popen[str]]) -> float:
+    seconds = []
+    for worker in workers:
+        assert worker.stdout is not None
+        # Libraries print lines of their own, such as Gloo when processes meet.
+        line = next((line for line in worker.stdout if line.startswith(SECONDS)), "")
+        if not line:
+            raise RljaxError("a process of the benchmark ended; its output is above")
+        seconds.append(float(line.removeprefix(SECONDS)))
+    return max(seconds)
+
+
+def serve(run: Callable[[int], Any], started: float) -> None:
+    """Print the seconds since `started`, which compiling took; then, for each line of input, those of a run."""
+    print(SECONDS, time.perf_counter() - started, flush=True)
+    for seed, _ in enumerate(sys.stdin):
+        started = time.perf_counter()
+        jax.block_until_ready(run(seed))
+        print(SECONDS, time.perf_counter() - started, flush=True)
 
 
 def _serve(count: int, envs: int, iterations: int) -> None:
-    """Print the seconds that compiling took; then, for each line of input, those of a run."""
     started = time.perf_counter()
     run = jax.jit(make_train(weak_config(count, envs, iterations))).lower(jax.random.key(0)).compile()
-    print(time.perf_counter() - started, flush=True)
-    for seed, _ in enumerate(sys.stdin):
-        started = time.perf_counter()
-        jax.block_until_ready(run(jax.random.key(seed)))
-        print(time.perf_counter() - started, flush=True)
+    serve(lambda seed: run(jax.random.key(seed)), started)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,10 @@ from rljax.algos.dreamer.losses import actor_critic_loss, imagine, world_model_l
 from rljax.algos.dreamer.replay import replayed_normalized
 from rljax.collect.replay import sample_online
 from rljax.core.agent import make_agent
+from rljax.run.bench.timing import run_in_turn
 from rljax.run.chunks import vectorized_iteration
+
+K = TypeVar("K", bound=Hashable)
 
 UPDATES = 8
 """Updates per timed program: the first use of fresh memory, a fifth of one update's time, is spread over this many."""
@@ -42,12 +45,14 @@ def print_dreamer(config: DreamerConfig, repeats: int) -> None:
     compiling = time.perf_counter() - started
     keys = jax.random.split(jax.random.key(1), UPDATES)
     programs = {name: jax.jit(repeat_and_sum(piece)) for name, piece in dreamer_pieces(parts).items()}
-    seconds = {name: _median_seconds(program, (state, keys), repeats) / UPDATES for name, program in programs.items()}
+    times = _median_seconds({name: partial(program, state, keys) for name, program in programs.items()}, repeats)
+    seconds = {name: spent / UPDATES for name, spent in times.items()}
     dtype = jnp.dtype(parts.networks.rssm.dtype or jnp.float32)
     work = f"{config.num_steps} steps of {config.num_envs} environments, {updates * config.num_steps // every} updates"
     print(
         f"\nDreamer {config.size} on {config.env}, {config.batch_size} x {config.batch_length}, horizon {config.horizon}, "
-        f"{dtype}; trace + compile of an iteration ({work}): {compiling:.1f} s;\nmedians of {repeats} runs of {UPDATES}\n"
+        f"{dtype}; trace + compile of an iteration ({work}): {compiling:.1f} s;\n"
+        f"medians of {repeats} interleaved runs of {UPDATES}\n"
     )
     print("| part | ms | of an update |")
     print("| --- | --- | --- |")
@@ -56,13 +61,16 @@ def print_dreamer(config: DreamerConfig, repeats: int) -> None:
     print(f"\n{1.0 / seconds['update']:.2f} updates/s\n")
     print("| seeds in one vmap | s per iteration | environment steps/s, all seeds | updates/s, all seeds | time against one |")
     print("| --- | --- | --- | --- | --- |")
-    base, done = None, updates * config.num_steps // every
+    iterations = {}
     for seeds in (1, 4) if jax.default_backend() == "cpu" else (1, 4, 16, 64):
-        iteration = partial(vectorized_iteration(agent, seeds), i=jnp.int32(0))
-        per_iteration = _median_seconds(jax.jit(iteration), (warm_states(config, seeds),), repeats)
-        base = base or per_iteration
-        steps, all_updates = (seeds * count / per_iteration for count in (config.steps_per_iteration, done))
-        print(f"| {seeds} | {per_iteration:.2f} | {steps:,.1f} | {all_updates:.2f} | {per_iteration / base:.2f} |", flush=True)
+        iteration = jax.jit(partial(vectorized_iteration(agent, seeds), i=jnp.int32(0)))
+        iterations[seeds] = partial(iteration, warm_states(config, seeds))
+    times = _median_seconds(iterations, repeats)
+    for seeds, spent in times.items():
+        steps, all_updates = (
+            seeds * count / spent for count in (config.steps_per_iteration, updates * config.num_steps // every)
+        )
+        print(f"| {seeds} | {spent:.2f} | {steps:,.1f} | {all_updates:.2f} | {spent / times[1]:.2f} |", flush=True)
 
 
 def repeat_and_sum(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[DreamerState, jax.Array], jax.Array]:
@@ -139,12 +147,9 @@ def warm_states(config: DreamerConfig, seeds: int) -> DreamerState:
     return jax.jit(jax.vmap(warm))(jax.random.split(jax.random.key(0), seeds))
 
 
-def _median_seconds(program: Callable[..., Any], arguments: tuple[Any, ...], repeats: int) -> float:
-    """Return the median time of runs after the first one, which compiles."""
-    jax.block_until_ready(program(*arguments))
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+def _median_seconds(programs: Mapping[K, Callable[[], Any]], repeats: int) -> dict[K, float]:
+    """Return the median times of programs that run in turn, after the first run of each, which compiles."""
+    for program in programs.values():
+        jax.block_until_ready(program())
+    runs = run_in_turn({name: lambda _, program=program: program() for name, program in programs.items()}, repeats)
+    return {name: median(seconds) for name, seconds in runs.items()}

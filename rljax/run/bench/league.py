@@ -40,6 +40,8 @@ def print_league(repeats: int) -> None:
     configs: dict[str, Any] = {"plain self-play": plain, "league, 16 opponents": league}
     if importlib.util.find_spec("pgx") is not None:
         configs["self-play, pgx's game"] = plain.replace(env="pgx:connect_four")
+    else:
+        print("\nwithout pgx's game: pgx is not installed")
     timings = time_interleaved({name: make_train(config) for name, config in configs.items()}, repeats)
     size = f"{ITERATIONS} iterations of {SIZE['num_envs']} games x {SIZE['num_steps']} steps"
     print(f"\nConnect Four, {size}, {repeats} interleaved runs")

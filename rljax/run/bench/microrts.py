@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -23,6 +22,7 @@ from rljax.run.microrts.java import Java, start_java
 
 MAPS = ("basesWorkers8x8", "basesWorkers16x16")
 NUM_GAMES, NUM_CYCLES, JAVA_CYCLES = 512, 100, 4_000
+JAVA = "Java engine, two random bots"
 
 
 def print_microrts(repeats: int) -> None:
@@ -32,8 +32,8 @@ def print_microrts(repeats: int) -> None:
         print(hardware())
         print(f"\n{NUM_GAMES} games at once on {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
         java = find_java()
-        print("\n| map | program | trace + compile, s | cycles/s | times Java |")
-        print("| --- | --- | --- | --- | --- |")
+        print("\n| map | program | trace + compile, s | cycles/s |" + (" times Java |" if java else ""))
+        print("| --- | --- | --- | --- |" + (" --- |" if java else ""))
         for name in MAPS:
             print_map(name, java, repeats)
 
@@ -65,13 +65,16 @@ def find_java() -> Java | None:
 
 def print_map(name: str, java: Java | None, repeats: int) -> None:
     """Print the rows of a map."""
-    timings = time_interleaved({"engine": engine_program(name), "game, with observations and masks": game_program(name)}, repeats)
-    beside = median(java_speed(java, name) for _ in range(repeats)) if java else None
-    for label, (compiling, runs) in timings.items():
-        speed = NUM_GAMES * NUM_CYCLES / median(runs)
-        print(f"| {name} | {label} | {compiling:.1f} | {speed:,.0f} | {'' if beside is None else f'{speed / beside:.1f}'} |")
-    if beside is not None:
-        print(f"| {name} | Java engine, two random bots | | {beside:,.0f} | 1.0 |")
+    programs = {"engine": engine_program(name), "game, with observations and masks": game_program(name)}
+    beside = {JAVA: lambda _: play_java(java, name)} if java else {}
+    timings = time_interleaved(programs, repeats, beside=beside)
+    speeds = {
+        label: (JAVA_CYCLES if label == JAVA else NUM_GAMES * NUM_CYCLES) / median(timing.runs)
+        for label, timing in timings.items()
+    }
+    for label, speed in speeds.items():
+        compiling = "" if label == JAVA else f"{timings[label].compile:.1f}"
+        print(f"| {name} | {label} | {compiling} | {speed:,.0f} |" + (f" {speed / speeds[JAVA]:.1f} |" if java else ""))
 
 
 def engine_program(name: str) -> Program:
@@ -124,14 +127,12 @@ def _program(cycle: Any, carry: Any, cells: tuple[int, ...], axis: int) -> Progr
     return play
 
 
-def java_speed(java: Java, name: str) -> float:
-    """Return the cycles per second of the Java engine with two bots that play at random."""
+def play_java(java: Java, name: str) -> None:
+    """Play `JAVA_CYCLES` cycles in the Java engine, with two bots that play at random."""
     bots = [java.bot("randombiased") for _ in range(2)]
     game = java.game(name)
-    started = time.perf_counter()
     for _ in range(JAVA_CYCLES):
         for player, bot in enumerate(bots):
             game.state.issueSafe(bot.play(game, player))
         if game.cycle() or game.state.getTime() >= 2000:
             game = java.game(name)
-    return JAVA_CYCLES / (time.perf_counter() - started)

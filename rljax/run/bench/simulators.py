@@ -49,6 +49,9 @@ def print_simulators(repeats: int) -> None:
     """Print steps per second of random play, ours and the suite's, then of IMPALA with and without overlapped halves."""
     print(hardware())
     cases = [case for case in CASES if importlib.util.find_spec(case.package) is not None]
+    missing = sorted({case.package for case in CASES} - {case.package for case in cases})
+    if missing:
+        print(f"\nwithout environments of {' and '.join(missing)}: not installed")
     print(f"\nrandom play, {NUM_ENVS} environments, {NUM_STEPS} steps of each, {repeats} interleaved runs")
     print("\n| environment | rljax, steps/s | the suite's vector runner, steps/s | ratio |")
     print("| --- | --- | --- | --- |")

@@ -31,7 +31,9 @@ from rljax.core.config import load_config
 from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
 from rljax.run.bench.league import print_league
+from rljax.run.bench.load import noted_load
 from rljax.run.bench.microrts import print_microrts
+from rljax.run.bench.processes import print_processes
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
 from rljax.run.bench.timing import Program, hardware, time_interleaved
@@ -97,8 +99,16 @@ SUITES: dict[str, Callable[[int], None]] = {
     "simulators": print_simulators,
     "sweep": print_sweep,
     "devices": print_devices,
+    "processes": print_processes,
     "fit": bench_fit,
 }
+
+
+def run_suite(name: str, repeats: int) -> dict[str, Any]:
+    """Run a suite, which prints its tables, and note the load (see `noted_load`)."""
+    with noted_load() as load:
+        SUITES[name](repeats)
+    return load
 
 
 def rejax_ppo(config: Any) -> Program | None:
@@ -237,14 +247,15 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
     timings = time_interleaved(programs, repeats)
     print(f"\n{name}, {work}, one seed, evaluation off;")
     print(f"median [min, max] of {repeats} interleaved runs\n")
-    print("| library | trace + compile, s | run, s | steps/s | speed against rejax |")
-    print("| --- | --- | --- | --- | --- |")
-    base = median(timings["rejax"].runs) if "rejax" in timings else None
+    if peer is None:
+        print("without a ratio: rejax is not installed\n")
+    print("| library | trace + compile, s | run, s | steps/s |" + (" speed against rejax |" if peer else ""))
+    print("| --- | --- | --- | --- |" + (" --- |" if peer else ""))
     for library, timing in timings.items():
         run = median(timing.runs)
-        ratio = f"{base / run:.2f}" if base else "(rejax is not installed)"
+        ratio = f" {median(timings['rejax'].runs) / run:.2f} |" if peer else ""
         spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
-        print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} | {ratio} |")
+        print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} |{ratio}")
 
 
 def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program] | None, repeats: int) -> None:
@@ -265,15 +276,15 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
         f"steps, {config.num_epochs} epochs of {config.num_minibatches} minibatches, one seed; peer: {peer};\n"
         f"median [min, max] of {repeats} interleaved runs\n"
     )
-    print("| program | parameters | trace + compile, s | run, s | steps/s | speed against the peer |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| program | parameters | trace + compile, s | run, s | steps/s |" + (" speed against the peer |" if make_peer else ""))
+    print("| --- | --- | --- | --- | --- |" + (" --- |" if make_peer else ""))
     for name, (compiling, runs) in timings.items():
         shapes = jax.eval_shape(partial(ppo_init, ppo_parts(configs[name])), jax.random.key(0)).params
         base = timings.get(name.replace("rljax", "peer"))
-        ratio = f"{median(base.runs) / median(runs):.2f}" if base else ""
+        ratio = (f" {median(base.runs) / median(runs):.2f} |" if base else "  |") if make_peer else ""
         print(
             f"| {name} | {sum(x.size for x in jax.tree.leaves(shapes)):,} | {compiling:.1f} | {median(runs):.2f} "
-            f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} | {ratio} |"
+            f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} |{ratio}"
         )
 
 

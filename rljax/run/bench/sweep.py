@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 from typing import Any
 
@@ -60,13 +59,12 @@ def print_overhead(config: Any, repeats: int) -> None:
         keys = jnp.tile(jax.random.split(key, SEEDS), (len(RATES),))
         return jax.vmap(lambda rate, k: make_train(config.replace(learning_rate=rate))(k).state.params)(rates, keys)
 
-    timing = time_interleaved({"bare": bare}, repeats)["bare"]
-    whole = []
-    for _ in range(repeats):
-        started = time.perf_counter()
+    def whole(_: int) -> None:
         sweep(config, {"learning_rate": list(RATES)}, seeds=SEEDS, episodes=10)
-        whole.append(time.perf_counter() - started)
+
+    timings = time_interleaved({"bare": bare}, repeats, beside={"sweep": whole})
+    timing, spent = timings["bare"], median(timings["sweep"].runs)
     print(
-        f"\nsweep of {len(RATES)} learning rates x {SEEDS} seeds: {median(whole):.1f} s with compiling and 10 episodes of each; "
+        f"\nsweep of {len(RATES)} learning rates x {SEEDS} seeds: {spent:.1f} s with compiling and 10 episodes of each; "
         f"the bare vmap {timing.compile:.1f} s to trace and compile, {median(timing.runs):.1f} s to run"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,13 +14,14 @@ import jax
 
 
 class Timing(NamedTuple):
-    """Seconds to trace and compile (the median of several times), and of each run."""
+    """Seconds to trace and compile (the median of several times; 0 for what is not compiled), and of each run."""
 
     compile: float
     runs: list[float]
 
 
 Program = Callable[[jax.Array], Any]
+Run = Callable[[int], Any]
 
 
 def cpu_model() -> str:
@@ -42,10 +43,12 @@ def hardware() -> str:
     return f"{model}, {os.cpu_count()} cores{accelerator}; {versions}; {time.strftime('%Y-%m-%d')}"
 
 
-def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int = 1) -> dict[str, Timing]:
+def time_interleaved(
+    programs: dict[str, Program], repeats: int, compiles: int = 1, beside: Mapping[str, Run] | None = None
+) -> dict[str, Timing]:
     """Compile each program `compiles` times, then run them in turn `repeats` times with the same keys.
 
-    Running them in turn spreads a slow spell of the machine over all of them.
+    `beside` are peers that are not compiled here, and take turns with the programs.
     """
     compiled = {}
     compiling: dict[str, list[float]] = {name: [] for name in programs}
@@ -56,13 +59,23 @@ def time_interleaved(programs: dict[str, Program], repeats: int, compiles: int =
             started = time.perf_counter()
             compiled[name] = jax.jit(program).lower(jax.random.key(0)).compile()
             compiling[name].append(time.perf_counter() - started)
-    timings = {name: Timing(median(seconds), []) for name, seconds in compiling.items()}
-    for seed in range(repeats):
-        for name, run in compiled.items():
+    runs = {name: lambda i, run=run: run(jax.random.key(i)) for name, run in compiled.items()}
+    seconds = run_in_turn({**runs, **(beside or {})}, repeats)
+    return {name: Timing(median(compiling.get(name, [0.0])), each) for name, each in seconds.items()}
+
+
+def run_in_turn(runs: Mapping[str, Run], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of `repeats` calls of each function, which take turns; they are given the number of the repeat.
+
+    So a slow spell of the machine is spread over all of them, and their ratios mean something.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(repeats):
+        for name, run in runs.items():
             started = time.perf_counter()
-            jax.block_until_ready(run(jax.random.key(seed)))
-            timings[name].runs.append(time.perf_counter() - started)
-    return timings
+            jax.block_until_ready(run(i))
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
 
 
 def parse_tables(text: str) -> dict[str, Any]:

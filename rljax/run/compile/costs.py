@@ -29,6 +29,9 @@ UNCOUNTED = {
 }  # fmt: skip
 """Operations that move floating-point numbers, and compute none."""
 
+HOST = 5
+"""XLA's number of the host's memory."""
+
 MOVED = ("bitcast", "reshape", "copy", "convert")
 """Operations of a fusion through which an operand is only passed on."""
 
@@ -43,6 +46,7 @@ class Kernel(NamedTuple):
         products: floating-point operations of products of matrices and convolutions, by `(element type, precision)`.
         moved: bytes of the device's memory that one execution reads and writes.
         sent: bytes that a collective operation combines on each device; None for other operations.
+        bus: bytes that one execution moves between the device and the host's memory.
         waits: whether it is a loop whose trips are known only at run time.
         launched: whether it is counted as a launch. On a TPU loops, single numbers and copies beside the computation are not.
     """
@@ -53,6 +57,7 @@ class Kernel(NamedTuple):
     products: tuple[tuple[tuple[str, str], int], ...] = ()
     moved: int = 0
     sent: int | None = None
+    bus: int = 0
     waits: bool = False
     launched: bool = True
 
@@ -86,8 +91,9 @@ def kernels_of(program: Program, on_tpu: bool = False) -> list[Kernel]:
         elif operation.opcode == "async-start":
             yield from of(operation.called("calls"))
         elif operation.opcode == "copy-start":
-            yield Kernel("copy-start", moved=sum(x.device_bytes for x in operation.shapes[:2]), launched=control)
-        elif operation.opcode not in NOT_STARTED:
+            moved = sum(x.device_bytes for x in operation.shapes[:2])
+            yield Kernel("copy-start", moved=moved, bus=_over_the_bus(operation), launched=control)
+        elif operation.opcode not in NOT_STARTED and not operation.opcode.endswith("-done"):
             for collective, inside in _fused_collectives(program, operation):
                 # A TPU begins one in a fusion, goes on with it in others, and ends it in another: all name its channel.
                 channel = collective.integer("channel_id", -1)
@@ -121,7 +127,18 @@ def kernel_of(program: Program, operation: Operation, computation: Computation) 
         return Kernel(collective, moved=operands + max(results, 0), sent=max(operands, results))
     products: dict[tuple[str, str], int] = {}
     flops = _count_flops(program, operation, computation, products)
-    return Kernel(operation.opcode, flops=flops, products=tuple(products.items()), moved=_moved(program, operation, computation))
+    moved, bus = _moved(program, operation, computation), _over_the_bus(operation)
+    return Kernel(operation.opcode, flops=flops, products=tuple(products.items()), moved=moved, bus=bus)
+
+
+def _over_the_bus(operation: Operation) -> int:
+    """Return the bytes that a transfer moves between device and host: its arrays on the device, if others are on the host.
+
+    Transfers begin and end apart, and the results of their beginning list their operands, too.
+    """
+    if not operation.opcode.endswith("-start") or not any(x.space == HOST for x in operation.shapes):
+        return 0
+    return sum(x.device_bytes for x in operation.shapes)
 
 
 def _count_flops(program: Program, operation: Operation, computation: Computation, products: dict[tuple[str, str], int]) -> int:
@@ -142,7 +159,7 @@ def _count_flops(program: Program, operation: Operation, computation: Computatio
         window = math.prod(_window(operation).get("size", [1]))
         read = values[0].elements if kind == "reduce" else operation.shapes[0].elements * window
         return read * sum(x.is_float for x in values[: len(values) // 2])
-    if kind in NOT_STARTED or kind in UNCOUNTED or kind.removesuffix("-start") in COLLECTIVES:
+    if kind in NOT_STARTED or kind in UNCOUNTED or kind.endswith("-start"):
         return 0
     return sum(shape.elements for shape in operation.shapes if shape.is_float)
 

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
         dims: sizes of its axes.
         layout: axes from the fastest to the slowest.
         tile: sizes to which a TPU rounds up the fastest axes, slowest first; empty without tiles.
-        space: 0 for the device's memory; other numbers are memories on the chip.
+        space: 0 for the device's memory, 5 for the host's; other numbers are memories on the chip.
     """
 
     dtype: str
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes in the device's memory: none of an array that stays on the chip."""
+        """Bytes in the device's memory: none of an array that stays on the chip, or on the host."""
         return 0 if self.space else self.bytes
 
 

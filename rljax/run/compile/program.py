@@ -12,8 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.devices import Target, compiling_for, make_mesh, shardings
@@ -26,7 +27,7 @@ from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.estimate import BOUNDS, Collective, collectives_of, seconds_by_bound
 from rljax.run.compile.hlo import Program
 from rljax.run.compile.targets import Chip, parse_target, target_of
-from rljax.run.episodes import runs_outside_jax
+from rljax.run.episodes import check_one_run, runs_outside_jax
 from rljax.run.files.folder import initial_state
 from rljax.run.files.outputs import atomic_file, output_path
 
@@ -62,6 +63,8 @@ class CompileReport:
         devices: number of devices that the run uses.
         devices_there: number of devices of the target.
         memory: bytes of memory that a program may use.
+        host: bytes of the host's memory that the state takes, of a replay buffer (`replay_memory = "host"`).
+        bus: bytes that an iteration moves between the device and the host's memory.
         parts: bytes by part of the state (parameters, optimiser, buffer, ...), and those that the compiler adds: `activations`
             (its temporary arrays), `metrics` and `program`.
         launches: operations that an iteration starts: kernels of a GPU, fusions of a TPU.
@@ -80,6 +83,8 @@ class CompileReport:
     devices: int
     devices_there: int
     memory: int
+    host: int
+    bus: int
     parts: dict[str, int]
     launches: int
     unknown_loops: int
@@ -166,6 +171,8 @@ def compile_for(config: Config, target: str, *, seeds: int | None = None) -> Com
         raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1")
     if seeds is not None and config.num_devices > 1:
         raise ConfigError(f"seeds = {seeds}: expected none with num_devices = {config.num_devices}")
+    if seeds is not None:
+        check_one_run(config, f"seeds = {seeds}")
     if runs_outside_jax(config):
         raise ConfigError(f"env = '{env_name(config)}' is simulated outside JAX, on the host: there is no program for {target}")
     with target_of(target) as (devices, chip):
@@ -181,6 +188,8 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
         layout = jax.tree.map(lambda x: x.sharding, state)
         step = jax.jit(_step(agent, seeds), donate_argnums=0, keep_unused=True, out_shardings=(layout, None))
         lowered = step.trace(state).lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
+        if target.platform == "gpu":
+            _name_host_memory(lowered, jax.tree.leaves(in_host_memory(state)))
         # Autotuning times kernels on the device, which is not there.
         options = {"xla_gpu_autotune_level": "0"} if target.platform == "gpu" else None
         try:
@@ -190,6 +199,23 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
                 raise RljaxError(f"XLA cannot compile this run for {target.name}: {first_line(error)}") from error
             raise ConfigError(_does_not_fit(target, str(error), state)) from None
     return _report(config, target, chip, seeds, state, compiled, time.perf_counter() - started)
+
+
+def _name_host_memory(lowered: Any, hosts: list[bool]) -> None:
+    """Write into a lowered program which leaves of the state, its first arguments and results, are in the host's memory.
+
+    Devices that are not there have memories in JAX if they are TPUs; GPUs have none, so that shardings cannot say it.
+    """
+    from jax._src.lib.mlir import ir
+
+    module = lowered._lowering.stablehlo()
+    main = next(each for each in module.body.operations if ir.StringAttr(each.attributes["sym_name"]).value == "main")
+    with module.context:
+        for name in ("arg_attrs", "res_attrs") if any(hosts) else ():
+            attributes = [{each.name: each.attr for each in table} for table in main.attributes[name]]
+            for table, host in zip(attributes, hosts, strict=False):
+                table |= {"mhlo.memory_kind": ir.StringAttr.get("pinned_host")} if host else {}
+            main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(table) for table in attributes])
 
 
 def _step(agent: Agent, seeds: int | None) -> Callable[[Any], Any]:
@@ -204,7 +230,12 @@ def _abstract_state(agent: Agent, target: Target, seeds: int | None) -> Any:
     config = agent.config
     keys = jax.eval_shape(lambda: jax.random.key(0) if seeds is None else jax.random.split(jax.random.key(0), seeds))
     state = jax.eval_shape(lambda keys: initial_state(agent, keys, seeds), keys)
-    if config.num_devices == 1:
+    hosts = in_host_memory(state)
+    if any(jax.tree.leaves(hosts)):
+        mesh = make_mesh(1)
+        kinds = {False: "device", True: "pinned_host"}
+        layout = jax.tree.map(lambda host: NamedSharding(mesh, PartitionSpec(), memory_kind=kinds[host]), hosts)
+    elif config.num_devices == 1:
         layout = jax.tree.map(lambda _: SingleDeviceSharding(target.devices[0]), state)
     else:
         layout = shardings(make_mesh(config.num_devices), state, config.num_envs)
@@ -223,9 +254,12 @@ def _report(
     program, memory = Program(compiled.as_text()), compiled.memory_analysis()
     parts: dict[str, int] = dict.fromkeys(PARTS.values(), 0)
     # Arrays of the program are those of one device, with what fills up their tiles.
-    for name, parameter in zip(part_of_leaves(state), program.entry.parameters(), strict=True):
-        parts[name] += parameter.shapes[0].bytes
-    parts["other"] += max(0, memory.argument_size_in_bytes - sum(parts.values()))
+    host, hosts = 0, jax.tree.leaves(in_host_memory(state))
+    for name, there, parameter in zip(part_of_leaves(state), hosts, program.entry.parameters(), strict=True):
+        parts[name] += 0 if there else parameter.shapes[0].bytes
+        host += parameter.shapes[0].bytes if there else 0
+    arguments = memory.argument_size_in_bytes + memory.host_argument_size_in_bytes - host
+    parts["other"] += max(0, arguments - sum(parts.values()))
     parts[TEMPORARY] = memory.temp_size_in_bytes
     parts[METRICS] = memory.output_size_in_bytes - memory.alias_size_in_bytes
     parts[CODE] = memory.generated_code_size_in_bytes
@@ -236,6 +270,8 @@ def _report(
         devices=config.num_devices,
         devices_there=len(target.devices),
         memory=target.memory,
+        host=host,
+        bus=sum(kernel.times * kernel.bus for kernel in kernels),
         parts={name: size for name, size in parts.items() if size},
         launches=sum(kernel.times for kernel in kernels if kernel.launched),
         unknown_loops=sum(kernel.waits for kernel in kernels),

@@ -21,6 +21,7 @@ def report_lines(report: CompileReport) -> list[str]:
         f"compiled in {report.compile_seconds:.1f} s",
         f"memory{each}: {fits}: {_bytes(report.bytes)} of {_bytes(report.memory)}{_usable(chip, report)}",
         *(f"    {name:22}{_bytes(size):>10}" for name, size in report.parts.items()),
+        *([f"host memory: {_bytes(report.host)}, and {_bytes(report.bus)} over the bus in an iteration"] if report.host else []),
         f"{'kernels' if chip.platform == 'gpu' else 'operations'} started{each}: {report.launches:,}{_unknown(report)}",
         f"arithmetic{each}: {_scaled(report.flops, 'FLOP')}, products of matrices {_share(report.product_flops, report.flops)}",
         f"bytes moved{each}: {_bytes(report.moved)}",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.collect.environments import make_evaluation_env
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, make_agent
 from rljax.core.contract import is_array
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
@@ -54,6 +54,13 @@ def _check_structure(env_name: str, obs: Any) -> None:
         )
     for part in parts:
         _check_structure(env_name, part)
+
+
+def in_float32(agent: Agent) -> Agent:
+    """Return the agent with all products in f32, in which exported policies compute: bfloat16 is faster on accelerators alone."""
+    if getattr(agent.config, "dtype", "float32") == "float32":
+        return agent
+    return make_agent(agent.config.replace(dtype="float32"))
 
 
 def check_state(agent: Agent, state: Any) -> None:

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.replay.buffer import HOST, in_host_memory
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 from rljax.run.files.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
@@ -87,7 +88,7 @@ def restore_state(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[
         CheckpointError: the arrays do not fit; the message names the first leaf that differs.
     """
     leaves = []
-    for name, expected in named_leaves(example):
+    for (name, expected), host in zip(named_leaves(example), jax.tree.leaves(in_host_memory(example)), strict=True):
         if name not in arrays:
             raise CheckpointError(f"{source}: does not fit this configuration: {name} is not in it")
         x = arrays[name]
@@ -102,7 +103,8 @@ def restore_state(arrays: Mapping[str, np.ndarray], example: Any, keys: Mapping[
             raise CheckpointError(
                 f"{source}: does not fit this configuration: {name} is {describe(x)} there and {describe(here)} here"
             )
-        leaves.append(jax.random.wrap_key_data(jnp.asarray(x), impl=_key_impl(expected)) if is_key else jnp.asarray(x))
+        placed = jax.device_put(x, HOST) if host else jnp.asarray(x)
+        leaves.append(jax.random.wrap_key_data(placed, impl=_key_impl(expected)) if is_key else placed)
     names = [name for name, _ in named_leaves(example)]
     unknown = next((name for name in arrays if name not in set(names)), None)
     if unknown is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.run.bench import devices as bench_devices
+from rljax.run.bench import processes as bench_processes
 from rljax.run.bench import suites as bench
 from rljax.run.bench import sweep as bench_sweep
 from rljax.run.bench.peers.recurrent_ppo import make_recurrent_ppo
@@ -79,11 +81,13 @@ def test_what_is_printed_is_written_as_json(
     monkeypatch.setitem(bench.SUITES, "tiny", suite)
     main(["bench", "tiny", "--repeats", "2", "--json", str(tmp_path / "a.json")])
     assert "| 1,024 | 0.50 | fast |" in capsys.readouterr().out
-    assert json.loads((tmp_path / "a.json").read_text()) == {
+    written = json.loads((tmp_path / "a.json").read_text())
+    load, notes = written.pop("load"), written.pop("notes")
+    assert notes[:2] == ["steps, of 5", f"load average {load['start']:.2f} at the start, {load['end']:.2f} at the end"]
+    assert written == {
         "suite": "tiny",
         "repeats": 2,
         "hardware": "a machine",
-        "notes": ["steps, of 5"],
         "tables": [[{"agents": 1024.0, "run, s": 0.5, "": "fast"}, {"agents": 2.0, "run, s": "-", "": "slow"}]],
     }
     with pytest.raises(SystemExit):
@@ -128,3 +132,30 @@ def test_work_and_efficiency_are_told_apart(monkeypatch: pytest.MonkeyPatch, cap
     rows = parse_tables(capsys.readouterr().out)["tables"][0]
     assert [row["efficiency"] for row in rows] == [1.0, 0.8, "", ""]
     assert [row["work, of one alone"] for row in rows] == ["", "", 1.0, 1.5]
+
+
+@pytest.mark.long
+def test_processes_are_measured_on_a_core_each(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in (("COUNTS", (1, 2)), ("ENVS", 4), ("ITERATIONS", 2)):
+        monkeypatch.setattr(bench_processes, name, value)
+    # Two processes may share the only core that a test has.
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(bench_processes.os, "sched_getaffinity", lambda _: [core, core])
+    bench_processes.print_processes(2)
+    alone, both = parse_tables(capsys.readouterr().out)["tables"][0]
+    assert [row["environments"] for row in (alone, both)] == [4.0, 8.0]
+    assert alone["efficiency"] == 1.0
+    assert both["efficiency"] > 0
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_the_efficiency_of_processes_is_that_of_pairs_of_runs(
+    cores: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = {1: [2.0, 4.0, 2.0], 2: [2.5, 5.0, 9.0], 4: [4.0, 8.0, 4.0]}
+    monkeypatch.setattr(bench_processes.os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(bench_processes, "_time", lambda counts, *_: {n: Timing(1.0, seconds[n]) for n in counts})
+    bench_processes.print_processes(3)
+    said = parse_tables(capsys.readouterr().out)
+    assert [row["efficiency"] for row in said["tables"][0]] == {1: [""], 2: [1.0, 0.8], 8: [1.0, 0.8, 0.5]}[cores]
+    assert any("there is one core only" in note for note in said["notes"]) == (cores == 1)

@@ -208,3 +208,33 @@ def test_collectives_of_two_devices_are_counted_with_their_bytes() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTIVE], env=env, capture_output=True, text=True, timeout=120, check=True)
     gathered, summed = ("all-gather", 1, 2 * 48 * 4), ("all-reduce", 5, 5 * 48 * 4)
     assert done.stdout.strip() == str([gathered, summed])
+
+
+def test_transfers_between_device_and_host_are_counted_as_such() -> None:
+    """As an H200's program has them: a row is written to the host's buffer, the host gathers what is sampled."""
+    ring, row = "f32[100,4,8]{2,1,0:S(5)}", "f32[1,4,8]{2,1,0}"
+    text = f"""HloModule step, is_scheduled=true
+
+%write (a: f32[100,4,8], b: f32[1,4,8], c: s32[]) -> f32[100,4,8] {{
+  %a = {ring} parameter(0)
+  %b = {row} parameter(1)
+  %c = s32[] parameter(2)
+  ROOT %put = {ring} dynamic-update-slice(%a, %b, %c, %c, %c)
+}}
+
+ENTRY %main (p: f32[100,4,8], q: f32[1,4,8], r: s32[], i: s32[6]) -> f32[6,8] {{
+  %p = {ring} parameter(0)
+  %q = {row} parameter(1)
+  %r = s32[] parameter(2)
+  %i = s32[6]{{0:S(5)}} parameter(3)
+  %begin = (({ring}, {row}, s32[]), {ring}, u32[]) fusion-start(%p, %q, %r), kind=kLoop, calls=%write
+  %end = {ring} fusion-done(%begin)
+  %call = (({ring}, s32[6]{{0:S(5)}}), f32[6,8]{{1,0}}, u32[]) custom-call-start(%end, %i), custom_call_target="HostExecute"
+  ROOT %found = f32[6,8]{{1,0}} custom-call-done(%call)
+}}
+"""
+    kernels = kernels_of(Program(text))
+    assert [kernel.opcode for kernel in kernels] == ["fusion-start", "custom-call-start"]
+    scalars = 2 * 4  # where the row goes, and what the operation is known by
+    assert [kernel.bus for kernel in kernels] == [4 * 8 * 4 + scalars, 6 * 8 * 4 + 4]
+    assert sum(kernel.flops for kernel in kernels) == 0

@@ -1,0 +1,140 @@
+"""Every ratio is one of programs that ran in turn here; a peer that is not installed leaves no ratio, but a line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import pytest
+
+import rljax
+from rljax.run.bench import dreamer as bench_dreamer
+from rljax.run.bench import league as bench_league
+from rljax.run.bench import microrts as bench_microrts
+from rljax.run.bench import simulators as bench_simulators
+from rljax.run.bench import suites, timing
+from rljax.run.bench.timing import Timing, parse_tables, run_in_turn, time_interleaved
+
+CONFIG = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Lists of the programs that were timed in turn; none is compiled or run, and program number i takes i + 1 seconds."""
+    timed: list[list[str]] = []
+
+    def counted(programs: dict[str, Any], repeats: int, compiles: int = 1, beside: Any = None) -> dict[str, Timing]:
+        timed.append([*programs, *(beside or {})])
+        return {name: Timing(0.5, [i + 1.0] * repeats) for i, name in enumerate(timed[-1])}
+
+    for module in (suites, bench_league, bench_microrts):
+        monkeypatch.setattr(module, "time_interleaved", counted)
+    return timed
+
+
+def rows_and_notes(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], str]:
+    said = parse_tables("machine\n" + capsys.readouterr().out)
+    return said["tables"][0], "\n".join(said["notes"])
+
+
+def test_runs_take_turns_and_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, order = [0.0], []
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def takes(name: str, seconds: float) -> Any:
+        def run(i: int) -> None:
+            order.append((name, i))
+            clock[0] += seconds + i
+
+        return run
+
+    assert run_in_turn({"a": takes("a", 1.0), "b": takes("b", 5.0)}, 2) == {"a": [1.0, 2.0], "b": [5.0, 6.0]}
+    assert order == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+
+
+def test_a_peer_that_is_not_compiled_takes_its_turn() -> None:
+    order = []
+    program = lambda key: jax.debug.callback(lambda: order.append("program"))  # noqa: E731
+    timings = time_interleaved({"program": program}, 2, beside={"peer": lambda i: order.append(f"peer {i}")})
+    jax.effects_barrier()
+    assert [name for name in order if name != "program"] == ["peer 0", "peer 1"]
+    assert order.count("program") == 2
+    assert {name: len(each.runs) for name, each in timings.items()} == {"program": 2, "peer": 2}
+    assert timings["program"].compile > 0 == timings["peer"].compile
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_rejax_beside_it_or_no_ratio(there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    suites._print_peers("name", CONFIG, (lambda key: key) if there else None, "work", 3)
+    rows, notes = rows_and_notes(capsys)
+    assert turns == [["rljax", "rejax"] if there else ["rljax"]]
+    assert [row.get("speed against rejax") for row in rows] == ([2.0, 1.0] if there else [None])
+    assert ("rejax is not installed" in notes) != there
+
+
+def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    suites._print_recurrent(CONFIG, None, 2)
+    rows, notes = rows_and_notes(capsys)
+    assert [row["program"] for row in rows] == turns[0] == ["rljax, feed-forward", "rljax, gru", "rljax, lstm"]
+    assert not any("against" in column for row in rows for column in row)
+    assert "peer: none" in notes
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_java_engine_takes_turns_or_there_is_no_ratio(
+    there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
+    monkeypatch.setattr(bench_microrts, "MAPS", ("basesWorkers8x8",))
+    for program in ("engine_program", "game_program"):
+        monkeypatch.setattr(bench_microrts, program, lambda name: name)
+    bench_microrts.print_microrts(2)
+    rows, notes = rows_and_notes(capsys)
+    ours = ["engine", "game, with observations and masks"]
+    assert turns == [[*ours, bench_microrts.JAVA] if there else ours]
+    assert [row["program"] for row in rows] == turns[0]
+    cycles = bench_microrts.NUM_GAMES * bench_microrts.NUM_CYCLES
+    speeds = [cycles, cycles / 2, *([bench_microrts.JAVA_CYCLES / 3] if there else [])]
+    assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
+    assert [row.get("times Java") for row in rows] == pytest.approx([x / speeds[2] for x in speeds], abs=0.06) if there else True
+    assert ("times Java" in rows[0]) == there
+    assert ("without the Java engine" in notes) != there
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_game_of_pgx_is_measured_or_left_out_with_a_line(
+    there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(*_: Any) -> Any:
+        raise Enough
+
+    monkeypatch.setattr(bench_league.importlib.util, "find_spec", lambda name: name if there else None)
+    monkeypatch.setattr(bench_league, "make_train", lambda config: config)
+    monkeypatch.setattr(bench_league, "make_games", stop)  # the rest of the suite is about memory
+    with pytest.raises(Enough):
+        bench_league.print_league(2)
+    rows, notes = rows_and_notes(capsys)
+    assert len(rows) == len(turns[0]) == 2 + there
+    assert [row["times plain self-play"] for row in rows] == [1.0, 2.0, 3.0][: len(rows)]
+    assert ("pgx is not installed" in notes) != there
+
+
+def test_suites_that_are_not_installed_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_simulators.importlib.util, "find_spec", lambda name: None)
+    bench_simulators.print_simulators(1)
+    assert "without environments of envpool and gymnasium and mujoco: not installed" in capsys.readouterr().out
+
+
+def test_parts_of_a_dreamer_update_and_counts_of_seeds_run_in_turn() -> None:
+    order: list[str] = []
+
+    def program(name: str, seconds: float) -> Any:
+        return lambda: order.append(name) or time.sleep(seconds)
+
+    found = bench_dreamer._median_seconds({"a": program("a", 0.0), "b": program("b", 0.02)}, 2)
+    assert order == ["a", "b"] * 3  # the first of each compiles
+    assert found["b"] >= 0.02
