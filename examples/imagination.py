@@ -19,7 +19,7 @@ from rljax.collect.replay import sample_windows
 from rljax.nn.transforms import symexp
 
 parser = argparse.ArgumentParser(description="Open-loop predictions of a world model, beside what happened.")
-parser.add_argument("--total-timesteps", type=int, default=2_500, help="budget of the training")
+parser.add_argument("--total-timesteps", type=int, default=8_000, help="budget of the training")
 parser.add_argument("--out", default="imagination.png", help="the picture")
 options, _ = parser.parse_known_args()
 
@@ -128,7 +128,7 @@ strips.suptitle("Steps ahead, from the actions alone", fontsize=10)
 ax = below.subplots()
 for (name, curve), color in zip(curves.items(), ("#3b6ea5", "#cc4e48", "#8a8a8a"), strict=True):
     ax.plot(np.arange(1, AHEAD + 1), 1000 * curve, "o-", color=color, markersize=3, label=name)
-ax.set(xlabel="steps ahead", ylabel="squared error, thousandths", ylim=(0, None))
+ax.set(xlabel="steps ahead", ylabel="squared error, thousandths", ylim=(0, 1300 * max(x.max() for x in curves.values())))
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False)
+ax.legend(frameon=False, ncols=3, loc="upper left")
 fig.savefig(options.out, dpi=150)

@@ -67,6 +67,12 @@ def test_several_devices_sweeps_and_seeds_are_refused() -> None:
         rljax.fit(config, seeds=2)
 
 
+def test_an_old_jax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljax.algos.common.off_policy.HOST_GATHERS", False)
+    with pytest.raises(rljax.ConfigError, match=f"replay_memory = 'host': expected 'device' with JAX {jax.__version__}"):
+        rljax.make_agent(TINY["dqn"].replace(replay_memory="host"))
+
+
 def test_a_tpu_is_refused() -> None:
     target = Target("v5e-1", "tpu", tuple(jax.devices()[:1]), 10**9)
     with compiling_for(target), pytest.raises(rljax.ConfigError, match="replay_memory = 'host': expected 'device' on a TPU"):

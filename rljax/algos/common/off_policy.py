@@ -18,7 +18,7 @@ from rljax.algos.common.config import AdamConfig, ReplayConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
-from rljax.collect.replay import NStep, Places, Replay, Transition, add_rows, take_n_step, to_host_memory
+from rljax.collect.replay import HOST_GATHERS, NStep, Places, Replay, Transition, add_rows, take_n_step, to_host_memory
 from rljax.collect.resets import EnvironmentNoise
 from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
@@ -79,7 +79,7 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
 
 
 def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
-    """Refuse a buffer of steps like `example` that the device cannot hold, or one on a TPU's host.
+    """Refuse a buffer of steps like `example` that the device cannot hold, or one on the host of a TPU or with an old JAX.
 
     Raises:
         ConfigError: says how much it needs, what there is, and what one transition takes.
@@ -89,6 +89,8 @@ def check_replay_memory(config: OffPolicyConfig, example: Any) -> None:
         raise ConfigError(
             "replay_memory = 'host': expected 'device' on a TPU, where XLA would copy the whole buffer in each turn"
         )
+    if config.replay_memory == "host" and not HOST_GATHERS:
+        raise ConfigError(f"replay_memory = 'host': expected 'device' with JAX {jax.__version__}, or a newer JAX")
     per_step = tree_bytes(example)
     needed = per_step * config.buffer_rows * config.num_envs
     what = f"buffer_size = {config.buffer_size}: a replay buffer of {config.buffer_rows} x {config.num_envs} transitions"

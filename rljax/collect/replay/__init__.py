@@ -1,6 +1,7 @@
 """Replay: ring buffers on the device, samples from them, and priorities."""
 
 from rljax.collect.replay.buffer import (
+    HOST_GATHERS,
     NStep,
     OnlineQueue,
     Places,
@@ -39,6 +40,7 @@ from rljax.collect.replay.priorities import (
 )
 
 __all__ = [
+    "HOST_GATHERS",
     "Groups",
     "NStep",
     "OnlineQueue",

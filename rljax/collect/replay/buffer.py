@@ -23,13 +23,15 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.experimental.compute_on import compute_on2
+from jax.experimental import compute_on
 
 from rljax.core.errors import ConfigError
 
 T = TypeVar("T")
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+HOST_GATHERS = hasattr(compute_on, "compute_on2")
+"""Whether this JAX can let the host gather what is sampled from its memory; JAX 0.8.0 cannot."""
 
 
 class Replay(struct.PyTreeNode):
@@ -271,7 +273,9 @@ def _gather(replay: Replay, rows: jax.Array, envs: jax.Array) -> Any:
     there = [x for x, host in zip(leaves, hosts, strict=True) if host]
     if there:
         index = jax.device_put((rows, envs), HOST)
-        call = compute_on2(lambda xs, index: [x[index] for x in xs], compute_type="device_host", out_memory_spaces=HOST)
+        call = compute_on.compute_on2(
+            lambda xs, index: [x[index] for x in xs], compute_type="device_host", out_memory_spaces=HOST
+        )
         there = jax.device_put(call(there, index), DEVICE)
     gathered = iter(there)
     return structure.unflatten([next(gathered) if host else x[rows, envs] for x, host in zip(leaves, hosts, strict=True)])
