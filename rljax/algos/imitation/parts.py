@@ -70,7 +70,7 @@ def imitation_parts(config: ActionConfig) -> ImitationParts:
         _, env_params, env, policy, head = build_game_policy(config)
     else:
         env, env_params = make_training_env(config)
-        settings = {"action_heads": config.action_heads, "log_std": config.log_std, "dtype": config.dtype}
+        settings: dict[str, Any] = {"action_heads": config.action_heads, "log_std": config.log_std, "dtype": config.dtype}
         policy, head = build_policy(config.network, env, env_params, **settings)
     if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
         raise ConfigError(

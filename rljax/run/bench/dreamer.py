@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,6 @@ from rljax.collect.replay import sample_online
 from rljax.core.agent import make_agent
 from rljax.run.bench.timing import run_in_turn
 from rljax.run.chunks import vectorized_iteration
-
-K = TypeVar("K", bound=Hashable)
 
 UPDATES = 8
 """Updates per timed program: the first use of fresh memory, a fifth of one update's time, is spread over this many."""
@@ -61,16 +59,16 @@ def print_dreamer(config: DreamerConfig, repeats: int) -> None:
     print(f"\n{1.0 / seconds['update']:.2f} updates/s\n")
     print("| seeds in one vmap | s per iteration | environment steps/s, all seeds | updates/s, all seeds | time against one |")
     print("| --- | --- | --- | --- | --- |")
-    iterations = {}
+    iterations: dict[str, Callable[[], Any]] = {}
     for seeds in (1, 4) if jax.default_backend() == "cpu" else (1, 4, 16, 64):
         iteration = jax.jit(partial(vectorized_iteration(agent, seeds), i=jnp.int32(0)))
-        iterations[seeds] = partial(iteration, warm_states(config, seeds))
+        iterations[str(seeds)] = partial(iteration, warm_states(config, seeds))
     times = _median_seconds(iterations, repeats)
-    for seeds, spent in times.items():
+    for seeds, spent in zip(map(int, times), times.values(), strict=True):
         steps, all_updates = (
             seeds * count / spent for count in (config.steps_per_iteration, updates * config.num_steps // every)
         )
-        print(f"| {seeds} | {spent:.2f} | {steps:,.1f} | {all_updates:.2f} | {spent / times[1]:.2f} |", flush=True)
+        print(f"| {seeds} | {spent:.2f} | {steps:,.1f} | {all_updates:.2f} | {spent / times['1']:.2f} |", flush=True)
 
 
 def repeat_and_sum(piece: Callable[[DreamerState, jax.Array], Any]) -> Callable[[DreamerState, jax.Array], jax.Array]:
@@ -147,9 +145,13 @@ def warm_states(config: DreamerConfig, seeds: int) -> DreamerState:
     return jax.jit(jax.vmap(warm))(jax.random.split(jax.random.key(0), seeds))
 
 
-def _median_seconds(programs: Mapping[K, Callable[[], Any]], repeats: int) -> dict[K, float]:
+def _median_seconds(programs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return the median times of programs that run in turn, after the first run of each, which compiles."""
     for program in programs.values():
         jax.block_until_ready(program())
-    runs = run_in_turn({name: lambda _, program=program: program() for name, program in programs.items()}, repeats)
+
+    def nth(program: Callable[[], Any]) -> Callable[[int], Any]:
+        return lambda _: program()
+
+    runs = run_in_turn({name: nth(program) for name, program in programs.items()}, repeats)
     return {name: median(seconds) for name, seconds in runs.items()}
