@@ -38,7 +38,7 @@ ROWS = {
 }
 LONG = ("composite", "draft", "entities", "exploration", "imagination", "memory", "own_network", "value_heads", "wrappers")
 BUDGETS = {"imagination": "1024"}
-"""Of those that take long with 4096 steps."""
+"""Environment steps of the examples for which 4,096 take too long, by name."""
 
 
 def test_every_example_is_tested_and_in_the_cookbook() -> None:

@@ -138,8 +138,9 @@ def impala_parts(config: ImpalaConfig) -> ImpalaParts:
     env, env_params = make_training_env(config)
     if config.overlap and not is_outside_jax(env):
         raise ConfigError(f"overlap = true: {env.name} is in JAX, where collecting does not wait for anything; expected false")
-    settings: dict[str, Any] = {"action_heads": config.action_heads, "log_std": config.log_std, "dtype": config.dtype}
-    policy, head = build_policy(config.network, env, env_params, **settings)
+    policy, head = build_policy(
+        config.network, env, env_params, action_heads=config.action_heads, log_std=config.log_std, dtype=config.dtype
+    )
     if config.policy_lag:
         obs = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))[0]
         per_policy = tree_bytes(jax.eval_shape(policy.init, jax.random.key(0), obs))

@@ -70,8 +70,9 @@ def imitation_parts(config: ActionConfig) -> ImitationParts:
         _, env_params, env, policy, head = build_game_policy(config)
     else:
         env, env_params = make_training_env(config)
-        settings: dict[str, Any] = {"action_heads": config.action_heads, "log_std": config.log_std, "dtype": config.dtype}
-        policy, head = build_policy(config.network, env, env_params, **settings)
+        policy, head = build_policy(
+            config.network, env, env_params, action_heads=config.action_heads, log_std=config.log_std, dtype=config.dtype
+        )
     if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: must divide num_envs = {config.num_envs} for a network with memory, "

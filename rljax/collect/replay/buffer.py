@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 HOST_GATHERS = hasattr(compute_on, "compute_on2")
-"""Whether this JAX can let the host gather what is sampled from its memory; JAX 0.8.0 cannot."""
+"""Whether this version of JAX can sample from a buffer in the host's memory; 0.8.0 cannot."""
 
 
 class Replay(struct.PyTreeNode):

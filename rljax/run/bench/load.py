@@ -1,4 +1,4 @@
-"""Whether other programs used the machine while a benchmark ran."""
+"""The load of the machine while a benchmark runs, and a warning if other programs were busy."""
 
 from __future__ import annotations
 
