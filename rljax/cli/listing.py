@@ -73,6 +73,7 @@ def _print_fields(config_class: type[Config]) -> None:
 def print_all() -> None:
     """Print all presets, algorithms and environments by group."""
     own = env_ids()
+    # A library is a line here: to import one for its ids takes longer than all the rest (gymnax brings seaborn).
     groups = (
         ("presets (rljax train PRESET)", [(name, _describe_preset(name)) for name in preset_names()]),
         (
@@ -81,8 +82,7 @@ def print_all() -> None:
         ),
         ("environments (rljax list ENVIRONMENT explains one)", _describe_all(i for i in own if not is_probe(i))),
         ("games of several players", _describe_all(game_ids())),
-        ("environments of gymnax", [(i, "") for i in gymnax_env_ids() if i not in own]),
-        ("suites of other libraries (rljax list SUITE lists one, SUITE:ID explains an environment)", _describe_suites()),
+        ("other libraries (rljax list LIBRARY lists one, rljax list LIBRARY:ID explains an environment)", _describe_libraries()),
         ("probes: environments that test one thing that a learner must get right", _describe_all(filter(is_probe, own))),
     )
     for title, entries in groups:
@@ -90,13 +90,18 @@ def print_all() -> None:
         width = max(len(name) for name, _ in entries)
         for name, text in entries:
             print(_wrap_beside(f"  {name:{width}}", text))
-    say('games and environments of pgx are "pgx:ID", your own environments and games "module:Class"')
+    say('your own environments and games are "module:Class"')
 
 
-def _describe_suites() -> list[tuple[str, str]]:
-    """Return a line for each suite, with the command that installs it if it is not here."""
-    missing = {name: importlib.util.find_spec(suite.package) is None for name, suite in SUITES.items()}
-    return [(name, SUITES[name].about + f" ({how_to_install(name)})" * missing[name]) for name in SUITES]
+def _describe_libraries() -> list[tuple[str, str]]:
+    """Return a line for each library of environments, with the command that installs it if it is not here."""
+    libraries = [
+        ("gymnax", "gymnax", "gymnax", "MinAtar, bsuite, classic control and more"),
+        ("pgx", "pgx", "games", "board games, cards, 2048, MinAtar"),
+        *((name, suite.package, name, suite.about) for name, suite in SUITES.items()),
+    ]
+    missing = {package: importlib.util.find_spec(package) is None for _, package, _, _ in libraries}
+    return [(name, about + f" ({how_to_install(extra)})" * missing[package]) for name, package, extra, about in libraries]
 
 
 def _describe_all(ids: Iterable[str]) -> list[tuple[str, str]]:

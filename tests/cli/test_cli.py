@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.cli.listing import LISTED
 from rljax.cli.main import main
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
@@ -301,10 +302,10 @@ def test_list_names_everything_and_details(capsys: pytest.CaptureFixture[str]) -
         "acrobot_ppo",
         "cartpole_ppo_cleanrl",
         "GridWorld-v0",
-        "Breakout-MinAtar",
+        *LISTED,
     ):
         assert re.search(rf"^  {name}( |$)", out, re.M)
-    described = [line for line in out.partition("environments of gymnax")[0].splitlines() if re.match("  [^ ]", line)]
+    described = [line for line in out.splitlines() if re.match("  [^ ]", line)]
     assert all(len(line.split()) > 1 for line in described)
     assert out.index("Draft-v0") < out.index("probes:") < out.index("ConstantReward-v0")
     _, fields, _ = run(capsys, "list", "ppo")
@@ -312,6 +313,19 @@ def test_list_names_everything_and_details(capsys: pytest.CaptureFixture[str]) -
     assert "trace decay" in fields
     _, preset, _ = run(capsys, "list", "pendulum_ppo")
     assert 'env = "Pendulum-v1"' in preset
+    _, gymnax, _ = run(capsys, "list", "gymnax")
+    assert "Breakout-MinAtar" in gymnax.split()
+
+
+def test_list_of_all_imports_no_library_of_environments() -> None:
+    # gymnax alone brings seaborn, pandas and SciPy: three times what the rest of the command takes.
+    script = (
+        "import sys; from rljax.cli.main import main; main(['list'])\n"
+        "print('imported', *{'gymnax', 'pgx', 'brax', 'matplotlib', 'scipy.stats'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "imported"
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
