@@ -64,6 +64,8 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
         raise ConfigError(f"--install: the environment has no variable {unset[0]}, whose value the machine needs")
     installed = skypilot.is_installed()
     if installed:
+        if options.cloud is not None:
+            skypilot.check_cloud(options.cloud)
         skypilot.check_task(tasks.task_text(task))
         offers = _show_offers(options, *tasks.parse_accelerators(task.accelerators))
         if options.spot and offers and options.cloud is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -181,8 +182,9 @@ def export(options: Export) -> None:
             names = " and ".join(name for name, why in report.left_out.items() if why == reason)
             say(f"  no {names}: {reason}")
     if options.numpy is not None:
+        report = export_numpy(agent, run.state, options.numpy, step=run.step)
         say(f"{options.numpy}: policy in NumPy {of}")
-        _print_sizes(export_numpy(agent, run.state, options.numpy, step=run.step).files)
+        _print_sizes(report.files)
     if options.web is not None:
         report = export_web(agent, run.state, options.web, step=run.step, say=say)
         say(f"{options.web}: page of the policy {of}")
@@ -199,7 +201,7 @@ def export(options: Export) -> None:
     elif options.numpy is not None:
         say(f"next: {options.numpy}/policy.py, whose first lines say how to use it")
     elif options.web is not None:
-        say(f"next: python -m http.server --directory {options.web}, and open the address that it prints")
+        say(f"next: python -m http.server --directory {shlex.quote(options.web)}, and open the address that it prints")
     else:
         say(f"next: rljax.load_weights({options.safetensors!r}, state)")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rljax
 from rljax.cli.main import main
+from rljax.run.export.policy import ExportReport
 from tests.run.export.kinds import player
 from tests.run.tiny_runs import assert_refused
 
@@ -45,3 +47,26 @@ def test_nothing_is_written_where_a_path_is_taken(run: str, capsys: pytest.Captu
     assert_refused(["export", run, "--safetensors", "new.bin"], "expected a file name that ends in .safetensors", capsys)
     assert sorted(path.name for path in Path().iterdir()) == ["run", "taken", "taken.safetensors"]
     assert Path("taken.safetensors").read_text() == Path("taken/mine").read_text() == "keep"
+
+
+def test_an_export_that_fails_does_not_say_that_it_is_there(
+    run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rljax.run.export.policy.atomic_folder", refuse)
+    with pytest.raises(SystemExit):
+        main(["export", run, "--numpy", "new"])
+    captured = capsys.readouterr()
+    assert "new: policy in NumPy" not in captured.out
+    assert "new: cannot be written: Permission denied" in captured.err
+
+
+def test_the_next_command_can_be_copied_whatever_the_folder_is_called(
+    run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rljax.run.export.web.describe_page", lambda _: {})
+    monkeypatch.setattr("rljax.run.export.web.export_web", lambda *_, **__: ExportReport(Path("my page"), {}, {}))
+    main(["export", run, "--web", "my page"])
+    assert "python -m http.server --directory 'my page'" in capsys.readouterr().out

@@ -115,9 +115,9 @@ def export_numpy(
 
 def _code(metadata: Mapping[str, Any], functions: list[str]) -> str:
     """Return the runner with the metadata and the functions of this policy."""
-    about = ABOUT.format(
-        algorithm=metadata["algorithm"], environment=metadata["environment"], version=__version__, weights=WEIGHTS_FILE
-    )
+    # Any text is a name, also one that would end the docstring.
+    environment = repr(metadata["environment"])[1:-1].replace('"', "'")
+    about = ABOUT.format(algorithm=metadata["algorithm"], environment=environment, version=__version__, weights=WEIGHTS_FILE)
     runner = RUNNER.read_text(encoding="utf-8").split('"""', 2)[2].lstrip()
     described = "METADATA: Any = " + pprint.pformat(metadata, width=120, sort_dicts=False)
     makers = ["", "", *("\n\n".join(functions)).split("\n")]

@@ -44,6 +44,21 @@ def how_to_get() -> str:
     return f"SkyPilot is not installed: {how_to_install('cloud')}"
 
 
+def check_cloud(infra: str) -> None:
+    """Check the name in CLOUD or CLOUD/REGION; SkyPilot would answer with the pattern that it compares it with.
+
+    Raises:
+        ConfigError: SkyPilot knows no such cloud; the closest name is given.
+    """
+    with _quiet():
+        from sky.skylet import constants
+
+    names = {*constants.ALL_CLOUDS, *UNPRICED, "*"}
+    cloud = infra.partition("/")[0].lower()
+    if cloud not in names:
+        raise ConfigError(f"cloud = {shown(infra)}: {did_you_mean(cloud, names - {'*'})}")
+
+
 def check_task(text: str) -> None:
     """Let SkyPilot read a task file.
 

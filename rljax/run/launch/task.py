@@ -30,6 +30,9 @@ NO_JAX = re.compile(r"(MI\d|Radeon|Gaudi|Trainium|Inferentia)", re.IGNORECASE)
 
 _END = "RLJAX_CONFIG"
 
+_UNWRITABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""Characters that a YAML file cannot have, or that its readers take for the end of a line."""
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
 _SECRET = re.compile(r"token|secret|passw|signature|credential|(^|[_-])(key|sig|auth)$", re.IGNORECASE)
 """Names of parameters of an address whose values are secret."""
@@ -206,7 +209,11 @@ def _files_of(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def task_text(task: Task) -> str:
-    """Return the task file, in YAML."""
+    """Return the task file, in YAML.
+
+    Raises:
+        ConfigError: a path or the configuration holds a character that such a file cannot.
+    """
     resources = {
         "accelerators": task.accelerators,
         "infra": task.infra[0] if len(task.infra) == 1 else None,
@@ -229,7 +236,12 @@ def task_text(task: Task) -> str:
         parts += ["file_mounts:", f"  {_yaml(f'~/wheels/{os.path.basename(wheel)}')}: {_yaml(wheel)}"]
     for key, script in (("setup", _setup(task)), ("run", _run(task))):
         parts += [f"{key}: |", textwrap.indent(script, "  ").rstrip()]
-    return "\n".join(parts) + "\n"
+    text = "\n".join(parts) + "\n"
+    found = _UNWRITABLE.search(text)
+    if found is not None:
+        line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0].strip()
+        raise ConfigError(f"the task file cannot hold the character {found[0]!a}, expected another path or value: {line!a}")
+    return text
 
 
 def _yaml(value: Any) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.envs.cartpole import CartPole
 from rljax.run.export import export_numpy
 from tests.run.export.kinds import KINDS, played, player
 
@@ -181,6 +182,21 @@ def test_what_numpy_has_no_code_for_is_one_line(tmp_path: Path) -> None:
         export_numpy(agent, state, tmp_path / "policy")
     assert "\n" not in str(caught.value)
     assert not any(tmp_path.iterdir())
+
+
+class Quoted(CartPole):
+    """An environment whose name would end a text in the file, or be no text of Python's."""
+
+    @property
+    def name(self) -> str:
+        return 'a"""\nraise SystemExit\n"""\\x'
+
+
+def test_any_text_can_be_the_name_of_the_environment(tmp_path: Path) -> None:
+    agent = rljax.make_agent(rljax.PPOConfig(env=Quoted(), total_timesteps=2048, network={"hidden": [4]}))
+    state = jax.jit(agent.init)(jax.random.key(0))
+    policy = loaded(export_numpy(agent, state, tmp_path / "policy").path)
+    assert policy.step(np.zeros(4))[0] in (0, 1)
 
 
 def test_nothing_is_written_over(folder: Path) -> None:

@@ -261,3 +261,17 @@ def test_a_runtime_that_cannot_be_fetched_is_said_in_one_line(
     monkeypatch.setattr(runtime.shutil, "which", lambda _: str(npm))
     with pytest.raises(rljax.RljaxError, match="npm could not fetch it: npm error code E404"):
         runtime.fetch_runtime()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
+def test_npm_says_why_it_cannot_fetch_the_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in runtime.REGISTRY_VARIABLES:
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nothing listens
+    with pytest.raises(
+        rljax.RljaxError, match=r"npm could not fetch it: npm .*request to http://127\.0\.0\.1:9/.* failed"
+    ) as failed:
+        runtime.fetch_runtime()
+    assert "\n" not in str(failed.value)
+    assert not list(tmp_path.rglob("ort*"))

@@ -350,6 +350,21 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not Path("launches").exists()
 
 
+@pytest.mark.parametrize("character", ["\x7f", "\x85", "\u2028", "\udcff"])
+def test_a_path_with_a_character_that_yaml_would_change_is_refused(character: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = f"mine{character}"
+    Path(folder).mkdir()
+    shown = f"the task file cannot hold the character {character!a}, expected another path or value: 'workdir: "
+    assert_refused(["launch", "tiny.toml", *H100, "--workdir", folder, "--dry-run"], shown, capsys)
+    assert not Path("launches").exists()
+
+
+def test_a_configuration_cannot_end_the_text_that_it_is_in() -> None:
+    for config in ('env = "a\x85RLJAX_CONFIG\x85touch there"', 'env = "a\u2028b"'):
+        with pytest.raises(rljax.ConfigError, match="cannot hold the character"):
+            task_text(Task("n", config, ("cuda12",), "H100:1"))
+
+
 def test_what_is_only_on_this_machine_is_copied_there_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("own_task.py").write_text("from rljax.envs.cartpole import CartPole\n\n\nclass Mine(CartPole):\n    pass\n")
     own = ["launch", "tiny.toml", *H100, "--env", "own_task:Mine"]

@@ -83,6 +83,7 @@ REFUSED = {
     "unknown": ["launch", "tiny.toml", "--accelerators", "H1000:1"],
     "many": ["launch", "tiny.toml", "--accelerators", "H100:2", "--num-devices", "2"],
     "nowhere": [*LAUNCH, "--cloud", "runpot"],
+    "no region": [*LAUNCH, "--cloud", "runpod//x"],
     "no credentials": ["launch", "tiny.toml", "--accelerators", "H100:1", "--cloud", "aws"],
 }
 PRIVATE = "git+https://${TOKEN}@example.org/me/rljax"
@@ -146,7 +147,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(results: dict[str, Any]) -
         "dear": "max_price = 1: the cheapest offer is $1.87 an hour (vast, Texas, US, NA)",
         "unknown": "accelerators = 'H1000': nobody offers that: did you mean 'H100'?",
         "many": "accelerators = 'H100:2': nobody offers such a machine; there are some with 1, 8 of them",
-        "nowhere": "SkyPilot refuses the task: ",
+        "nowhere": "cloud = 'runpot': did you mean 'runpod'?",
+        "no region": "SkyPilot refuses the task: ",
         "no credentials": "SkyPilot has credentials only of runpod, vast: `sky check` says",
     }
     for (status, _, err), name in zip(results["runs"][3:], REFUSED, strict=True):

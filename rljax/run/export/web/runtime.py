@@ -26,6 +26,9 @@ MEGABYTES = 33
 LIMIT = 600
 """Seconds that npm may take."""
 
+SHORT = 5
+"""Words of a line of npm's that has a code or a path, but no reason."""
+
 SCRIPT_FILE, WASM_FILE = "ort.js", "ort.wasm.gz"
 INSIDE = {SCRIPT_FILE: "package/dist/ort.wasm.bundle.min.mjs", WASM_FILE: "package/dist/ort-wasm-simd-threaded.wasm"}
 """Files of a page, and where they are in the archive: the runtime for the CPU alone, and its WebAssembly."""
@@ -78,14 +81,15 @@ def _download(archive: Path) -> None:
     """Fetch the archive with npm, or without it from the registry."""
     npm = shutil.which("npm")
     if npm is not None:
-        command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--silent", "--ignore-scripts"]
+        # With --silent it would not say why it fails, and by default it tries a server that does not answer for over a minute.
+        quiet = ("--loglevel=error", "--no-update-notifier", "--fetch-retries=1")
+        command = [npm, "pack", f"{PACKAGE}@{VERSION}", *quiet, "--ignore-scripts"]
         try:
             done = subprocess.run(command, cwd=archive.parent, capture_output=True, text=True, check=False, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             raise RljaxError(f"{PACKAGE} {VERSION}: npm could not fetch it within {LIMIT} s") from None
         if done.returncode or not archive.is_file():
-            reasons = [line for line in done.stderr.splitlines() if line.strip()] or ["it says nothing"]
-            raise RljaxError(f"{PACKAGE} {VERSION}: npm could not fetch it: {reasons[0]}")
+            raise RljaxError(f"{PACKAGE} {VERSION}: npm could not fetch it: {_reason(done.stderr)}")
         return
     import urllib.request  # takes a while, and is needed here only
 
@@ -96,6 +100,13 @@ def _download(archive: Path) -> None:
             shutil.copyfileobj(response, file)
     except (OSError, ValueError) as error:
         raise RljaxError(f"{PACKAGE} {VERSION}: {address} could not be fetched: {first_line(error)}") from None
+
+
+def _reason(said: str) -> str:
+    """Return the line in which npm says why it failed; before it come short ones, such as `npm error code ECONNREFUSED`."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    sentences = [line for line in lines if len(line.split()) > SHORT]
+    return next(iter(sentences + lines), "it says nothing")
 
 
 def _unpack(archive: Path, folder: Path) -> None:
