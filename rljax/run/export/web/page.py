@@ -96,7 +96,7 @@ def export_web(
     model, reason = onnx_or_reason(policy, state)
     if model is None:
         raise ConfigError(f"the policy cannot be exported as a page, which needs ONNX: {reason}")
-    trained = {"algorithm": agent.config.algorithm, "step": step, "note": search_note(agent.config)}
+    trained = {"algorithm": agent.config.algorithm.replace("_", "-"), "step": step, "note": search_note(agent.config)}
     description = plain({**page, **trained, "inputs": onnx_inputs(policy), "sha256": hashlib.sha256(model).hexdigest()})
     contents = {name: (STATIC / name).read_bytes() for name in (*ALWAYS, *page["modules"].values())}
     contents["policy.json"] = (json.dumps(description, indent=2, allow_nan=False) + "\n").encode()
