@@ -82,7 +82,7 @@ def print_all() -> None:
         ),
         ("environments (rljax list ENVIRONMENT explains one)", _describe_all(i for i in own if not is_probe(i))),
         ("games of several players", _describe_all(game_ids())),
-        ("other libraries (rljax list LIBRARY lists one, rljax list LIBRARY:ID explains an environment)", _describe_libraries()),
+        ("other libraries (rljax list LIBRARY lists its environments)", _describe_libraries()),
         ("probes: environments that test one thing that a learner must get right", _describe_all(filter(is_probe, own))),
     )
     for title, entries in groups:

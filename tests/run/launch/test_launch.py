@@ -227,6 +227,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("PATH", f"{package.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NOTES", str(tmp_path / "notes.txt"))
     monkeypatch.setattr(skypilot, "is_installed", lambda: True)
+    monkeypatch.setattr(skypilot, "check_cloud", lambda infra: None)
     monkeypatch.setattr(skypilot, "check_task", lambda text: None)
     offers = [skypilot.Offer(1.5, "vast", "US", "small"), skypilot.Offer(2.5, "runpod", "CA", "large")]
     monkeypatch.setattr(skypilot, "find_offers", lambda *_: offers)
