@@ -21,7 +21,7 @@ from rljax.core.game import Game
 from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
-from rljax.envs.adapters import SUITES, suite_ids
+from rljax.envs.adapters import SUITES, Suite, suite_ids
 from rljax.envs.pgx_api import pgx_ids
 from rljax.envs.registry import PGX_PREFIX
 from rljax.run.view.layout import columns, say, wrap_text
@@ -95,13 +95,11 @@ def print_all() -> None:
 
 def _describe_libraries() -> list[tuple[str, str]]:
     """Return a line for each library of environments, with the command that installs it if it is not here."""
-    libraries = [
-        ("gymnax", "gymnax", "gymnax", "MinAtar, bsuite, classic control and more"),
-        ("pgx", "pgx", "games", "board games, cards, 2048, MinAtar"),
-        *((name, suite.package, name, suite.about) for name, suite in SUITES.items()),
-    ]
-    missing = {package: importlib.util.find_spec(package) is None for _, package, _, _ in libraries}
-    return [(name, about + f" ({how_to_install(extra)})" * missing[package]) for name, package, extra, about in libraries]
+    games = ("pgx", "games", Suite("pgx", "board games, cards, 2048, MinAtar"))
+    optional = [games, *((name, name, suite) for name, suite in SUITES.items())]
+    missing = {name: importlib.util.find_spec(suite.package) is None for name, _, suite in optional}
+    described = [(name, suite.about + f" ({how_to_install(extra)})" * missing[name]) for name, extra, suite in optional]
+    return [("gymnax", "MinAtar, bsuite, classic control and more"), *described]
 
 
 def _describe_all(ids: Iterable[str]) -> list[tuple[str, str]]:

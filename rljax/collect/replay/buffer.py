@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 HOST_GATHERS = hasattr(compute_on, "compute_on2")
-"""Whether this version of JAX can sample from a buffer in the host's memory; 0.8.0 cannot."""
+"""Sampling from a buffer in the host's memory works in this version of JAX: it has `compute_on2`, which 0.8.0 lacks."""
 
 
 class Replay(struct.PyTreeNode):

@@ -27,7 +27,7 @@ LIMIT = 600
 """Seconds that npm may take."""
 
 SHORT = 5
-"""Words of a line of npm's that has a code or a path, but no reason."""
+"""Largest number of words in a line in which npm gives a code or a path, but no reason."""
 
 SCRIPT_FILE, WASM_FILE = "ort.js", "ort.wasm.gz"
 INSIDE = {SCRIPT_FILE: "package/dist/ort.wasm.bundle.min.mjs", WASM_FILE: "package/dist/ort-wasm-simd-threaded.wasm"}
