@@ -220,23 +220,28 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     def sampled(places: Places) -> NStep:
         return normalized_n_step(config, state, places, config.n_step)
 
-    def uniform(zero: jax.Array) -> NStep | None:
+    # Where the target network moves at most once a turn, in its last update, one product gives its values for all of them.
+    still = config.updates_per_step > 1 and config.target_update_every % config.updates_per_step == 0
+
+    def uniform(zero: jax.Array) -> tuple[NStep, jax.Array | None] | None:
         # One gather for all gradient steps; with priorities, each sample depends on the errors of the previous step.
         if config.prioritized:
             return None
-        return sampled(sample_windows(replay, noise.sample.reshape(-1) + zero, config.n_step))
+        batch = sampled(sample_windows(replay, noise.sample.reshape(-1) + zero, config.n_step))
+        return batch, q_values(network, state.target_params, batch.next_obs) if still else None
 
-    def update(i: jax.Array, state: DQNState, samples: NStep | None) -> tuple[DQNState, Metrics]:
+    def update(i: jax.Array, state: DQNState, samples: tuple[NStep, jax.Array | None] | None) -> tuple[DQNState, Metrics]:
         priorities, updates = state.priorities, state.updates + 1
         if priorities is None:
-            batch = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
+            batch, next_q = jax.tree.map(lambda x: x.reshape(config.updates_per_step, -1, *x.shape[1:])[i], samples)
             weight = None
         else:
             places, probability = sample_priorities(priorities, (noise.sample[i] >> 8) * jnp.float32(2.0**-24))
-            batch = sampled(places)
+            batch, next_q = sampled(places), None
             weight = importance_weights(probability, num_windows(replay, config.n_step), beta_at(config, state.iteration))
-        batch = over_devices(batch)
-        next_q = q_values(network, state.target_params, batch.next_obs)
+        batch, next_q = over_devices((batch, next_q))
+        if next_q is None:
+            next_q = q_values(network, state.target_params, batch.next_obs)
         target = dqn_target(batch, next_q, q_values(network, state.params, batch.next_obs) if config.double else next_q)
 
         def loss_fn(params: Any) -> tuple[jax.Array, Metrics]:

@@ -30,6 +30,7 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
         ("cartpole_pqn", {}, 8263),
         ("cartpole_impala", {}, 3018),
         ("cartpole_dqn", {}, 17859),
+        ("cartpole_dqn_rejax", {}, 17522),
         ("pendulum_sac", {}, 12287),
         ("kuhn_league", {}, 3074),
         ("tictactoe_alphazero", {}, 19527),
