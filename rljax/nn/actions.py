@@ -24,6 +24,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, head_sizes
 from rljax.nn.choices import Choices, choices_of
+from rljax.nn.classes import argmax_of
 from rljax.nn.distributions import Normal, categorical, draw_index
 from rljax.nn.heads import Heads
 from rljax.nn.layers import sigmoid
@@ -162,7 +163,7 @@ def _categorical_head(n: int) -> ActionHead:
 
 def _gumbel_max(logits: jax.Array, noise: jax.Array) -> jax.Array:
     """Draw classes i32 `[...]`: the argmax of logits plus Gumbel noise, both `[..., C]` (Gumbel, 1954)."""
-    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+    return argmax_of(logits + noise)
 
 
 def _from_uniform(logits: jax.Array, noise: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rljax.nn.classes import argmax_of, log_softmax, sum_of
+
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -37,7 +39,7 @@ class Categorical(struct.PyTreeNode):
         """Return the log-probabilities f32 `[...]` of classes, integers `[...]`; -inf of numbers that are no class."""
         value = value.astype(jnp.int32)  # in 8 bits, the number of classes may not fit
         chosen = value[..., None] == jnp.arange(self.logits.shape[-1])
-        log_prob = jnp.sum(jnp.where(chosen, self.logits, 0.0), axis=-1)
+        log_prob = sum_of(jnp.where(chosen, self.logits, 0.0))
         return jnp.where((value < 0) | (value >= self.logits.shape[-1]), -jnp.inf, log_prob)
 
     def entropy(self) -> jax.Array:
@@ -50,17 +52,17 @@ class Categorical(struct.PyTreeNode):
 
     def mode(self) -> jax.Array:
         """Return the most likely classes, i32 `[...]`."""
-        return jnp.argmax(self.scores, axis=-1).astype(jnp.int32)
+        return argmax_of(self.scores)
 
 
 def categorical(logits: jax.Array) -> Categorical:
     """Return the categorical of logits f32 `[..., C]`."""
-    return Categorical(jax.nn.log_softmax(logits), logits)
+    return Categorical(log_softmax(logits), logits)
 
 
 def _expectation(probs: jax.Array, values: jax.Array) -> jax.Array:
     # Where the probability is 0 a value counts nothing. It may be infinite, and would spoil the gradient of the product.
-    return jnp.sum(probs * jnp.where(probs > 0.0, values, 0.0), axis=-1)
+    return sum_of(probs * jnp.where(probs > 0.0, values, 0.0))
 
 
 def draw_index(logits: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
 from rljax.nn.actions import mask_logits
+from rljax.nn.classes import argmax_of, sum_of
 from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
@@ -76,12 +77,12 @@ def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
     """Return Q of the actions taken, f32 `[B]`, by a sum, because the gradient of a gather is a scatter, which is a loop on the
     CPU.
     """
-    return jnp.sum(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0), axis=-1)
+    return sum_of(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0))
 
 
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Return the highest Q of a legal action, f32 `[...]`; if no action is legal (at the end of a game), that of any action."""
-    return jnp.max(q, axis=-1) if mask is None else q_of_action(q, jnp.argmax(mask_logits(q, mask), axis=-1))
+    return jnp.max(q, axis=-1) if mask is None else q_of_action(q, argmax_of(mask_logits(q, mask)))
 
 
 def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
@@ -92,7 +93,7 @@ def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Arr
         next_q: the target network's values of `batch.next_obs`, f32 `[B, A]`.
         chooser_q: values that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
     """
-    best = jnp.argmax(mask_logits(chooser_q, batch.next_mask), axis=-1)
+    best = argmax_of(mask_logits(chooser_q, batch.next_mask))
     return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))
 
 
@@ -128,7 +129,7 @@ def epsilon_greedy(q_values: jax.Array, epsilon: float | jax.Array, noise: jax.A
         legal = jnp.cumsum((mask | ~jnp.any(mask, axis=-1, keepdims=True)).astype(jnp.float32), axis=-1)
         count = legal[..., -1:]
         random = jnp.argmax(legal > jnp.minimum(place[..., None] * count, count - 1.0), axis=-1).astype(jnp.int32)
-    greedy = jnp.argmax(mask_logits(q_values, mask), axis=-1).astype(jnp.int32)
+    greedy = argmax_of(mask_logits(q_values, mask))
     return jnp.where(explores, random, greedy)
 
 
@@ -140,7 +141,7 @@ def q_act(network: QNetwork, epsilon: float) -> Act:
     ) -> tuple[jax.Array, Any]:
         q = q_values(network, state.params, normalize_obs(state, obs))
         if deterministic:  # draws nothing: an exported greedy policy needs no random numbers
-            return jnp.argmax(mask_logits(q, mask), axis=-1).astype(jnp.int32), carry
+            return argmax_of(mask_logits(q, mask)), carry
         return epsilon_greedy(q, epsilon, exploring_noise(key, q.shape[:-1]), mask), carry
 
     return act
