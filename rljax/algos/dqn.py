@@ -220,7 +220,8 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     def sampled(places: Places) -> NStep:
         return normalized_n_step(config, state, places, config.n_step)
 
-    # Where the target network moves at most once a turn, in its last update, one product gives its values for all of them.
+    # Where the target network moves at most once a turn, after its last update, one product gives its values for all of them. (A
+    # fork with other numbers may have it move within the turn; updates then see the move from the next turn on.)
     still = config.updates_per_step > 1 and config.target_update_every % config.updates_per_step == 0
 
     def uniform(zero: jax.Array) -> tuple[NStep, jax.Array | None] | None:
