@@ -354,7 +354,9 @@ def test_equal_keys_train_equal_agents() -> None:
     jax.tree.map(np.testing.assert_array_equal, first.state.params, second.state.params)
     np.testing.assert_array_equal(first.metrics["eval/return"], second.metrics["eval/return"])
     fitted = rljax.fit(config)
-    jax.tree.map(np.testing.assert_array_equal, first.state.params, fitted.state.params)
+    # Two programs, so equal to rounding only.
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)  # noqa: E731
+    jax.tree.map(close, first.state.params, fitted.state.params)
 
 
 @pytest.mark.slow
