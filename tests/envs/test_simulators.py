@@ -347,6 +347,7 @@ def test_several_runs_in_one_program_are_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+@pytest.mark.same_bits
 def test_equal_keys_train_equal_agents() -> None:
     config = ppo(eval_every=256, eval_episodes=3)
     train = jax.jit(rljax.make_train(config))
@@ -354,9 +355,7 @@ def test_equal_keys_train_equal_agents() -> None:
     jax.tree.map(np.testing.assert_array_equal, first.state.params, second.state.params)
     np.testing.assert_array_equal(first.metrics["eval/return"], second.metrics["eval/return"])
     fitted = rljax.fit(config)
-    # Two programs, so equal to rounding only.
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)  # noqa: E731
-    jax.tree.map(close, first.state.params, fitted.state.params)
+    jax.tree.map(np.testing.assert_array_equal, first.state.params, fitted.state.params)
 
 
 @pytest.mark.slow
