@@ -44,7 +44,6 @@ from rljax.algos.common.q_learning import (
     exploring_noise,
     make_q_network,
     q_act,
-    q_of_action,
     q_values,
 )
 from rljax.algos.common.state import NormalizedState, initial_fields, normalize_obs
@@ -72,6 +71,7 @@ from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.state import buffer, copy_of_params
+from rljax.nn.classes import entry_of
 
 
 @algorithm("dqn")
@@ -270,7 +270,7 @@ def dqn_loss(
     Returns:
         The loss f32 [], the errors `Q - target` f32 `[B]` and metrics.
     """
-    q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
+    q = entry_of(q_values(parts.network, params, batch.obs), batch.action)
     error = q - target
     losses = huber_value_loss(q, target, parts.config.huber_delta)
     # One reduction: on the CPU each costs a kernel or two.

@@ -31,7 +31,6 @@ from rljax.algos.common.q_learning import (
     legal_max,
     make_q_network,
     q_act,
-    q_of_action,
     q_values,
 )
 from rljax.algos.common.state import NormalizedState, after_update, initial_fields, normalize_obs, scaled_rewards
@@ -43,6 +42,7 @@ from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
+from rljax.nn.classes import entry_of
 
 
 @algorithm("pqn")
@@ -195,7 +195,7 @@ def pqn_loss(parts: PQNParts, params: Any, batch: PQNMinibatch) -> tuple[jax.Arr
     Returns:
         The loss f32 [], and metrics.
     """
-    q = q_of_action(q_values(parts.network, params, batch.obs), batch.action)
+    q = entry_of(q_values(parts.network, params, batch.obs), batch.action)
     error = q - batch.target
     loss = jnp.mean(huber_value_loss(q, batch.target, parts.config.huber_delta))
     return loss, {"train/value_loss": loss, "train/value": jnp.mean(q), "train/td_error": jnp.mean(jnp.abs(error))}

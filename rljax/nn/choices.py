@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.nn.classes import argmax_of
 from rljax.nn.heads import OnlyIf, read_by_action
 
 
@@ -46,7 +47,7 @@ class Choices(NamedTuple):
     @property
     def likeliest(self) -> jax.Array:
         """The most likely action of each head, i32 `[..., K]`."""
-        return jnp.argmax(self.log_prob, axis=-1).astype(jnp.int32)
+        return argmax_of(self.log_prob)
 
 
 def choices_of(logits: jax.Array, action: jax.Array, only_if: OnlyIf | None) -> Choices:

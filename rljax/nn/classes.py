@@ -20,6 +20,14 @@ def sum_of(x: jax.Array) -> jax.Array:
     return jnp.sum(x, axis=-1) if x.shape[-1] > FEW else functools.reduce(jnp.add, _each(x))
 
 
+def entry_of(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Return the entries `[...]` of `x [..., C]` at integers `[...]`, 0 at a number that is no class.
+
+    It is a sum, because the gradient of a gather is a scatter, which is a loop on the CPU.
+    """
+    return sum_of(jnp.where(jnp.arange(x.shape[-1]) == index[..., None], x, 0.0))
+
+
 def argmax_of(x: jax.Array) -> jax.Array:
     """Return the class of the largest entry of `x [..., C]`, the first of several, i32 `[...]`."""
     if x.shape[-1] > FEW:

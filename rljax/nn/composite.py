@@ -25,6 +25,7 @@ from rljax.core.keys import draw
 from rljax.core.spaces import MultiDiscrete, as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.choices import Choices, choices_of
+from rljax.nn.classes import argmax_of
 from rljax.nn.heads import OnlyIf
 from rljax.nn.initializers import orthogonal_kernels
 
@@ -147,7 +148,7 @@ class CompositeDistribution(struct.PyTreeNode):
             logits = mask_logits(logits, None if legal is None else legal[..., start : start + size])
             if noise is not None:
                 logits = logits + noise[..., k, :size]
-            action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+            action = argmax_of(logits)
             actions.append(action)
             chosen = action[..., None] == np.arange(size)
             context = context + chosen.astype(embedding.dtype) @ embedding[k, :size]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.nn.classes import argmax_of, log_softmax, sum_of
+from rljax.nn.classes import argmax_of, entry_of, log_softmax, sum_of
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -38,9 +38,7 @@ class Categorical(struct.PyTreeNode):
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Return the log-probabilities f32 `[...]` of classes, integers `[...]`; -inf of numbers that are no class."""
         value = value.astype(jnp.int32)  # in 8 bits, the number of classes may not fit
-        chosen = value[..., None] == jnp.arange(self.logits.shape[-1])
-        log_prob = sum_of(jnp.where(chosen, self.logits, 0.0))
-        return jnp.where((value < 0) | (value >= self.logits.shape[-1]), -jnp.inf, log_prob)
+        return jnp.where((value < 0) | (value >= self.logits.shape[-1]), -jnp.inf, entry_of(self.logits, value))
 
     def entropy(self) -> jax.Array:
         """Return the entropies in nats, f32 `[...]`."""

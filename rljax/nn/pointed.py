@@ -23,6 +23,7 @@ from rljax.core.spaces import as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.attention import PointerNetwork
 from rljax.nn.choices import Choices, choices_of, padded
+from rljax.nn.classes import argmax_of
 from rljax.nn.composite import CompositeDistribution, CompositeHead, CompositeOutputs, composite_distribution
 from rljax.nn.heads import OnlyIf
 from rljax.nn.layers import together
@@ -116,7 +117,7 @@ class PointedDistribution(struct.PyTreeNode):
 
     def _head_by_head(self, noise: jax.Array | None) -> jax.Array:
         first = self._first() if noise is None else self._first() + noise[..., 0, : self.nvec[0]]
-        action = jnp.argmax(first, axis=-1).astype(jnp.int32)
+        action = argmax_of(first)
         others = self._others(action)
         rest = others.mode() if noise is None else others.sample(noise[..., 1:, :])
         return jnp.concatenate([action[..., None], rest], axis=-1)

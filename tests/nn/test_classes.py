@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.nn.classes import FEW, argmax_of, log_softmax, sum_of
+from rljax.nn.classes import FEW, argmax_of, entry_of, log_softmax, sum_of
 
 LEAST = float(np.finfo(np.float32).min)
 
@@ -43,3 +43,13 @@ def test_a_masked_class_has_neither_probability_nor_gradient() -> None:
     gradient = jax.grad(lambda x: -jnp.sum(jnp.where(x > LEAST, log_softmax(x), 0.0)))(x)
     assert np.isfinite(gradient).all()
     assert float(gradient[0, 1]) == 0.0
+
+
+@pytest.mark.parametrize("classes", [2, FEW, FEW + 1])
+def test_the_entry_of_a_class_is_that_of_a_gather_and_of_no_class_0(classes: int) -> None:
+    x = jax.random.normal(jax.random.key(0), (9, classes))
+    index = jax.random.randint(jax.random.key(1), (9,), 0, classes)
+    np.testing.assert_array_equal(entry_of(x, index), np.asarray(x)[np.arange(9), np.asarray(index)])
+    np.testing.assert_array_equal(entry_of(x, jnp.full(9, classes)), np.zeros(9))
+    gradient = jax.grad(lambda x: jnp.sum(3.0 * entry_of(x, index)))(x)
+    np.testing.assert_array_equal(gradient, 3.0 * np.eye(classes)[np.asarray(index)])

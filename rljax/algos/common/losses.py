@@ -14,6 +14,7 @@ import optax
 from rljax.collect.streams import own_mean
 from rljax.nn.actions import mask_logits
 from rljax.nn.choices import Choices
+from rljax.nn.classes import entry_of
 
 
 def huber_value_loss(value: jax.Array, target: jax.Array, delta: float | jax.Array | None = None) -> jax.Array:
@@ -99,9 +100,8 @@ def label_smoothed_cross_entropy(
         legal: bool `[..., A]`.
     """
     log_prob = _log_softmax(logits, legal)
-    of_label = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == label[..., None], log_prob, 0.0), axis=-1)
     uniform = own_mean(log_prob, legal, (-1,))
-    return -(1.0 - smoothing) * of_label - smoothing * uniform
+    return -(1.0 - smoothing) * entry_of(log_prob, label) - smoothing * uniform
 
 
 def soft_cross_entropy(

@@ -17,7 +17,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import Discrete, as_space
 from rljax.nn.actions import mask_logits
-from rljax.nn.classes import argmax_of, sum_of
+from rljax.nn.classes import argmax_of, entry_of
 from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
@@ -73,16 +73,9 @@ def q_values(network: QNetwork, params: Any, obs: Any) -> jax.Array:
     return jnp.asarray(network.module.apply(params, obs)).reshape(*batch, network.num_actions)
 
 
-def q_of_action(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Return Q of the actions taken, f32 `[B]`, by a sum, because the gradient of a gather is a scatter, which is a loop on the
-    CPU.
-    """
-    return sum_of(jnp.where(jnp.arange(q.shape[-1]) == action[..., None], q, 0.0))
-
-
 def legal_max(q: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Return the highest Q of a legal action, f32 `[...]`; if no action is legal (at the end of a game), that of any action."""
-    return jnp.max(q, axis=-1) if mask is None else q_of_action(q, argmax_of(mask_logits(q, mask)))
+    return jnp.max(q, axis=-1) if mask is None else entry_of(q, argmax_of(mask_logits(q, mask)))
 
 
 def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Array:
@@ -94,7 +87,7 @@ def dqn_target(batch: NStep, next_q: jax.Array, chooser_q: jax.Array) -> jax.Arr
         chooser_q: values that choose the action: the online network's (double Q-learning), or `next_q` again (eq. 2).
     """
     best = argmax_of(mask_logits(chooser_q, batch.next_mask))
-    return jax.lax.stop_gradient(batch.reward + batch.discount * q_of_action(next_q, best))
+    return jax.lax.stop_gradient(batch.reward + batch.discount * entry_of(next_q, best))
 
 
 def epsilon_at(config: EpsilonConfig, iteration: jax.Array, step: jax.Array) -> jax.Array:

@@ -14,10 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.q_learning import q_of_action
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import Box, Discrete, as_space
 from rljax.nn.actions import ActionHead, is_bounded, soft_head
+from rljax.nn.classes import entry_of
 from rljax.nn.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
@@ -121,7 +121,7 @@ def q_of_choice(policy: SoftPolicy, critics: Any, obs: Any, choice: Choice) -> j
     """Q of both critics of the actions taken, f32 `[2, B]`."""
     if isinstance(policy.space, Box):
         return critic_values(policy, critics, obs, choice.action)
-    return q_of_action(critic_values(policy, critics, obs), choice.action)
+    return entry_of(critic_values(policy, critics, obs), choice.action)
 
 
 def soft_value(

@@ -53,6 +53,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
 from rljax.core.spaces import as_space, head_sizes
 from rljax.core.state import per_environment
+from rljax.nn.classes import argmax_of
 
 
 @algorithm("distill")
@@ -287,7 +288,7 @@ def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -
     if parts.head.choices is None:
         label = parts.head.distribution(outputs, steps.mask).mode()
     else:
-        label = jnp.argmax(view, axis=-1).astype(jnp.int32).reshape(steps.action.shape)
+        label = argmax_of(view).reshape(steps.action.shape)
     return Taught(None, steps.action, steps.mask, view, label, value, begins, None), carry
 
 

@@ -27,7 +27,6 @@ from rljax.algos.common.q_learning import (
     exploring_noise,
     make_q_network,
     q_act,
-    q_of_action,
     q_values,
 )
 from rljax.algos.offline.parts import OfflineConfig, OfflineParts, OfflineState, learn, offline_state, step_example
@@ -38,6 +37,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.spaces import Discrete
 from rljax.nn.actions import soft_head
+from rljax.nn.classes import entry_of
 
 
 @algorithm("cql")
@@ -98,7 +98,7 @@ def cql_loss(parts: OfflineParts, params: Any, batch: NStep, target: jax.Array) 
     q = q_values(parts.policy, params, batch.obs)
     # With values as logits, that is the cross-entropy to the recorded action.
     conservative_loss = jnp.mean(label_smoothed_cross_entropy(q, batch.action.action, legal=batch.action.mask))
-    taken = q_of_action(q, batch.action.action)
+    taken = entry_of(q, batch.action.action)
     value_loss = 0.5 * jnp.mean(jnp.square(taken - target))
     return value_loss + parts.config.alpha * conservative_loss, {
         "train/value_loss": value_loss,
