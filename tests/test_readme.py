@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -123,10 +124,11 @@ def test_command_lines_of_a_page_run_one_after_the_other(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda _: "quit")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")  # as in a job of an array; only commands of such jobs read it
     for name, text in named_files(page).items():
         Path(name).write_text(text)
     for command in runnable(page):
-        arguments = shlex.split(command)[1:]
+        arguments = shlex.split(os.path.expandvars(command))[1:]
         if arguments[0] == "train":
             if "--total-timesteps" in arguments:
                 at = arguments.index("--total-timesteps") + 1
