@@ -145,7 +145,8 @@ class Minibatch(NamedTuple):
 
     Of a policy with memory they are B trajectories, `[T, B, ...]`; `begins` says where an episode does, and `carry [B, ...]` is
     what is remembered before the first step (`seat`, `carry` and `teacher` are those of `Streams`). With several value heads
-    `value` and `target` are `[..., K]`. `own`, bool, says which steps count; None: all.
+    `value` and `target` are `[..., K]`. `own`, bool, says which steps count; None: all. The advantages that a loss gets are
+    standardised with `normalize_advantages` (see `with_standard_advantages`).
     """
 
     obs: Any
@@ -402,6 +403,7 @@ def ppo_gradient_steps(
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
         learning_rate=learning_rate,
+        prepare=with_standard_advantages if config.normalize_advantages else None,
         stop=None if target_kl is None else lambda metrics: _approx_kl(metrics) > target_kl,
     )
 
@@ -419,9 +421,20 @@ def _approx_kl(metrics: Metrics) -> jax.Array:
     return metrics["train/approx_kl"]
 
 
+def with_standard_advantages(batch: Minibatch) -> Minibatch:
+    """Return the minibatch with advantages of mean 0 and standard deviation 1 over its own steps.
+
+    The loss does not do it: done for all minibatches of an epoch at once, it costs several devices two sums and not two for each
+    minibatch.
+    """
+    advantage, own = batch.advantage, batch.own
+    return batch._replace(advantage=(advantage - own_mean(advantage, own)) / (own_std(advantage, own) + 1e-8))
+
+
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
+    Advantages are taken as they are: `ppo_update` standardises them before, if `normalize_advantages` is set.
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
     `teacher_kl_coef` adds the divergence from the policy that the run began with (see `rljax.algos.common.teacher`).
     `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
@@ -439,9 +452,6 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     advantage = batch.advantage
-    if config.normalize_advantages:
-        advantage = (advantage - own_mean(advantage, own)) / (own_std(advantage, own) + 1e-8)
-
     objective = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps) * advantage)
     if config.dual_clip is not None:
         objective = jnp.where(advantage < 0.0, jnp.maximum(objective, config.dual_clip * advantage), objective)

@@ -107,6 +107,7 @@ def minibatch_steps(
     num_epochs: int,
     num_minibatches: int,
     learning_rate: jax.Array,
+    prepare: Callable[[Any], Any] | None = None,
     stop: Callable[[Metrics], jax.Array] | None = None,
 ) -> tuple[Any, Any, Metrics]:
     """Take `num_epochs` passes of `num_minibatches` gradient steps each over a batch, shuffled anew for each pass.
@@ -121,6 +122,8 @@ def minibatch_steps(
         num_epochs: number of passes.
         num_minibatches: number of minibatches per pass.
         learning_rate: step size, f32 [].
+        prepare: `minibatch -> minibatch`, applied to all minibatches of a pass at once before its first step. What does not
+            depend on the parameters is cheaper here than in the loss, above all sums over several devices.
         stop: `metrics -> bool []`; where true, that step and all later ones are not taken.
 
     Returns:
@@ -145,10 +148,11 @@ def minibatch_steps(
 
     def epoch(carry: _Carry, order: jax.Array | None) -> tuple[_Carry, Any]:
         if order is None:
-            carry, out = minibatch_step(carry, over_devices(batch))
+            carry, out = minibatch_step(carry, over_devices(batch if prepare is None else prepare(batch)))
             return carry, jax.tree.map(lambda x: x[None], out)
         shuffled = jax.tree.map(lambda x: x[order].reshape((num_minibatches, -1, *x.shape[1:])), batch)
-        return jax.lax.scan(minibatch_step, carry, over_devices(shuffled, 1))
+        shuffled = over_devices(shuffled, 1)
+        return jax.lax.scan(minibatch_step, carry, shuffled if prepare is None else jax.vmap(prepare)(shuffled))
 
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(ravel(params), opt_state, jnp.zeros((), bool))

@@ -29,6 +29,7 @@ from rljax import (
 )
 from rljax.algos.ppo import annealed
 from rljax.collect.minibatches import permutations
+from rljax.collect.returns import gae
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
 TINY = PPOConfig(
@@ -190,8 +191,7 @@ def batch_for(parts: PPOParts, params: Any, size: int = 64, seed: int = 0) -> Mi
 def loss_in_numpy(config: PPOConfig, outputs: np.ndarray, value: np.ndarray, batch: Minibatch) -> dict[str, float]:
     """One transition at a time, in doubles, from the papers."""
     b = jax.tree.map(lambda x: np.asarray(x, np.float64) if x.dtype == np.float32 else np.asarray(x), batch)
-    size = len(b.advantage)
-    advantage = (b.advantage - b.advantage.mean()) / b.advantage.std() if config.normalize_advantages else b.advantage
+    size, advantage = len(b.advantage), b.advantage
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"), 0.0)
     for i in range(size):
         weights = {a: np.exp(float(outputs[i, a])) for a in range(5) if b.mask[i, a]}
@@ -231,9 +231,8 @@ def bandit() -> tuple[PPOParts, Any, Minibatch]:
     [
         {},
         {"vf_clip_eps": None, "vf_coef": 0.7, "ent_coef": 0.1},
-        {"normalize_advantages": False, "clip_eps": 0.1, "vf_clip_eps": 0.05},
+        {"clip_eps": 0.1, "vf_clip_eps": 0.05},
         {"dual_clip": 1.5},
-        {"dual_clip": 2.0, "normalize_advantages": False},
     ],
 )
 def test_the_loss_is_that_of_the_papers(bandit: Any, changes: dict[str, Any]) -> None:
@@ -251,13 +250,12 @@ def test_the_loss_is_that_of_the_papers(bandit: Any, changes: dict[str, Any]) ->
 
 def test_dual_clip_bounds_the_loss_of_bad_actions_that_became_likely_and_nothing_else(bandit: Any) -> None:
     parts, params, batch = bandit
-    plain = parts._replace(config=parts.config.replace(normalize_advantages=False))
-    dual = parts._replace(config=plain.config.replace(dual_clip=3.0))
+    dual = parts._replace(config=parts.config.replace(dual_clip=3.0))
     likely = batch._replace(log_prob=batch.log_prob - 5.0)  # ratios of about 150
     bad, good = (likely._replace(advantage=jnp.full(64, a)) for a in (-1.0, 1.0))
-    assert ppo_loss(plain, params, bad)[1]["train/policy_loss"] > 50
+    assert ppo_loss(parts, params, bad)[1]["train/policy_loss"] > 50
     assert ppo_loss(dual, params, bad)[1]["train/policy_loss"] == pytest.approx(3.0)
-    assert ppo_loss(dual, params, good)[1]["train/policy_loss"] == ppo_loss(plain, params, good)[1]["train/policy_loss"]
+    assert ppo_loss(dual, params, good)[1]["train/policy_loss"] == ppo_loss(parts, params, good)[1]["train/policy_loss"]
 
 
 def test_illegal_actions_add_nothing_to_the_entropy(bandit: Any) -> None:
@@ -376,6 +374,30 @@ def test_one_minibatch_is_the_whole_batch_in_order_and_several_are_a_partition_i
         assert metrics["in_order"] == (num_minibatches == 1)
         assert metrics["weight"] * num_minibatches == pytest.approx(float(jnp.sum(weights)), rel=1e-5)
         assert metrics["torn"] == 0
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("num_minibatches", [1, 4])
+def test_a_loss_gets_advantages_standardised_over_its_minibatch_or_as_they_are(
+    tiny: Any, num_minibatches: int, standardise: bool
+) -> None:
+    _, _, collected, rollout = tiny
+    numbered = rollout._replace(steps=rollout.steps._replace(action=jnp.arange(32).reshape(8, 4)))
+    steps = rollout.steps
+    config = TINY.replace(num_minibatches=num_minibatches, num_epochs=3, normalize_advantages=standardise)
+    after = (steps.reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated)
+    raw = gae(*after, config.gamma, config.gae_lambda).ravel()
+
+    def report(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
+        expected = raw[batch.action]
+        if standardise:
+            expected = (expected - jnp.mean(expected)) / jnp.std(expected)
+        wrong = jnp.sum(jnp.abs(batch.advantage - expected) > 1e-4, dtype=jnp.float32)
+        return 0.0 * jnp.sum(parts.policy.apply(params, batch.obs)[1]), {"wrong": wrong, "spread": jnp.std(batch.advantage)}
+
+    metrics = update(ppo_parts(config), report)(collected, numbered)[1]
+    assert metrics["wrong"] == 0
+    assert (abs(metrics["spread"] - 1.0) < 1e-4) == standardise
 
 
 def test_permutations_are_permutations_and_independent() -> None:

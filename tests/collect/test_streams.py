@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn, ppo_loss
+from rljax.algos.ppo import Minibatch, PPOParts, ppo_learn, ppo_loss, with_standard_advantages
 from rljax.collect.returns import gae, upgo, vtrace
 from rljax.collect.streams import Streams, of_seat, own_steps, with_seat
 
@@ -68,7 +68,15 @@ def test_own_steps_are_the_learners_own_and_each_comes_once() -> None:
 
 @pytest.mark.slow
 def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targets() -> None:
-    config = rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, total_timesteps=64)
+    config = rljax.PPOConfig(
+        env="CartPole-v1",
+        num_envs=4,
+        num_steps=16,
+        num_minibatches=1,
+        num_epochs=1,
+        total_timesteps=64,
+        normalize_advantages=False,
+    )
 
     def seen(upgo_coef: float | None) -> tuple[Any, Any]:
         parts = rljax.ppo_parts(config.replace(upgo_coef=upgo_coef))
@@ -95,7 +103,15 @@ def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targ
 def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
     """A player that is out of a game has an advantage of 0, and its value as target."""
     parts = rljax.ppo_parts(
-        rljax.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, upgo_coef=0.5)
+        rljax.PPOConfig(
+            env="CartPole-v1",
+            num_envs=4,
+            num_steps=16,
+            num_minibatches=1,
+            num_epochs=1,
+            upgo_coef=0.5,
+            normalize_advantages=False,
+        )
     )
     state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
     steps = rollout.steps
@@ -146,6 +162,8 @@ def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
     np.testing.assert_allclose(loss, alone, rtol=1e-5)
     for name, value in expected.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    standard = with_standard_advantages(batch._replace(own=jnp.asarray(own))).advantage[own]
+    np.testing.assert_allclose(standard, (noise[1][own] - noise[1][own].mean()) / noise[1][own].std(), rtol=1e-4, atol=1e-5)
     nobody = ppo_loss(parts, state.params, batch._replace(own=jnp.zeros((16, 4), bool)))
     assert float(nobody[0]) == 0.0
 

@@ -70,6 +70,15 @@ def test_a_step_over_16_chips_has_its_share_of_environments_and_sums_gradients(
 
 
 @pytest.mark.slow
+def test_chips_sum_once_a_minibatch_and_twice_an_epoch() -> None:
+    """The gradients and what is logged; the advantages' means and variances, of all minibatches at once."""
+    config = PROGRAMS["ppo"].replace(num_envs=64, num_steps=16, num_minibatches=8, num_epochs=3, num_devices=4)
+    report = rljax.compile_for(config, "v5e-4")
+    iteration = sum(each.times for each in report.collectives if each.kind == "all-reduce")
+    assert 3 * 8 + 3 * 2 <= iteration <= 3 * 8 + 3 * 2 + 3
+
+
+@pytest.mark.slow
 def test_a_buffer_beyond_the_chips_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["compile", "cartpole_dqn_rejax", "--target", "v5e-1", "--buffer-size", "1e9"])
