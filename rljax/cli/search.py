@@ -14,6 +14,7 @@ from rljax.cli.folders import free_folder
 from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
+from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import check_free
@@ -58,7 +59,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
         runs = f" = {plan.runs} runs" if part is None else f", {plan.runs} runs of part {part[0]} of {part[1]}"
         say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs} into {folder}")
-    with _interruptible("sweep", folder):
+    with _training("sweep", folder):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     if plan.part is not None:
         say(f"{folder} is complete; when all parts are:", f"rljax sweep --merge {shlex.quote(str(folder.parent))}")
@@ -96,7 +97,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
-        with _interruptible("tune", folder):
+        with _training("tune", folder):
             result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
@@ -107,7 +108,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         tried = space or tuning.default_space(config)
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
-        with _interruptible("tune", folder):
+        with _training("tune", folder):
             result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
@@ -145,7 +146,9 @@ def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], nam
 
 
 @contextlib.contextmanager
-def _interruptible(command: str, folder: Path) -> Iterator[None]:
+def _training(command: str, folder: Path) -> Iterator[None]:
+    """Say on which device agents train, and how to go on if they are interrupted."""
+    say(f"device: {device_summary()}")
     try:
         yield
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
 from rljax.core.environment import strong, tree_where
@@ -149,7 +150,50 @@ def play_chance(game: Game, params: Any, num_games: int = 4, num_steps: int = 32
     return ChanceSeen(jnp.min(seen.smallest), jnp.max(seen.sum_error), jnp.all(seen.agrees))
 
 
-def holds_key(game: Any, params: Any) -> bool:
-    """Return whether the state contains a random key: later draws are then fixed and visible to all who see the state."""
-    state, _, _ = step_shapes(game, params)
-    return any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state))
+DRAWS = frozenset({"random_bits", "random_gamma", "threefry2x32"})
+"""JAX's primitives that turn keys into random numbers."""
+
+
+def draws_from_state(game: Any, params: Any) -> bool:
+    """Return whether the state holds a random key: later draws are then fixed, and visible to all who see the state.
+
+    A typed key is seen in the state. Integers are an old-style key if a step that does not use its own key draws random numbers
+    from them. Nothing is computed.
+    """
+    state, action, key = step_shapes(game, params)
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)):
+        return True
+    if num_outcomes(game, params) > 1:
+        outcome = jax.ShapeDtypeStruct((), jnp.int32)
+        traced = jax.make_jaxpr(lambda s, a, o: game.step_outcome(s, a, o, params)[:4])(state, action, outcome)
+    elif uses_key(game, params):
+        return False
+    else:
+        traced = jax.make_jaxpr(lambda s, a, k: game.step_env(k, s, a, params)[:4])(state, action, key)
+    states = len(jax.tree.leaves(state))
+    return _draws(traced.jaxpr, [i < states for i in range(len(traced.jaxpr.invars))])
+
+
+def _draws(jaxpr: Any, from_state: list[bool]) -> bool:
+    """Return whether a program draws random numbers that depend on the inputs marked in `from_state`."""
+    known = {var for var, marked in zip(jaxpr.invars, from_state, strict=True) if marked}
+    for eqn in jaxpr.eqns:
+        marked = [not isinstance(x, jex.Literal) and x in known for x in eqn.invars]
+        if not any(marked):
+            continue
+        if eqn.primitive.name in DRAWS:
+            return True
+        for inner in _inner(eqn):
+            # A call hands on what it gets, a branch all but the number of the branch; in a loop anything may reach anything.
+            count = len(inner.invars)
+            mixes = eqn.primitive.name in ("scan", "while") or count > len(marked)
+            if _draws(inner, [True] * count if mixes else marked[len(marked) - count :]):
+                return True
+        known.update(eqn.outvars)
+    return False
+
+
+def _inner(eqn: Any) -> list[Any]:
+    """Return the programs that an equation calls."""
+    leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr)))
+    return [x.jaxpr if isinstance(x, jex.ClosedJaxpr) else x for x in leaves if isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr))]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step, num_outcomes
+from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import public_part
 from rljax.core.spaces import Discrete, as_space
@@ -80,6 +80,11 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
         jax.eval_shape(lambda: game.initial_states(params))
     except NotImplementedError as error:
         raise ConfigError(f"{error}, which an exact tree needs") from error
+    if draws_from_state(game, params):
+        raise ConfigError(
+            f"{game.name}: its state holds a random key: an exact tree needs all chance in initial_states, or in chance and "
+            "step_outcome"
+        )
     if num_outcomes(game, params) == 1 and draws_in_step(game, params):
         raise ConfigError(
             f"{game.name}: its steps are random, and it does not say how: an exact tree needs all chance in initial_states, "

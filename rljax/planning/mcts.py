@@ -17,7 +17,7 @@ import mctx
 
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
-from rljax.core.chance import draws_in_step, holds_key, num_outcomes
+from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
@@ -192,7 +192,7 @@ def check_searchable(game: Game, params: Any = None) -> None:
         raise ConfigError(f"{game.name}: players move at the same time, expected a game in which they take turns")
     if game.hides_state:
         raise ConfigError(f"{game.name}: hides a part of its state, which a search would see; expected full information")
-    if holds_key(game, params):
+    if draws_from_state(game, params):
         raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee random results")
     if num_outcomes(game, params) == 1 and draws_in_step(game, params):
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.chance import draws_in_step, same_for_all_keys, uses_key
+from rljax.core.chance import draws_from_state, draws_in_step, same_for_all_keys, uses_key
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import Draft, make_env
@@ -198,14 +198,21 @@ class Gamble(Game):
         return {"time": jnp.zeros(1, jnp.int32)}, jnp.ones(1)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        state: Any = {"time": jnp.int32(0)} | ({"key": key} if self.draws == "state" else {})
+        held = {"typed key": key, "raw key": jax.random.key_data(key), "board": jax.random.bits(key, 2)}
+        state: Any = {"time": jnp.int32(0)}
+        if self.draws in held:
+            state["held"] = held[self.draws]
         return self.observe(state, params), state
 
     def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple[Any, ...]:
-        drawn = {"step": key, "state": state.get("key"), "never": jax.random.split(key)[0]}[self.draws]
+        drawn = jax.random.split(key)[0] if self.draws == "never" else state.get("held", key)
         if self.draws == "never":
             drawn = jnp.where(state["time"] < 2, jax.random.key_data(jax.random.key(0)), jax.random.key_data(drawn))
             drawn = jax.random.wrap_key_data(drawn)
+        if self.draws == "raw key":
+            drawn = jax.random.split(jax.random.wrap_key_data(drawn))[0]
+        if self.draws == "board":  # integers that are no key, and a draw from a constant
+            drawn = jax.random.fold_in(jax.random.key(0), 1)
         gain = jnp.where(action[0] == 1, jnp.where(jax.random.bernoulli(drawn, 0.4), 1.0, -1.0), 0.0)
         last = state["time"] == 1
         after = {**state, "time": state["time"] + 1}
@@ -232,9 +239,23 @@ def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() ->
         make_entries([("a", run)], ["random", "mcts"])
     with refused:
         make_player(run, simulations=8)
-    with pytest.raises(rljax.ConfigError, match="holds a random key"):
-        make_mcts(Gamble(draws="state"))
     make_mcts(Gamble(draws="never"), num_simulations=2)
+
+
+@pytest.mark.parametrize("draws", ["typed key", "raw key"])
+def test_games_whose_state_holds_a_key_of_either_kind_are_refused(draws: str) -> None:
+    """With it a search foresees what will be drawn. Of old-style keys, which are integers, their use in the step tells."""
+    game = Gamble(draws=draws)
+    assert draws_from_state(game, None)
+    for search in (make_mcts, game_tree):
+        with pytest.raises(rljax.ConfigError, match="state holds a random key"):
+            search(game)
+
+
+def test_integers_that_are_no_key_and_constant_tables_are_not_taken_for_keys() -> None:
+    assert not draws_from_state(Gamble(draws="board"), None)
+    for name in ("TicTacToe-v0", "ConnectFour-v0"):
+        assert not draws_from_state(*make_env(name))
 
 
 @pytest.mark.slow
@@ -260,5 +281,6 @@ def test_whether_a_step_draws_is_found_by_stepping_with_several_keys() -> None:
 @pytest.mark.slow
 def test_of_pgx_the_games_with_dice_draw(name: str) -> None:
     game, params = make_env(name)
+    assert not draws_from_state(game, params)
     game.step_is_random = False
     assert draws_in_step(game, params) == (name == "pgx:backgammon")

@@ -261,6 +261,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bench_league": _bench("league", 2),
     "bench_sweep": _bench("sweep", 4),
     "bench_devices": _bench("devices", 4),
+    "bench_processes": _bench("processes", 3),
     "bench_fit": _bench("fit", 3),
     "bench_simulators": _bench("simulators", 6),
 }

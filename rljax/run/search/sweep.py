@@ -13,6 +13,7 @@ import numpy as np
 from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config
+from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
 from rljax.run.files.outputs import atomic_file
 from rljax.run.files.places import WatchedFolder, lock_folder
@@ -104,6 +105,7 @@ def resume_sweep(
 def run_sweep(plan: Plan, folder: Path | None, *, batch_size: int | None, episodes: int, progress: Printer) -> SweepResult:
     """Train the runs that are not done yet, and write the results after every batch."""
     check_numbers(batch_size, episodes)
+    warn_of_unseen_gpu()
     if folder is None:
         return _run(plan, None, batch_size, episodes, progress)
     with lock_folder(folder), WatchedFolder(folder) as watched:

@@ -15,6 +15,7 @@ import tomli_w
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
+from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE
@@ -143,6 +144,7 @@ def tune(
     joined = storage is not None
     if folder is not None and (folder / TUNE_FILE).exists():
         joined, storage = True, _storage_of(folder, storage)
+    warn_of_unseen_gpu()
     programs = Programs(config, tuple(chosen), make_agent)
     most = min(batch_size, trials) * seeds
     size = programs.batch_size(most, most) // seeds

@@ -236,8 +236,13 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY_TOML)
     fixed = ["tiny.toml", "--episodes", "2", "--seeds", "2", "--gamma", "0.9"]
-    main(["sweep", *fixed, "--learning-rate", "1e-3", "1e-2", "--ent-coef", "0", "0.1", "--parquet"])
-    said = capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr("rljax.core.devices._first_gpu", lambda: "NVIDIA H200")
+        patched.setattr("rljax.core.devices._platforms", lambda: "")
+        main(["sweep", *fixed, "--learning-rate", "1e-3", "1e-2", "--ent-coef", "0", "0.1", "--parquet"])
+    said, warned = capsys.readouterr()
+    assert "device: CPU" in said
+    assert "has an NVIDIA H200, but JAX" in warned
     assert "4 cells x 2 seeds = 8 runs into sweeps/tiny" in said
     folder = Path("sweeps/tiny")
     with (folder / "results.csv").open() as file:

@@ -201,8 +201,13 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY_TOML)
     how = ["--batch-size", "4", "--episodes", "2"]
-    main(["tune", "tiny.toml", "--trials", "4", "--learning-rate", "1e-4:1e-1:log", "--ent-coef", "0", "0.01", *how])
-    said = capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr("rljax.core.devices._first_gpu", lambda: "NVIDIA H200")
+        patched.setattr("rljax.core.devices._platforms", lambda: "")
+        main(["tune", "tiny.toml", "--trials", "4", "--learning-rate", "1e-4:1e-1:log", "--ent-coef", "0", "0.01", *how])
+    said, warned = capsys.readouterr()
+    assert "device: CPU" in said
+    assert "has an NVIDIA H200, but JAX" in warned
     assert "tuning learning_rate, ent_coef of ppo on CartPole-v1" in said
     assert "best: trial" in said
     main(["tune", "--resume", "tunes/tiny", "--trials", "5", "--batch-size", "4"])
