@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from rljax.run.chunks import (
     seeds_iteration,
     vectorized_iteration,
 )
-from rljax.run.divergence import diverged_steps, divergence_reasons, find_fault, first_bad
+from rljax.run.divergence import Fault, diverged_steps, divergence_reasons, find_fault, first_bad
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, key_impls, link, named_arrays
 from rljax.run.files.folder import METRICS_FILE
 from rljax.run.files.records import JsonLines, Records, aggregate_seeds, record_of, truncate_after, window_length
@@ -238,7 +238,8 @@ class Driver:
             if self.every_iteration:
                 self.rows.append(new)
             self._check_legal(new)
-            self._check_finite(new, bad, bool(finite))
+            if bad is not None or not finite:
+                self._stop_not_finite(new, bad, _states(gather_state(state, layout)))
             before, self.done = self.done, self.done + length
             if isinstance(state, Seeds):
                 self._note_diverged(new, np.asarray(state.alive))
@@ -288,9 +289,7 @@ class Driver:
         """Save a state after checking that its numbers are finite; mark seeds with other numbers as diverged."""
         arrays = named_arrays(state)
         while (fault := find_fault(arrays, self.alive, self.start.info.seeds is not None)) is not None:
-            since = self._step(self.done) - (fault.age or 0) * self.config.num_envs
-            step = f"at step {since:,}" if fault.age is not None else f"by step {since:,}"
-            why = f"{fault.what}{f' of {env_name(self.config)}' if fault.collected else ''} was {fault.value} {step}"
+            why, since = self._described(fault, self.done)
             if self.alive.sum() == 1:
                 raise TrainingError(f"training stopped: {why}; that state was not saved{self._saved_note()}")
             self._leave_out(fault.seed, since, why)
@@ -398,10 +397,8 @@ class Driver:
             f"{self._saved_note()}"
         )
 
-    def _check_finite(self, rows: np.ndarray, bad: tuple[int, int, int] | None, finite: bool) -> None:
+    def _stop_not_finite(self, rows: np.ndarray, bad: tuple[int, int, int] | None, state: Any) -> NoReturn:
         """Stop the run at the first iteration whose losses are not finite; with several seeds, when all have diverged."""
-        if bad is None and finite:
-            return
         kept = self._saved_note()
         if bad is None:
             raise TrainingError(
@@ -409,11 +406,21 @@ class Driver:
             )
         row, seed, column = bad
         of_seed = f" of seed {seed}" if self.start.info.seeds else ""
+        # A replay buffer still has what broke the loss.
+        fault = find_fault(named_arrays(state), np.arange(self.num_seeds) == seed, self.start.info.seeds is not None)
+        why = "rewards or observations that are not finite, or too high a learning_rate?"
+        if fault is not None and fault.collected and fault.age is not None:
+            why = self._described(fault, self.done + len(rows))[0]
         raise TrainingError(
             f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at "
-            f"step {self._step(self.done + row + 1):,} (rewards or observations that are not finite, or too high a "
-            f"learning_rate?){kept}"
+            f"step {self._step(self.done + row + 1):,} ({why}){kept}"
         )
+
+    def _described(self, fault: Fault, done: int) -> tuple[str, int]:
+        """Return what was wrong in the state after `done` iterations, and since which step."""
+        since = self._step(done) - (fault.age or 0) * self.config.num_envs
+        step = f"at step {since:,}" if fault.age is not None else f"by step {since:,}"
+        return f"{fault.what}{f' of {env_name(self.config)}' if fault.collected else ''} was {fault.value} {step}", since
 
 
 def _states(state: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
 from rljax.core.config import Config, comparable_table, config_table, env_name, is_object
-from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.state import Role, fields_to_reset, roles_of
@@ -24,6 +24,7 @@ from rljax.run.episodes import runs_outside_jax, with_new_episodes
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
+    check_num_seeds,
     check_run,
     check_seeds,
     checkpoint_state,
@@ -75,10 +76,8 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from:
     """
     config = agent.config
     check_opponent_model(config)
-    allowed = seeds is None or (isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= 2**32 - config.seed)
-    if not allowed:
-        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
     if seeds is not None:
+        check_num_seeds(seeds, config)
         one = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
         check_memory(seeds * tree_bytes(one), f"seeds = {seeds}: the state of so many runs", "take fewer seeds")
     if key is None:

@@ -112,6 +112,16 @@ def test_what_is_collected_is_checked_before_it_is_saved(name: str, what: str, t
     assert all(np.isfinite(values[-1]) for metric, values in result.metrics.items() if metric.startswith("train/"))
 
 
+@pytest.mark.slow
+def test_a_loss_that_breaks_before_a_save_names_the_wrong_number_in_the_buffer(tmp_path: Path) -> None:
+    config = breaking("dqn", "reward", 150)
+    with pytest.raises(
+        rljax.TrainingError, match=r"train/\w+ became nan in .* step 1,\d+ \(the reward of .* was nan at step 604\);.*"
+    ):
+        rljax.fit(config, run_dir=tmp_path / "a", checkpoint_seconds=None)
+    assert checkpoint_steps(tmp_path / "a" / "checkpoints") == [0]
+
+
 class Mended(Breaking):
     """The same by name, without the fault."""
 

@@ -40,7 +40,7 @@ from rljax.run.files.checkpoint import (
 from rljax.run.files.places import atomic_folder
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
-from rljax.run.files.sealed import FORMAT, INFO_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
+from rljax.run.files.sealed import FORMAT, INFO_FIELDS, MAX_SEEDS, DamagedError, OtherFormatError, read_sealed, seal
 from rljax.run.files.zoo import ADDRESSES, find_agent
 from rljax.version import __version__
 
@@ -292,6 +292,17 @@ def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: obj
 def _field(name: str) -> str:
     """Return the field of a state to which a named array belongs."""
     return name.partition("/")[0]
+
+
+def check_num_seeds(seeds: Any, config: Config) -> None:
+    """Check the number of seeds of a run or a sweep that begins.
+
+    Raises:
+        ConfigError: it is not a whole number from 1 to `MAX_SEEDS`, or a seed would be above 2**32 - 1.
+    """
+    most = min(MAX_SEEDS, 2**32 - config.seed)
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= most:
+        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 to {most:,} (seed + seeds at most 2**32)")
 
 
 def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:

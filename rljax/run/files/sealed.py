@@ -28,6 +28,7 @@ __all__ = [
     "CHECKSUM",
     "FORMAT",
     "INFO_FIELDS",
+    "MAX_SEEDS",
     "MAX_WHOLE",
     "META_FIELDS",
     "DamagedError",
@@ -79,6 +80,9 @@ def _is_fork(x: Any) -> bool:
     return isinstance(x, dict) and isinstance(x.get("checkpoint"), str) and whole().test(x.get("step"))
 
 
+MAX_SEEDS = 2**20
+"""Largest number of seeds of a run or a sweep: what is done for each of them on the host stays quick, whatever a file says."""
+
 META_FIELDS = {
     "step": whole(),
     "time": matching(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?", "a date and time").optional,
@@ -99,7 +103,7 @@ META_FIELDS = {
 INFO_FIELDS = {
     "rljax": matching(r"\S{1,60}", "a version").optional,
     "jax": matching(r"\S{1,60}", "a version").optional,
-    "seeds": whole(1, 2**32).optional,
+    "seeds": whole(1, MAX_SEEDS).optional,
     "key_impl": Field("an implementation of random keys, such as threefry2x32", _is_key_impl),
     "first_step": whole(),
     "step_offset": Field("a whole number", lambda x: whole(-MAX_WHOLE).test(x)),

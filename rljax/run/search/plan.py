@@ -19,7 +19,7 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE
+from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.space import Cell, Range, apply_cell, cells_of, check_counts, check_space, is_leaf, parse_space, space_table
@@ -126,8 +126,7 @@ def plan_sweep(
     Raises:
         ConfigError: a field or value is not allowed, there are more than `max_runs` runs, or no such part.
     """
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 2**32 - config.seed:
-        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 (seed + seeds at most 2**32)")
+    check_num_seeds(seeds, config)
     checked = check_space(config, space, search)
     counts = [len(values) for values in checked.values() if not isinstance(values, Range)]
     count = math.prod(counts) if search == "grid" else (samples or 0)

@@ -123,8 +123,9 @@ def test_a_meta_json_of_wrong_types_is_one_line_that_names_the_field(run: Path, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": 10**12}, "seeds = 1000000000000: expected a whole number from 1 to 4294967296 or null"),
-        ({"seeds": 2**31}, "says seeds = 2147483648, but its checkpoint has another number"),
+        ({"seeds": 10**12}, "seeds = 1000000000000: expected a whole number from 1 to 1048576 or null"),
+        ({"seeds": 2**20 + 1}, "seeds = 1048577: expected a whole number from 1 to 1048576 or null"),
+        ({"seeds": 2**20}, "says seeds = 1048576, but its checkpoint has another number"),
         ({"seeds": "x" * 5000}, r"seeds = 'x{56}\.\.\.x{19}': expected"),
         ({"key_impl": 3}, "key_impl = 3: expected an implementation of random keys"),
         ({"key_impl": "none"}, "key_impl = 'none'"),
