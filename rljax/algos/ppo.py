@@ -424,8 +424,8 @@ def _approx_kl(metrics: Metrics) -> jax.Array:
 def with_standard_advantages(batch: Minibatch) -> Minibatch:
     """Return the minibatch with advantages of mean 0 and standard deviation 1 over its own steps.
 
-    The loss does not do it: done for all minibatches of an epoch at once, it costs several devices two sums and not two for each
-    minibatch.
+    The loss leaves it to this: for all minibatches of an epoch at once, several devices exchange two sums. In the loss they would
+    exchange two for each minibatch.
     """
     advantage, own = batch.advantage, batch.own
     return batch._replace(advantage=(advantage - own_mean(advantage, own)) / (own_std(advantage, own) + 1e-8))
@@ -434,7 +434,7 @@ def with_standard_advantages(batch: Minibatch) -> Minibatch:
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:
     """The clipped surrogate objective, value loss and entropy bonus of one minibatch (Schulman et al., 2017, eq. 7 and 9).
 
-    Advantages are taken as they are: `ppo_update` standardises them before, if `normalize_advantages` is set.
+    Advantages are taken as they are: `ppo_gradient_steps` standardises them before, if `normalize_advantages` is set.
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
     `teacher_kl_coef` adds the divergence from the policy that the run began with (see `rljax.algos.common.teacher`).
     `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play

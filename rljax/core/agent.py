@@ -156,7 +156,8 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     Args:
         config: configuration of any algorithm.
         loss_fn: replacement for the loss of PPO, IMPALA or PQN: `(parts, params, batch) -> (loss, metrics)`, like `ppo_loss`,
-            `impala_loss` and `pqn_loss`. Metrics are f32 scalars.
+            `impala_loss` and `pqn_loss`. Metrics are f32 scalars. PPO standardises the advantages of a minibatch before, unless
+            `normalize_advantages` is False.
 
     Raises:
         ConfigError: the configuration does not fit the environment or the network, or its algorithm takes no loss.

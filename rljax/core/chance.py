@@ -150,7 +150,7 @@ def play_chance(game: Game, params: Any, num_games: int = 4, num_steps: int = 32
     return ChanceSeen(jnp.min(seen.smallest), jnp.max(seen.sum_error), jnp.all(seen.agrees))
 
 
-DRAWS = frozenset({"random_bits", "random_gamma", "threefry2x32"})
+DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
 """JAX's primitives that turn keys into random numbers."""
 
 
@@ -170,30 +170,57 @@ def draws_from_state(game: Any, params: Any) -> bool:
         return False
     else:
         traced = jax.make_jaxpr(lambda s, a, k: game.step_env(k, s, a, params)[:4])(state, action, key)
+    alive, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
     states = len(jax.tree.leaves(state))
-    return _draws(traced.jaxpr, [i < states for i in range(len(traced.jaxpr.invars))])
+    return _follow(alive, [i < states for i in range(len(alive.invars))])[0]
 
 
-def _draws(jaxpr: Any, from_state: list[bool]) -> bool:
-    """Return whether a program draws random numbers that depend on the inputs marked in `from_state`."""
-    known = {var for var, marked in zip(jaxpr.invars, from_state, strict=True) if marked}
+def _follow(jaxpr: Any, marked: list[bool]) -> tuple[bool, list[bool]]:
+    """Follow the marked inputs of a program; return whether random numbers are drawn from them, and which outputs they reach."""
+    reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
+
+    def marks(variables: Any) -> list[bool]:
+        return [not isinstance(x, jex.Literal) and x in reached for x in variables]
+
+    draws = False
     for eqn in jaxpr.eqns:
-        marked = [not isinstance(x, jex.Literal) and x in known for x in eqn.invars]
-        if not any(marked):
-            continue
-        if eqn.primitive.name in DRAWS:
-            return True
-        for inner in _inner(eqn):
-            # A call hands on what it gets, a branch all but the number of the branch; in a loop anything may reach anything.
-            count = len(inner.invars)
-            mixes = eqn.primitive.name in ("scan", "while") or count > len(marked)
-            if _draws(inner, [True] * count if mixes else marked[len(marked) - count :]):
-                return True
-        known.update(eqn.outvars)
-    return False
+        given = marks(eqn.invars)
+        if any(given):
+            found, outputs = _follow_equation(eqn, given)
+            draws |= found
+            reached.update(var for var, mark in zip(eqn.outvars, outputs, strict=True) if mark)
+    return draws, marks(jaxpr.outvars)
 
 
-def _inner(eqn: Any) -> list[Any]:
-    """Return the programs that an equation calls."""
-    leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr)))
-    return [x.jaxpr if isinstance(x, jex.ClosedJaxpr) else x for x in leaves if isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr))]
+def _follow_equation(eqn: Any, given: list[bool]) -> tuple[bool, list[bool]]:
+    """Do the same for one equation, some of whose inputs are marked."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in DRAWS:
+        return True, [True] * len(eqn.outvars)
+    if name == "scan":
+        return _follow_loop(params["jaxpr"].jaxpr, given, params["num_consts"], params["num_carry"])
+    if name == "while":
+        own = params["cond_nconsts"]  # constants of the condition come first
+        draws, outputs = _follow_loop(params["body_jaxpr"].jaxpr, given[own:], params["body_nconsts"], len(eqn.outvars))
+        stops, (ends,) = _follow(params["cond_jaxpr"].jaxpr, given[:own] + outputs)
+        return draws or stops, [mark or ends for mark in outputs]
+    leaves = jax.tree.leaves(list(params.values()), is_leaf=lambda x: isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr)))
+    inner = [x.jaxpr if isinstance(x, jex.ClosedJaxpr) else x for x in leaves if isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr))]
+    # The first input of a conditional is the number of the branch.
+    handed = given[1:] if name == "cond" else given
+    if not inner or any(len(x.invars) != len(handed) or len(x.outvars) != len(eqn.outvars) for x in inner):
+        return any(_follow(x, [True] * len(x.invars))[0] for x in inner), [True] * len(eqn.outvars)
+    found = [_follow(x, handed) for x in inner]
+    chosen = name == "cond" and given[0]
+    return any(draws for draws, _ in found), [chosen or any(each) for each in zip(*(out for _, out in found), strict=True)]
+
+
+def _follow_loop(body: Any, given: list[bool], consts: int, carried: int) -> tuple[bool, list[bool]]:
+    """Follow the marked inputs of a loop (constants, what is carried, slices), until no more of what is carried is reached."""
+    while True:
+        draws, outputs = _follow(body, given)
+        carry = [a or b for a, b in zip(given[consts : consts + carried], outputs[:carried], strict=True)]
+        after = given[:consts] + carry + given[consts + carried :]
+        if after == given:
+            return draws, outputs
+        given = after

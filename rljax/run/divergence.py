@@ -101,8 +101,8 @@ def find_fault(arrays: Mapping[str, np.ndarray], checked: np.ndarray, seeds: boo
                 age = int(((position - 1 - rows) % bad.shape[1]).max())
             what = name if collected is None else COLLECTED[collected]
             faults.append(Fault(what, collected is not None, float(x[seed][bad[seed]][0]), int(seed), age))
-    # Report the oldest collected number, where the fault began.
-    return min(faults, key=lambda fault: (not fault.collected, -(fault.age or 0)), default=None)
+    # Report the oldest collected number, where the fault began; those of the buffer have an age.
+    return min(faults, key=lambda fault: (not fault.collected, fault.age is None, -(fault.age or 0)), default=None)
 
 
 def first_bad(rows: np.ndarray, names: list[str], seeds: np.ndarray) -> tuple[int, int, int] | None:

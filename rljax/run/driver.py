@@ -406,11 +406,12 @@ class Driver:
             )
         row, seed, column = bad
         of_seed = f" of seed {seed}" if self.start.info.seeds else ""
-        # A replay buffer still has what broke the loss.
+        # A replay buffer still has what broke the loss. What came in the same iteration may be due to parameters that broke.
         fault = find_fault(named_arrays(state), np.arange(self.num_seeds) == seed, self.start.info.seeds is not None)
         why = "rewards or observations that are not finite, or too high a learning_rate?"
         if fault is not None and fault.collected and fault.age is not None:
-            why = self._described(fault, self.done + len(rows))[0]
+            described, since = self._described(fault, self.done + len(rows))
+            why = described if since <= self._step(self.done + row) else why
         raise TrainingError(
             f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at "
             f"step {self._step(self.done + row + 1):,} ({why}){kept}"

@@ -198,7 +198,8 @@ class Gamble(Game):
         return {"time": jnp.zeros(1, jnp.int32)}, jnp.ones(1)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        held = {"typed key": key, "raw key": jax.random.key_data(key), "board": jax.random.bits(key, 2)}
+        raw = jax.random.key_data(key)
+        held = {"typed key": key, "raw key": raw, "raw key in a loop": raw, "board": jax.random.bits(key, 2)}
         state: Any = {"time": jnp.int32(0)}
         if self.draws in held:
             state["held"] = held[self.draws]
@@ -211,8 +212,19 @@ class Gamble(Game):
             drawn = jax.random.wrap_key_data(drawn)
         if self.draws == "raw key":
             drawn = jax.random.split(jax.random.wrap_key_data(drawn))[0]
-        if self.draws == "board":  # integers that are no key, and a draw from a constant
+        if self.draws == "raw key in a loop":
+            fill = lambda i, words: words.at[i].set(state["held"][i])  # noqa: E731
+            words = jax.lax.fori_loop(0, 2, fill, jnp.zeros(2, jnp.uint32))
+            words = jax.lax.while_loop(lambda w: w[1] == 0, lambda w: w + 1, words)
+            drawn = jax.lax.cond(state["time"] > 5, lambda: jax.random.key(3), lambda: jax.random.wrap_key_data(words))
+        if self.draws == "board":  # integers that are no key, draws from constants beside them, and one that is dropped
             drawn = jax.random.fold_in(jax.random.key(0), 1)
+            hashes = jax.lax.fori_loop(
+                0, 2, lambda i, h: h ^ jax.random.bits(jax.random.fold_in(drawn, i)) * state["held"][i], jnp.uint32(0)
+            )
+            moved, drawn = jax.jit(lambda h, k: (h + 1, k))(hashes, drawn)
+            jax.random.bits(jax.random.wrap_key_data(state["held"]))
+            state = {**state, "held": state["held"] + moved}
         gain = jnp.where(action[0] == 1, jnp.where(jax.random.bernoulli(drawn, 0.4), 1.0, -1.0), 0.0)
         last = state["time"] == 1
         after = {**state, "time": state["time"] + 1}
@@ -242,7 +254,7 @@ def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() ->
     make_mcts(Gamble(draws="never"), num_simulations=2)
 
 
-@pytest.mark.parametrize("draws", ["typed key", "raw key"])
+@pytest.mark.parametrize("draws", ["typed key", "raw key", "raw key in a loop"])
 def test_games_whose_state_holds_a_key_of_either_kind_are_refused(draws: str) -> None:
     """With it a search foresees what will be drawn. Of old-style keys, which are integers, their use in the step tells."""
     game = Gamble(draws=draws)

@@ -122,6 +122,13 @@ def test_a_loss_that_breaks_before_a_save_names_the_wrong_number_in_the_buffer(t
     assert checkpoint_steps(tmp_path / "a" / "checkpoints") == [0]
 
 
+@pytest.mark.slow
+def test_rewards_that_broken_parameters_led_to_are_not_named_as_the_cause() -> None:
+    config = TINY["sac"].replace(env="Pendulum-v1", total_timesteps=20_000, learning_starts=1_400, buffer_size=20_000)
+    with pytest.raises(rljax.TrainingError, match=r"step 1,408 \(rewards or observations .*, or too high a learning_rate\?\)"):
+        rljax.fit(config.replace(learning_rate=1e30, eval_every=None))
+
+
 class Mended(Breaking):
     """The same by name, without the fault."""
 
@@ -236,7 +243,14 @@ def test_faults_are_found_where_they_are_and_infinities_that_belong_there_are_no
     assert (fault.what, fault.seed, fault.age) == ("the reward", 1, 2)
     assert math.isinf(fault.value) or math.isnan(fault.value)
     assert find_fault(arrays, np.array([True, False]), True) is None
+    # The current observation is that of the newest row, too: the row says since when.
+    arrays["obs"], arrays["replay/data/obs"][1, 1] = np.full((2, 3, 7), np.nan, np.float32), np.nan
     reward[:] = 0.0
+    fault = find_fault(arrays, np.array([False, True]), True)
+    assert fault is not None
+    assert (fault.what, fault.age) == ("the observation", 0)
+    del arrays["obs"]
+    arrays["replay/data/obs"][:] = 0.0
     arrays["obs_statistics/var"] = np.array([[1.0], [np.nan]], np.float32)
     fault = find_fault(arrays, everybody, True)
     assert fault is not None

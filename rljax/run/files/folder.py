@@ -302,7 +302,7 @@ def check_num_seeds(seeds: Any, config: Config) -> None:
     """
     most = min(MAX_SEEDS, 2**32 - config.seed)
     if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= most:
-        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 to {most:,} (seed + seeds at most 2**32)")
+        raise ConfigError(f"seeds = {shown(seeds)}: expected a whole number from 1 to {most:,}")
 
 
 def check_seeds(info: RunInfo, saved: Checkpoint, config: Config, source: object) -> None:
