@@ -461,6 +461,12 @@ def test_a_folder_without_permission_is_one_line(capsys: pytest.CaptureFixture[s
         patched.setattr(Path, "mkdir", denied)
         line = refused(capsys, "train", "cartpole_ppo", "--run-dir", "locked/run", *TINY)
         assert "locked/run: cannot be made: Permission denied" in line
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda *_: False)
+        line = refused(capsys, "train", "cartpole_ppo", "--run-dir", "locked/run", *TINY)
+        assert "locked/run: cannot be made: no permission to write in" in line
+        Path("unreadable").mkdir()
+        assert "unreadable: cannot be read: no permission" in refused(capsys, "show", "unreadable")
     Path("mine.toml").write_text('algorithm = "ppo"\n')
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_text", denied)

@@ -93,11 +93,17 @@ def last_iteration(config: Config, info: RunInfo) -> int:
 
 
 def check_free(path: Path) -> None:
-    """Raise a ConfigError if `path` is a file, or a folder that is not empty: a new run would write into it."""
+    """Raise a ConfigError if `path` is a file, a folder that is not empty (a new run would write into it), or cannot be made."""
     if any(part.startswith(ADDRESSES) for part in path.parts):
         raise ConfigError(f"run folder {path}: {' and '.join(ADDRESSES)} are for agents to read; give the folder another name")
     try:
-        taken = os.path.lexists(path) and (not path.is_dir() or any(path.iterdir()))
+        path.lstat()
+        taken = not path.is_dir() or any(path.iterdir())
+    except FileNotFoundError:
+        taken = False
+        parent = next(parent for parent in path.absolute().parents if parent.exists())
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise ConfigError(f"run folder {path}: cannot be made: no permission to write in {parent}") from None
     except OSError as error:
         raise ConfigError(f"run folder {path}: cannot be made: {error.strerror}") from None
     if taken:
@@ -159,6 +165,8 @@ def check_run(folder: Path) -> None:
     if os.path.isfile(folder / PHASES_FILE):
         raise ConfigError(f"{folder}: a run of several phases (rljax show lists them); give the folder of one, {folder}/PHASE")
     if not os.path.isfile(folder / CONFIG_FILE):
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            raise ConfigError(f"{folder}: cannot be read: no permission")
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
     check_card(folder)
 

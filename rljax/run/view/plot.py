@@ -7,14 +7,16 @@ slower, ignores its random state, and its version 1.2.0 cannot be imported besid
 
 from __future__ import annotations
 
+import itertools
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
 from rljax.run.view.lines import Group, Source, group_sources, read_sources
@@ -113,7 +115,7 @@ def plot(
 
     Runs whose configurations differ only in `seed` are one line: the interquartile mean over all their seeds, with its 95 %
     bootstrap interval. It is drawn where all of these seeds are known, on a grid common to all lines of a panel. Each environment
-    has a panel. A folder that is not a run, or a run without records, is left out with a warning.
+    has a panel. A folder that is not a run, or a run without a value of the metric so far, is left out with a warning.
 
     Args:
         runs: one or more run folders; or the metrics of `make_train` or `fit`, a dictionary of arrays `[iterations]` or
@@ -134,6 +136,7 @@ def plot(
     sources = read_sources(runs, steps_per_iteration)
     if metric is None:
         metric = "eval/return" if all("eval/return" in source.metrics for source in sources) else "episode/return"
+    sources = _with_values(sources, metric)
     groups = group_sources(sources)
     panels = list(dict.fromkeys(group.panel for group in groups))
     lines = [line for panel in panels for line in _lines([g for g in groups if g.panel == panel], metric, points)]
@@ -195,12 +198,23 @@ def _lines(groups: list[Group], metric: str, points: int) -> list[Curve]:
     return lines
 
 
+def _with_values(sources: list[Source], metric: str) -> list[Source]:
+    """Return the sources that know a value of the metric; warn of the others."""
+    known = [bool(np.isfinite(source.curves(metric).values).any()) for source in sources]
+    without = [
+        f"{source.name}: no value of '{metric}' is known yet" for source, some in zip(sources, known, strict=True) if not some
+    ]
+    if not any(known):
+        raise ConfigError(without[0])
+    for reason in without:
+        warnings.warn(f"left out: {reason}", RljaxWarning, stacklevel=3)
+    return list(itertools.compress(sources, known))
+
+
 def _known_curves(source: Source, metric: str) -> Curves:
     """Return the curves of the seeds with any known value, at the steps where at least one of them is known."""
     steps, values = source.curves(metric)
     known = np.isfinite(values)
-    if not known.any():
-        raise ConfigError(f"{source.name}: no value of '{metric}' is known yet")
     return Curves(steps[known.any(axis=0)], values[known.any(axis=1)][:, known.any(axis=0)])
 
 

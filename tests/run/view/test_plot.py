@@ -238,6 +238,14 @@ def test_pyplot_is_not_used(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[] False"
 
 
+def test_a_run_without_a_value_so_far_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", returns=np.arange(3.0))
+    unknown = write_run(tmp_path / "unknown", CONFIG.replace(gamma=0.8), returns=np.full(3, np.nan))
+    with pytest.warns(rljax.RljaxWarning, match="left out: .*unknown: no value of 'episode/return' is known yet"):
+        drawn = plot([run, unknown], tmp_path / "x.png")
+    assert [curve.num_seeds for curve in drawn.curves] == [1]
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", returns=np.arange(3.0))
     copy = write_run(tmp_path / "copy", returns=np.arange(3.0))
