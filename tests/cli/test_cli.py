@@ -357,7 +357,8 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
             ["train", "cartpole_ppo", "--time-limit", "1000000000000"],
             "time_limit = 1000000000000: expected a whole number > 0 and <=",
         ),
-        (["train", "cartpole_ppo", "--seeds", "4294967296"], "the state of so many runs needs"),
+        (["train", "cartpole_ppo", "--seeds", "4294967296"], "seeds = 4294967296: expected a whole number from 1 to 1,048,576"),
+        (["train", "cartpole_dqn", "--seeds", "1000000"], "the state of so many runs needs"),
         (["train", "cartpole_ppo", "--seeds", "1e18"], "1e18"),
         (["train", "cartpole_ppo", "--keep", "-1"], "keep = -1: expected a whole number > 0 or none"),
         (["train", "cartpole_ppo", "--max-minutes", "nan"], "max_minutes = nan: expected a number > 0 or none"),
@@ -372,7 +373,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         (["record", "nowhere", "--fps", "0"], "fps = 0: expected a whole number from 1"),
         (["tournament", "nowhere", "--games", str(10**18)], f"games = {10**18}: expected a whole number from 1"),
         (["tournament", "nowhere", "--simulations", "-1"], "simulations = -1: expected a whole number from 0"),
-        (["sweep", "cartpole_ppo", "--gamma", "0.9", "--seeds", str(10**9)], "more than max_runs = 4096"),
+        (["sweep", "cartpole_ppo", "--gamma", "0.9", "--seeds", str(10**6)], "more than max_runs = 4096"),
         (
             ["sweep", "cartpole_ppo", "--gamma", "0:1", "--search", "sobol", "--samples", str(10**18)],
             "samples = 1000000000000000000",

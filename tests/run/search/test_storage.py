@@ -84,7 +84,7 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         ("sweep.toml", b"seeds = 1000000000000", "differs from what was written"),
         (
             "sweep.toml",
-            b"seeds = 100000000\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {}",
+            b"seeds = 1000000\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {}",
             "more than max_runs",
         ),
         ("sweep.toml", b"seeds = 1\nsearch = 'grid'\nsamples = 'none'\nepisodes = 'x'\nspace = {}", "episodes = 'x': expected"),
