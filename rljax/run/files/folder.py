@@ -165,7 +165,7 @@ def check_run(folder: Path) -> None:
     if os.path.isfile(folder / PHASES_FILE):
         raise ConfigError(f"{folder}: a run of several phases (rljax show lists them); give the folder of one, {folder}/PHASE")
     if not os.path.isfile(folder / CONFIG_FILE):
-        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise ConfigError(f"{folder}: cannot be read: no permission")
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
     check_card(folder)
