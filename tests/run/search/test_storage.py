@@ -84,7 +84,13 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
         ("sweep.toml", b"seeds = 1000000000000", "differs from what was written"),
         (
             "sweep.toml",
-            b"seeds = 1000000\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {}",
+            b"seeds = 1048577\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {}",
+            "seeds = 1048577: expected a whole number from 1 to 1,048,576",
+        ),
+        (
+            "sweep.toml",
+            b"seeds = 1048576\nsearch = 'grid'\nsamples = 'none'\nepisodes = 1\nspace = {gamma = [%s]}"
+            % b", ".join(b"0.%d" % i for i in range(11, 31)),
             "more than max_runs",
         ),
         ("sweep.toml", b"seeds = 1\nsearch = 'grid'\nsamples = 'none'\nepisodes = 'x'\nspace = {}", "episodes = 'x': expected"),
