@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
 from rljax.core.environment import strong, tree_where
@@ -51,9 +51,13 @@ def uses_key(env: Any, params: Any) -> bool:
     Dead code is removed from the traced step first, so a key that is only passed on counts as unused.
     """
     state, action, key = step_shapes(env, params)
-    traced = jax.make_jaxpr(lambda k, s, a: env.step_env(k, s, a, params)[:4])(key, state, action)
-    _, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
-    return bool(used[0])
+    return _trace_alive(lambda k, s, a: env.step_env(k, s, a, params)[:4], key, state, action)[1][0]
+
+
+def _trace_alive(step: Any, *shapes: Any) -> tuple[Any, list[bool]]:
+    """Return the traced step without dead code, and which of its inputs (leaves of the arguments) are used."""
+    traced = jax.make_jaxpr(step)(*shapes).jaxpr
+    return partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
 
 
 def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action: Any) -> jax.Array:
@@ -165,14 +169,13 @@ def draws_from_state(game: Any, params: Any) -> bool:
         return True
     if num_outcomes(game, params) > 1:
         outcome = jax.ShapeDtypeStruct((), jnp.int32)
-        traced = jax.make_jaxpr(lambda s, a, o: game.step_outcome(s, a, o, params)[:4])(state, action, outcome)
-    elif uses_key(game, params):
-        return False
+        alive, used = _trace_alive(lambda o, s, a: game.step_outcome(s, a, o, params)[:4], outcome, state, action)
     else:
-        traced = jax.make_jaxpr(lambda s, a, k: game.step_env(k, s, a, params)[:4])(state, action, key)
-    alive, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
-    states = len(jax.tree.leaves(state))
-    return _follow(alive, [i < states for i in range(len(alive.invars))])[0]
+        alive, used = _trace_alive(lambda k, s, a: game.step_env(k, s, a, params)[:4], key, state, action)
+        if used[0]:
+            return False
+    states = range(1, 1 + len(jax.tree.leaves(state)))
+    return _follow(alive, [i in states for i, is_used in enumerate(used) if is_used])[0]
 
 
 def _follow(jaxpr: Any, marked: list[bool]) -> tuple[bool, list[bool]]:
@@ -180,7 +183,7 @@ def _follow(jaxpr: Any, marked: list[bool]) -> tuple[bool, list[bool]]:
     reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
 
     def marks(variables: Any) -> list[bool]:
-        return [not isinstance(x, jex.Literal) and x in reached for x in variables]
+        return [not isinstance(x, Literal) and x in reached for x in variables]
 
     draws = False
     for eqn in jaxpr.eqns:
@@ -204,8 +207,8 @@ def _follow_equation(eqn: Any, given: list[bool]) -> tuple[bool, list[bool]]:
         draws, outputs = _follow_loop(params["body_jaxpr"].jaxpr, given[own:], params["body_nconsts"], len(eqn.outvars))
         stops, (ends,) = _follow(params["cond_jaxpr"].jaxpr, given[:own] + outputs)
         return draws or stops, [mark or ends for mark in outputs]
-    leaves = jax.tree.leaves(list(params.values()), is_leaf=lambda x: isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr)))
-    inner = [x.jaxpr if isinstance(x, jex.ClosedJaxpr) else x for x in leaves if isinstance(x, (jex.Jaxpr, jex.ClosedJaxpr))]
+    leaves = jax.tree.leaves(list(params.values()), is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr)))
+    inner = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in leaves if isinstance(x, (Jaxpr, ClosedJaxpr))]
     # The first input of a conditional is the number of the branch.
     handed = given[1:] if name == "cond" else given
     if not inner or any(len(x.invars) != len(handed) or len(x.outvars) != len(eqn.outvars) for x in inner):

@@ -233,6 +233,7 @@ def bandit() -> tuple[PPOParts, Any, Minibatch]:
         {"vf_clip_eps": None, "vf_coef": 0.7, "ent_coef": 0.1},
         {"clip_eps": 0.1, "vf_clip_eps": 0.05},
         {"dual_clip": 1.5},
+        {"dual_clip": 2.0},
     ],
 )
 def test_the_loss_is_that_of_the_papers(bandit: Any, changes: dict[str, Any]) -> None:

@@ -66,20 +66,22 @@ def test_own_steps_are_the_learners_own_and_each_comes_once() -> None:
     assert len(set(np.asarray(again).tolist())) == 34
 
 
+WHOLE = rljax.PPOConfig(
+    env="CartPole-v1",
+    num_envs=4,
+    num_steps=16,
+    num_minibatches=1,
+    num_epochs=1,
+    total_timesteps=64,
+    normalize_advantages=False,
+)
+"""The loss gets the whole rollout, with advantages as they are."""
+
+
 @pytest.mark.slow
 def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targets() -> None:
-    config = rljax.PPOConfig(
-        env="CartPole-v1",
-        num_envs=4,
-        num_steps=16,
-        num_minibatches=1,
-        num_epochs=1,
-        total_timesteps=64,
-        normalize_advantages=False,
-    )
-
     def seen(upgo_coef: float | None) -> tuple[Any, Any]:
-        parts = rljax.ppo_parts(config.replace(upgo_coef=upgo_coef))
+        parts = rljax.ppo_parts(WHOLE.replace(upgo_coef=upgo_coef))
         state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
 
         def loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
@@ -92,7 +94,7 @@ def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targ
 
     (rollout, plain), (_, with_upgo) = seen(None), seen(0.5)
     steps = rollout.steps
-    returns = upgo(steps.reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated, config.gamma)
+    returns = upgo(steps.reward, rollout.value, rollout.next_value, steps.terminated, steps.truncated, WHOLE.gamma)
     added = 0.5 * jnp.sum((returns - rollout.value) * rollout.log_prob)
     assert abs(float(added)) > 1.0
     assert float(with_upgo["advantage"] - plain["advantage"]) == pytest.approx(float(added), rel=1e-4)
@@ -102,17 +104,7 @@ def test_upgoing_advantages_of_ppo_are_added_to_those_of_gae_and_not_to_the_targ
 @pytest.mark.slow
 def test_nothing_is_learned_from_steps_that_no_seat_took() -> None:
     """A player that is out of a game has an advantage of 0, and its value as target."""
-    parts = rljax.ppo_parts(
-        rljax.PPOConfig(
-            env="CartPole-v1",
-            num_envs=4,
-            num_steps=16,
-            num_minibatches=1,
-            num_epochs=1,
-            upgo_coef=0.5,
-            normalize_advantages=False,
-        )
-    )
+    parts = rljax.ppo_parts(WHOLE.replace(upgo_coef=0.5))
     state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
     steps = rollout.steps
     out = jnp.arange(16)[:, None] % 3 == jnp.zeros(4, jnp.int32)

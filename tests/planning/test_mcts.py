@@ -213,8 +213,7 @@ class Gamble(Game):
         if self.draws == "raw key":
             drawn = jax.random.split(jax.random.wrap_key_data(drawn))[0]
         if self.draws == "raw key in a loop":
-            fill = lambda i, words: words.at[i].set(state["held"][i])  # noqa: E731
-            words = jax.lax.fori_loop(0, 2, fill, jnp.zeros(2, jnp.uint32))
+            words = jax.lax.fori_loop(0, 2, lambda i, w: w.at[i].set(state["held"][i]), jnp.zeros(2, jnp.uint32))
             words = jax.lax.while_loop(lambda w: w[1] == 0, lambda w: w + 1, words)
             drawn = jax.lax.cond(state["time"] > 5, lambda: jax.random.key(3), lambda: jax.random.wrap_key_data(words))
         if self.draws == "board":  # integers that are no key, draws from constants beside them, and one that is dropped

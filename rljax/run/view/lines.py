@@ -79,10 +79,7 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
                 found.append(_wrap_metrics(getattr(item, "metrics", item), label, per_iteration))
     if len(found) > 1 and any(source.config is None and source.label is None for source in found):
         raise ConfigError("metrics: expected a label for each of several, {label: metrics}")
-    if not found:
-        raise ConfigError(left_out[0] if left_out else "nothing to plot: give at least one run folder, or metrics")
-    for reason in left_out:
-        warnings.warn(f"left out: {reason}", RljaxWarning, stacklevel=3)
+    leave_out(left_out, found)
     by_iteration = [source.name for source in found if source.config is None and steps_per_iteration is None]
     if by_iteration and len(by_iteration) < len(found):
         raise ConfigError(
@@ -90,6 +87,18 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
             "steps_per_iteration=config.steps_per_iteration"
         )
     return found
+
+
+def leave_out(reasons: Sequence[str], rest: Sequence[Source]) -> None:
+    """Warn of what a plot leaves out.
+
+    Raises:
+        ConfigError: nothing remains.
+    """
+    if not rest:
+        raise ConfigError(reasons[0] if reasons else "nothing to plot: give at least one run folder, or metrics")
+    for reason in reasons:
+        warnings.warn(f"left out: {reason}", RljaxWarning, stacklevel=4)
 
 
 def _read_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | None, str]:

@@ -7,19 +7,17 @@ slower, ignores its random state, and its version 1.2.0 cannot be imported besid
 
 from __future__ import annotations
 
-import itertools
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.errors import ConfigError
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
-from rljax.run.view.lines import Group, Source, group_sources, read_sources
+from rljax.run.view.lines import Group, Source, group_sources, leave_out, read_sources
 
 SUFFIXES = (".png", ".svg", ".pdf")
 POINTS = 100
@@ -200,15 +198,15 @@ def _lines(groups: list[Group], metric: str, points: int) -> list[Curve]:
 
 def _with_values(sources: list[Source], metric: str) -> list[Source]:
     """Return the sources that know a value of the metric; warn of the others."""
-    known = [bool(np.isfinite(source.curves(metric).values).any()) for source in sources]
-    without = [
-        f"{source.name}: no value of '{metric}' is known yet" for source, some in zip(sources, known, strict=True) if not some
-    ]
-    if not any(known):
-        raise ConfigError(without[0])
-    for reason in without:
-        warnings.warn(f"left out: {reason}", RljaxWarning, stacklevel=3)
-    return list(itertools.compress(sources, known))
+    found: list[Source] = []
+    left_out: list[str] = []
+    for source in sources:
+        if np.isfinite(source.curves(metric).values).any():
+            found.append(source)
+        else:
+            left_out.append(f"{source.name}: no value of '{metric}' is known yet")
+    leave_out(left_out, found)
+    return found
 
 
 def _known_curves(source: Source, metric: str) -> Curves:
