@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,26 +31,47 @@ SEARCHING = ("droplet:10", "grojoa3n:10", "izanagi:10", "mixedbot:10", "tiamat:1
 GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 4)}
 """Number of games against each bot, half of them from each seat."""
 
+LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20), **dict.fromkeys(SEARCHING, 2)}
+"""The same on the grid of 16 x 16, where games are longer."""
+
+LARGE_STEPS = 600_000
+"""Steps on the grid of 16 x 16: a small part of the preset's, but an hour of one core."""
+
+POINTS = 20
+"""Number of points of a learning curve."""
+
 ENOUGH = 0.9
 """Share of games to win against each of `SCRIPTED`."""
 
 
 def league(report: Report) -> None:
+    """Play the bots with a league of the grid of 8 x 8."""
+    play_bots(report, trained_league(report, "microrts_8x8_league"), GAMES)
+
+
+def large_league(report: Report) -> None:
+    """Play the bots with a league of the grid of 16 x 16, and measure its learning curve."""
+    run = trained_league(report, "microrts_16x16_league", total_timesteps=LARGE_STEPS)
+    parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
+    curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
+    report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
+    play_bots(report, run, LARGE_GAMES)
+
+
+def trained_league(report: Report, preset: str, **changes: Any) -> Trained:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone: of one of them."""
-    clone, _ = cloned_rush(report, load_config("microrts_8x8_league"), 300, 400_000)
+    clone, _ = cloned_rush(report, load_config(preset), 300, 400_000)
     of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
 
     def begin(agent: Agent) -> Agent:
         return agent._replace(init=lambda key: branch(agent, of_first_seed, key))
 
-    play_bots(
-        report, report.train("microrts_8x8_league", begin=begin, eval_every=None, **{**TOWARDS_CLONE, "teacher_kl_share": 0.25})
-    )
+    return report.train(preset, begin=begin, eval_every=None, **{**TOWARDS_CLONE, "teacher_kl_share": 0.25}, **changes)
 
 
 def bots_only(report: Report) -> None:
     """Train against scripted players only."""
-    play_bots(report, report.train("microrts_8x8_ppo", eval_every=None))
+    play_bots(report, report.train("microrts_8x8_ppo", eval_every=None), GAMES)
 
 
 def self_play(report: Report) -> None:
@@ -56,10 +79,10 @@ def self_play(report: Report) -> None:
     config = load_config("microrts_8x8_league", eval_every=None)
     same = ("env_params", "ent_coef", "vf_clip_eps", "normalize_rewards")
     control = SelfPlayConfig(**shared_fields(config, *same))
-    play_bots(report, report.train(control, "self-play", preset="microrts_8x8_league"))
+    play_bots(report, report.train(control, "self-play", preset="microrts_8x8_league"), GAMES)
 
 
-def play_bots(report: Report, run: Trained) -> None:
+def play_bots(report: Report, run: Trained, number_of_games: Mapping[str, int]) -> None:
     """Play the bots of the Java engine with sampled actions; record wins, draws and losses from both seats."""
     check_java()
     base, params = game_of(run.agent.config)
@@ -67,7 +90,7 @@ def play_bots(report: Report, run: Trained) -> None:
     assert game is not None
     program = java_program(game, params, partial(policy_player, run.agent, deterministic=False))
     states = [jax.tree.map(lambda x, i=i: x[i], run.states) for i in range(len(report.seeds))]
-    for bot, count in GAMES.items():
+    for bot, count in number_of_games.items():
         played = [
             play_java_match(game, params, program, state, bot, key, count, say=report.say)
             for state, key in zip(states, fresh_keys(run), strict=True)
