@@ -321,6 +321,13 @@ def against_bots(record: Record) -> list[Row]:
     return rows
 
 
+def won_in_training(record: Record) -> list[Row]:
+    """A row of the one seed: its share of games won against scripted players, in equal parts of training."""
+    measure = next(name for name in record["raw"] if "in training" in name)
+    percent = ", ".join(f"{100 * share:.0f}" for share in record["raw"][measure][0])
+    return [[f"`{record['name']}`", steps(record, list(record["configs"])[-1]), percent]]
+
+
 def breakout(record: Record) -> list[Row]:
     found, count = record["summary"], len(record["seeds"])
     return [[f"`breakout_pqn`, {count} seeds", steps(record), span(found["return"], 1), span(found["at random"], 2)]]
@@ -510,6 +517,14 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "microrts": (
         ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
         dict.fromkeys(("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay"), against_bots),
+    ),
+    "microrts_large": (
+        ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
+        {"microrts_16x16_league": against_bots},
+    ),
+    "microrts_curve": (
+        ["trained", "steps", "games won against scripted players, in %, in 20 equal parts of training"],
+        {"microrts_16x16_league": won_in_training},
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
