@@ -33,7 +33,7 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
         ("cartpole_dqn_rejax", {}, 17522),
         ("pendulum_sac", {}, 12287),
         ("kuhn_league", {}, 3038),
-        ("tictactoe_alphazero", {}, 19527),
+        ("tictactoe_alphazero", {}, 21507),
         pytest.param("cartpole_dreamer", {**LITTLE, "buffer_size": 60, "learning_starts": 20}, 5182, marks=pytest.mark.long),
     ],
 )
