@@ -34,9 +34,11 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_a_record_says_what_was_run_and_holds_what_training_by_hand_gives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    at_once: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rljax.run.reproduce.report.SEEDS_AT_ONCE", at_once)
     record = reproduce("tiny", tmp_path)
     assert "64/64" in capsys.readouterr().out
     assert record == json.loads((tmp_path / "tiny.json").read_text())

@@ -55,6 +55,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "gymnax", "mctx", "numpy")
 PEERS = ("rejax", "pgx", "optuna", "bitbully")
 """Packages that only some experiments need."""
 
+SEEDS_AT_ONCE = 20
+"""Largest number of seeds in one program: a CPU's caches do not hold the states of 100, which then take twice the time."""
+
 
 class Trained(NamedTuple):
     """Trained seeds of one configuration: `states`, `metrics` (NumPy `[seeds, iterations]`) and `keys` have an axis of seeds."""
@@ -140,19 +143,23 @@ class Report:
         begin: Callable[[Agent], Agent] = lambda agent: agent,
         **changes: Any,
     ) -> Trained:
-        """Train all seeds in one program, as `rljax train --seed FIRST --seeds N` does; arguments are as of `configure`.
+        """Train all seeds, up to `SEEDS_AT_ONCE` in one program, as `rljax train --seed FIRST --seeds N` does; arguments are as
+        of `configure`.
 
         `begin` changes the agent, so that its runs begin with another policy, say.
         """
         config, arm = self.configure(config_or_preset, arm, preset=preset, **changes)
-        agent = begin(make_agent(config))
-        clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, {len(self.seeds)} seeds"))
-        result = fit(agent, seeds=len(self.seeds), progress=clock)
-        jax.block_until_ready(result.state)
-        self.compiling += clock.compiling
-        self.running += time.perf_counter() - clock.since
-        metrics = {name: np.asarray(values) for name, values in result.metrics.items()}
-        return Trained(agent, result.state, metrics, self.keys)
+        states, metrics = [], []
+        for group in (self.seeds[i : i + SEEDS_AT_ONCE] for i in range(0, len(self.seeds), SEEDS_AT_ONCE)):
+            agent = begin(make_agent(config.replace(seed=group[0])))
+            clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, seeds {group[0]} to {group[-1]}"))
+            result = fit(agent, seeds=len(group), progress=clock)
+            states.append(jax.block_until_ready(result.state))
+            metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
+            self.compiling += clock.compiling
+            self.running += time.perf_counter() - clock.since
+        joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
+        return Trained(begin(make_agent(config)), jax.tree.map(lambda *x: jnp.concatenate(x), *states), joined, self.keys)
 
     def time_program(self, program: Callable[..., Any], *arguments: Any) -> Any:
         """Compile a program and run it once."""
