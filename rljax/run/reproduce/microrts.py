@@ -31,8 +31,8 @@ SEARCHING = ("droplet:10", "grojoa3n:10", "izanagi:10", "mixedbot:10", "tiamat:1
 GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 4)}
 """Number of games against each bot, half of them from each seat."""
 
-LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20), **dict.fromkeys(SEARCHING, 2)}
-"""The same on the grid of 16 x 16, where games are longer."""
+LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
+"""The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
 LARGE_STEPS = 600_000
 """Steps on the grid of 16 x 16: a small part of the preset's, but an hour of one core."""
