@@ -516,11 +516,9 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     ),
     "microrts": (
         ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
-        dict.fromkeys(("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay"), against_bots),
-    ),
-    "microrts_large": (
-        ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
-        {"microrts_16x16_league": against_bots},
+        dict.fromkeys(
+            ("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay", "microrts_16x16_league"), against_bots
+        ),
     ),
     "microrts_curve": (
         ["trained", "steps", "games won against scripted players, in %, in 20 equal parts of training"],

@@ -149,17 +149,17 @@ class Report:
         `begin` changes the agent, so that its runs begin with another policy, say.
         """
         config, arm = self.configure(config_or_preset, arm, preset=preset, **changes)
+        agent = begin(make_agent(config))
         states, metrics = [], []
         for group in (self.seeds[i : i + SEEDS_AT_ONCE] for i in range(0, len(self.seeds), SEEDS_AT_ONCE)):
-            agent = begin(make_agent(config.replace(seed=group[0])))
             clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, seeds {group[0]} to {group[-1]}"))
-            result = fit(agent, seeds=len(group), progress=clock)
+            result = fit(agent._replace(config=config.replace(seed=group[0])), seeds=len(group), progress=clock)
             states.append(jax.block_until_ready(result.state))
             metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
             self.compiling += clock.compiling
             self.running += time.perf_counter() - clock.since
         joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
-        return Trained(begin(make_agent(config)), jax.tree.map(lambda *x: jnp.concatenate(x), *states), joined, self.keys)
+        return Trained(agent, jax.tree.map(lambda *x: jnp.concatenate(x), *states), joined, self.keys)
 
     def time_program(self, program: Callable[..., Any], *arguments: Any) -> Any:
         """Compile a program and run it once."""
