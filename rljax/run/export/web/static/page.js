@@ -6,7 +6,7 @@
 //   mask(state, seat) -> 0 or 1 for each action. A state counts its steps in `time`.
 //   draw(context, colors, state, shown): in units of its own, from (0, 0) in the upper left corner to (width, height).
 
-import { loadPolicy } from "./policy.js";
+import { fetchExported, loadPolicy } from "./policy.js";
 
 const COLORS = ["paper", "surface", "ink", "faint", "grey", "board", "blue", "red", "green", "gold"];
 
@@ -63,9 +63,7 @@ function makeView(canvas, environment) {
 }
 
 async function main() {
-  const response = await fetch("policy.json");
-  if (!response.ok) throw new Error(`policy.json: ${response.status} ${response.statusText}`);
-  const description = await response.json();
+  const description = await (await fetchExported("policy.json")).json();
   const { makeEnvironment } = await import(`./${description.modules.environment}`);
   const { play } = await import(`./${description.modules.play}`);
   const environment = makeEnvironment(description);

@@ -18,7 +18,7 @@ export async function loadPolicy(inputs, sha256 = null) {
   // One thread needs no headers of the server, and a small network is no faster with more.
   ort.env.wasm.numThreads = 1;
   ort.env.wasm.wasmBinary = await fetchUnpacked("ort.wasm.gz");
-  const model = await fetchBytes("policy.onnx");
+  const model = await (await fetchExported("policy.onnx")).arrayBuffer();
   if (sha256 !== null && crypto.subtle && (await checksum(model)) !== sha256)
     throw new Error("policy.onnx is not the file that was exported: its checksum differs");
   const session = await ort.InferenceSession.create(new Uint8Array(model), { executionProviders: ["wasm"] });
@@ -58,10 +58,11 @@ export function drawn(probs) {
   return chosen;
 }
 
-async function fetchBytes(name) {
-  const response = await fetch(name);
+/** Fetch a file of the export. The browser asks whether its copy is still the server's: the folder may hold a newer export. */
+export async function fetchExported(name) {
+  const response = await fetch(name, { cache: "no-cache" });
   if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
-  return response.arrayBuffer();
+  return response;
 }
 
 /** Return the SHA-256 of bytes in hexadecimal digits. */
@@ -72,7 +73,7 @@ async function checksum(data) {
 
 /** Fetch a file that was compressed with gzip; some servers say so, and then the browser has unpacked it already. */
 async function fetchUnpacked(name) {
-  const data = await fetchBytes(name);
+  const data = await (await fetchExported(name)).arrayBuffer();
   const [a, b] = new Uint8Array(data);
   if (a !== 0x1f || b !== 0x8b) return data;
   return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
