@@ -20,7 +20,7 @@ from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.opponents import OpponentAware, opponent_model
 from rljax.nn.pointed import Pointed
 from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
-from rljax.nn.spec import read_network
+from rljax.nn.spec import CELL_CONVOLUTIONS, read_network
 
 
 class ActorCritic(nn.Module):
@@ -227,8 +227,8 @@ def make_network(
       kernels = [3], strides = [1]`), `encoder = "dict"` (vectors and images; `depth = 16` channels of the first convolution), or
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities, or with `pointed` those of the first of several heads).
-    - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], hidden = [64], activation = "relu" }`: a policy for each cell
-      of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
+    - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], dilations = [1, 1], hidden = [64], activation = "relu" }`: a
+      policy for each cell of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
 
     Any of these, but for images and cells alone, with `opponent_model = FILE`: the network also sees what the model of this file
     says of the opponent (see `rljax.nn.opponents`).
@@ -256,7 +256,7 @@ def make_network(
     }
     if table.encoder == "cells":
         del common["film"]
-        return CellActorCritic(**common, **table.given("channels", "kernels"))
+        return CellActorCritic(**common, **table.given(*CELL_CONVOLUTIONS))
     if table.type == "mlp" and table.encoder == "mlp":
         return ActorCritic(**common, shared=table.shared)
     cell: Any = None

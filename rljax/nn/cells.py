@@ -21,13 +21,16 @@ class CellActorCritic(nn.Module):
 
     It maps observations `[B, H, W, C]` to `(outputs [B, H W K], value [B])`, or `value [B, num_values]`; the outputs are those of
     the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the
-    value depends on the means and the maxima over the grid. `privileged`, if given, joins the input of the value only.
+    value depends on the means and the maxima over the grid. A cell sees `sum(dilation * (kernel // 2))` cells to each side;
+    dilations that double (Yu and Koltun, "Multi-scale context aggregation by dilated convolutions", 2016) let it see a large
+    grid, at the price of a small one. `privileged`, if given, joins the input of the value only.
 
     Attributes:
         num_outputs: length of the policy output, a multiple of H W.
         num_values: number of value heads.
         channels: number of channels of each convolution.
         kernels: width of each kernel, odd numbers.
+        dilations: distance between the cells that a kernel sees, for each convolution; None: 1, neighbours.
         hidden: sizes of the dense layers before the value.
         activation: a name in `ACTIVATIONS`.
         policy_gain: gain of the policy's last layer.
@@ -38,6 +41,7 @@ class CellActorCritic(nn.Module):
     num_values: int = 1
     channels: tuple[int, ...] = (32, 32)
     kernels: tuple[int, ...] = (3, 3)
+    dilations: tuple[int, ...] | None = None
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"
     policy_gain: float = 0.01
@@ -57,16 +61,17 @@ class CellActorCritic(nn.Module):
         inputs = (x.shape[-1], *self.channels)
         shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(self.kernels)}
         drawn = together(self, shapes)
+        dilations = self.dilations or (1,) * len(self.kernels)
 
         def convolution(i: int) -> Any:
-            kernel, name = self.kernels[i], f"conv_{i}"
+            kernel, dilation, name = self.kernels[i], dilations[i], f"conv_{i}"
 
             def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
                 flat: jax.Array = drawn[name](key, shapes[name][0], dtype)
                 return flat.reshape(shape)
 
-            layer = Convolution(self.channels[i], kernel, 1, init, self.dtype, name=name)
-            edge = kernel // 2
+            layer = Convolution(self.channels[i], kernel, 1, init, self.dtype, dilation, name=name)
+            edge = kernel // 2 * dilation
             return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
 
         x = perceptron(x, [convolution(i) for i in range(len(self.channels))], self.activation)

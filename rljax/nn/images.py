@@ -52,10 +52,11 @@ class Convolution(nn.Module):
 
     Attributes:
         features: number of output channels.
-        kernel: width of the window.
+        kernel: number of inputs along a side of the window.
         stride: distance between windows.
         kernel_init: `(key, shape, dtype) -> kernel`.
         dtype: dtype of the products and of the output; None: that of the input and the parameters, which are f32.
+        dilation: distance between the inputs of a window.
     """
 
     features: int
@@ -63,6 +64,7 @@ class Convolution(nn.Module):
     stride: int
     kernel_init: Callable[..., Any]
     dtype: Any = None
+    dilation: int = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -70,11 +72,12 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", self.kernel_init, (width, width, x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
-        rows, columns = (side - width + 1 for side in x.shape[1:3])
+        starts = range(0, width * self.dilation, self.dilation)
+        rows, columns = (side - starts[-1] for side in x.shape[1:3])
 
         def convolved(x: jax.Array) -> jax.Array:
             # Slices, because lax.conv_general_dilated_patches is a convolution itself.
-            offsets = itertools.product(range(width), range(width))
+            offsets = itertools.product(starts, starts)
             patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
             return patches @ kernel.reshape(-1, self.features) + bias
 

@@ -28,10 +28,14 @@ GOALS = ("concat", "film")
 CONVOLUTIONS = ("channels", "kernels", "strides")
 """Keys of convolutions: lists, one number for each."""
 
+CELL_CONVOLUTIONS = ("channels", "kernels", "dilations")
+"""Those of convolutions that keep the sides of a grid."""
+
 OWNERS = {
     "channels": ("cnn", "cells"),
     "kernels": ("cnn", "cells"),
     "strides": ("cnn",),
+    "dilations": ("cells",),
     "depth": ("dict",),
     "layers": ("entities",),
     "heads": ("entities",),
@@ -60,6 +64,7 @@ class NetworkSpec:
         channels: number of channels of each convolution ("cnn", "cells").
         kernels: width of each kernel ("cnn", "cells").
         strides: stride of each convolution ("cnn").
+        dilations: distance between the cells that each kernel sees ("cells").
         depth: number of channels of the first convolution ("dict").
         layers: number of layers of the transformer ("entities").
         heads: number of heads of its attention ("entities").
@@ -82,6 +87,7 @@ class NetworkSpec:
     channels: tuple[int, ...] = (16,)
     kernels: tuple[int, ...] = (3,)
     strides: tuple[int, ...] = (1,)
+    dilations: tuple[int, ...] | None = None
     depth: int = 16
     layers: int = 2
     heads: int = 4
@@ -138,9 +144,11 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
             )
         _check_cells(given, kind)
     spec = NetworkSpec(**given)
-    lengths = {key: len(given.get(key, ())) for key in CONVOLUTIONS}
-    if any(key in given for key in CONVOLUTIONS) and (len(set(lengths.values())) != 1 or not lengths["channels"]):
-        raise ConfigError(f"network: expected channels, kernels and strides of one length, at least 1, got {lengths}")
+    convolutions = CELL_CONVOLUTIONS if encoder == "cells" else CONVOLUTIONS
+    lengths = {key: len(given.get(key, ())) for key in convolutions}
+    if any(key in given for key in convolutions) and (len(set(lengths.values())) != 1 or not lengths["channels"]):
+        *first, last = convolutions
+        raise ConfigError(f"network: expected {', '.join(first)} and {last} of one length, at least 1, got {lengths}")
     if spec.goal == "film" and spec.hidden == ():
         raise ConfigError("network.goal = 'film': modulates the first hidden layer, but network.hidden is empty")
     if spec.width % spec.heads:
@@ -152,7 +160,8 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
 
 def _keys(kind: str, heads: bool) -> tuple[str, ...]:
     """Return the keys that a table of this type may have."""
-    keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *CONVOLUTIONS, "depth", "layers", "heads", "width")
+    lists = (*CONVOLUTIONS, "dilations")
+    keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *lists, "depth", "layers", "heads", "width")
     if not heads:
         return keys
     of_type = {"mlp": ("shared",), "block_gru": ("size", "blocks")}.get(kind, ("size",))
@@ -161,7 +170,7 @@ def _keys(kind: str, heads: bool) -> tuple[str, ...]:
 
 def _check_values(given: dict[str, Any]) -> None:
     """Check each value by itself, and convert lists to tuples."""
-    for key in ("hidden", "head_hidden", *CONVOLUTIONS):
+    for key in ("hidden", "head_hidden", *CONVOLUTIONS, "dilations"):
         if key not in given:
             continue
         sizes = tuple(given[key]) if isinstance(given[key], list) else given[key]
@@ -203,7 +212,7 @@ def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
 
 
 def _check_cells(given: dict[str, Any], kind: str) -> None:
-    """Refuse what a policy for each cell does not have, and set the strides, which keep the sides of the grid."""
+    """Refuse what a policy for each cell does not have, and set what the table leaves out."""
     for key, allowed in (("goal", "concat"), ("layer_norm", False), ("head_hidden", ())):
         if given.get(key, allowed) != allowed:
             raise ConfigError(f"network.{key} = {shown(given[key])}: is not for encoder = 'cells'")
@@ -211,7 +220,7 @@ def _check_cells(given: dict[str, Any], kind: str) -> None:
         raise ConfigError(f"network.type = '{kind}': encoder = 'cells' has no memory, expected 'mlp'")
     given.setdefault("channels", (32, 32))
     given.setdefault("kernels", (3,) * len(given["channels"]))
-    given["strides"] = (1,) * len(given["channels"])
+    given.setdefault("dilations", (1,) * len(given["channels"]))
     if any(width % 2 == 0 for width in given["kernels"]):
         raise ConfigError(f"network.kernels = {shown(list(given['kernels']))}: expected odd numbers with encoder = 'cells'")
 

@@ -12,19 +12,23 @@ from rljax.nn.actor_critic import make_network
 from rljax.nn.spec import read_network
 
 GRID = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 4, 6)), jnp.float32)
-NETWORK = make_network({"encoder": "cells", "channels": [8, 8], "kernels": [3, 1], "hidden": [16]}, 5 * 4 * 7)
+TABLE = {"encoder": "cells", "channels": [8, 8], "kernels": [3, 1], "hidden": [16]}
+NETWORK = make_network(TABLE, 5 * 4 * 7)
 
 
-def test_outputs_are_those_of_the_cells_by_xlas_convolution() -> None:
-    params = NETWORK.init(jax.random.key(1), GRID)
-    outputs, value = NETWORK.apply(params, GRID)
+@pytest.mark.parametrize(("kernels", "dilations"), [([3, 1], [1, 1]), ([3, 3], [2, 3])])
+def test_outputs_are_those_of_the_cells_by_xlas_convolution(kernels: list[int], dilations: list[int]) -> None:
+    network = make_network({**TABLE, "kernels": kernels, "dilations": dilations}, 5 * 4 * 7)
+    params = network.init(jax.random.key(1), GRID)
+    outputs, value = network.apply(params, GRID)
     assert outputs.shape == (3, 5 * 4 * 7)
     assert value.shape == (3,)
     p = params["params"]
     x = GRID
     for i in range(2):
         kernel, bias = p[f"conv_{i}"]["kernel"], p[f"conv_{i}"]["bias"]
-        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        dimensions, apart = ("NHWC", "HWIO", "NHWC"), (dilations[i], dilations[i])
+        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", rhs_dilation=apart, dimension_numbers=dimensions)
         x = jax.nn.relu(x + bias)
     mean = jnp.mean(x, axis=(1, 2))
     for row in range(5):
@@ -45,6 +49,8 @@ def test_outputs_are_those_of_the_cells_by_xlas_convolution() -> None:
         ({"encoder": "cells", "type": "gru"}, "encoder = 'cells' has no memory"),
         ({"encoder": "cells", "goal": "film"}, "network.goal = 'film': is not for encoder = 'cells'"),
         ({"encoder": "cells", "strides": [2]}, "network.strides: belongs to encoder = 'cnn', but the encoder is 'cells'"),
+        ({"encoder": "cnn", "dilations": [2]}, "network.dilations: belongs to encoder = 'cells', but the encoder is 'cnn'"),
+        ({"encoder": "cells", "dilations": [2]}, "expected channels, kernels and dilations of one length, at least 1, got"),
     ],
 )
 def test_what_a_policy_for_cells_does_not_have_is_refused(table: dict[str, object], message: str) -> None:
