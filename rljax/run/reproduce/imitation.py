@@ -63,19 +63,24 @@ def microrts_clone(report: Report) -> None:
         report.measure(f"{name}: share of games won in training", run.metrics["env/win"])
 
 
-def cloned_rush(report: Report, preset: Any, episodes: int, total_timesteps: int) -> tuple[Trained, Dataset]:
-    """Record games of the player that rushes with workers, and clone it with the network of a preset of MicroRTS."""
+def cloned_rush(
+    report: Report, preset: Any, episodes: int, total_timesteps: int, num_minibatches: int = 4, openings: int = 0
+) -> tuple[Trained, Dataset]:
+    """Record games of the player that rushes with workers, and clone it with the network of a preset of MicroRTS.
+
+    `openings` random moves before each game make games differ that two scripted players would repeat.
+    """
     params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = Path("games")  # as the record has it
         count = max(4 * len(OPPONENTS), round(episodes * report.budget))
         demonstrations(
             CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
-            seed=report.seeds[0], progress=report.say,
+            seed=report.seeds[0], openings=openings, progress=report.say,
         )  # fmt: skip
         config = BCConfig(
             env="MicroRTS-v0", env_params=params, dataset=str(path), network=preset.network, total_timesteps=total_timesteps,
-            num_envs=32, num_steps=32, num_minibatches=4, learning_rate=1e-3,
+            num_envs=32, num_steps=32, num_minibatches=num_minibatches, learning_rate=1e-3,
             # PPO normalises rewards, so its values have another scale than the returns of the demonstrations.
             vf_coef=0.0,
         )  # fmt: skip
