@@ -35,7 +35,7 @@ LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
 LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32}
-"""On the grid of 16 x 16: a small part of the preset's steps, but an hour of one core, with as many gradient steps as on 8 x 8."""
+"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8."""
 
 LARGE_CLONE: dict[str, Any] = {"total_timesteps": 500_000, "num_minibatches": 16, "openings": 2}
 
