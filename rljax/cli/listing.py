@@ -16,6 +16,7 @@ from rljax.cli.options import List
 from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
+from rljax.core.environment import attribute
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
 from rljax.core.spaces import space_text
@@ -56,7 +57,7 @@ def list_names(options: List) -> None:
         if not str(error).startswith("unknown environment"):
             raise
         known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids(), *LISTED]
-        raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known)}") from None
+        raise ConfigError(f"unknown name '{shortened(name)}': {did_you_mean(name, known, 'rljax list')}") from None
 
 
 def _print_fields(config_class: type[Config]) -> None:
@@ -123,14 +124,14 @@ def print_env(env_id: str) -> None:
         lines.append(("players", _describe_players(env, params)))
     fields = {**constructor_arguments(env_id), **dict(_fields(params))}
     limit = fields.get("max_steps_in_episode")
-    threshold = getattr(env, "reward_threshold", None)
+    threshold = attribute(env, "reward_threshold", None)
     lines += [
         ("parameters", "env_params = { ... }:" if fields else "none"),
         *((f"  {name}", _describe_value(value)) for name, value in fields.items()),
         ("time limit", "none" if limit is None else f"{limit} steps (max_steps_in_episode)"),
         ("reward threshold", "none" if threshold is None else f"{threshold:g}; a mean return of at least this solves it"),
     ]
-    if getattr(env, "best_is_random", False):
+    if attribute(env, "best_is_random", False):
         lines.append(("best policy", "random: judge agents by sampled actions"))
     presets = [name for name in preset_names() if _preset_table(name).get("env") == env_id]
     lines += [("presets", ", ".join(presets) or "none"), ("source", inspect.getsourcefile(type(inner)) or type(inner).__module__)]

@@ -13,7 +13,7 @@ from rljax.cli.options import Train
 from rljax.cli.overrides import merge_tables
 from rljax.cli.parsing import split_commas
 from rljax.core.devices import device_summary
-from rljax.core.errors import ConfigError, TrainingInterrupted
+from rljax.core.errors import ConfigError, TrainingInterrupted, printable
 from rljax.run.files.folder import PHASES_FILE, check_free
 from rljax.run.phases.plan import Phase, check_names, holds_phases, load_phases
 from rljax.run.phases.train import fit_phases, read_phases
@@ -48,7 +48,7 @@ def train_phases(options: Train, overrides: dict[str, Any]) -> None:
     steps = sum(phase.config.total_timesteps * (phase.seeds or 1) for phase in phases.values())
     say(f"{'training' if options.resume is None else 'resuming'} {len(phases)} phases, {steps:,} steps, in {folder}")
     say(f"device: {device_summary()}")
-    quoted = shlex.quote(str(folder))
+    quoted = printable(shlex.quote(str(folder)))
     limits = {name: getattr(options, name) for name in ("checkpoint_every", "checkpoint_seconds", "keep", "max_minutes")}
     how: dict[str, Any] = {"run_dir": folder, "resume": options.or_resume} if options.resume is None else {"resume": folder}
     try:

@@ -22,7 +22,7 @@ from rljax.collect.resets import describe_resets
 from rljax.core.agent import Agent
 from rljax.core.config import Config, env_name, load_config
 from rljax.core.devices import device_summary
-from rljax.core.errors import ConfigError, TrainingInterrupted
+from rljax.core.errors import ConfigError, TrainingInterrupted, printable
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, read_config, refuse_packed, split_path
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
@@ -44,7 +44,7 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         raise ConfigError("num_processes and process_id: need --coordinator, the address of process 0")
     prepare = _prepare_new if options.resume is None else _prepare_resumed
     agent, folder, title, how = prepare(options, overrides)
-    config, quoted = agent.config, shlex.quote(str(folder))
+    config, quoted = agent.config, printable(shlex.quote(str(folder)))
     title += f"\ndevice: {device_summary()}"
     world = make_game(config) if config.of_games else make_training_env(config)
     resets = describe_resets(config, *world)

@@ -39,8 +39,10 @@ def evaluation_opponent(config: Config) -> str | None:
     return EVALUATION_OPPONENT if getattr(game, "num_teams", 2) > 1 else None
 
 
-def make_evaluation_env(config: Config) -> tuple[Any, Any]:
+def make_evaluation_env(config: Config, every_move: bool = False) -> tuple[Any, Any]:
     """Return `(env, env_params)` for evaluation: observations as the policy sees them, true rewards, episode statistics.
+
+    With `every_move`, a step of a game is one of any player, as in `Versus`.
 
     Raises:
         ConfigError: unknown environment or parameter, or an environment that breaks the contract.
@@ -48,7 +50,7 @@ def make_evaluation_env(config: Config) -> tuple[Any, Any]:
     if config.of_games:
         # Against EVALUATION_OPPONENT; the wrappers below are not for games.
         game, env_params = make_game(config)
-        return EpisodeStatistics(Versus(game, joint=False)), env_params
+        return EpisodeStatistics(Versus(game, joint=False, every_move=every_move)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     if isinstance(env, Game):
         raise ConfigError(

@@ -14,8 +14,17 @@ from rljax.collect.scans import short_scan
 MAX_BATCHES = 2**16
 """A batch has a weight of at least 1 / 65,536 in running statistics. With smaller weights the increments would be lost to the
 rounding of f32, and the statistics would stop or drift. In longer runs, the statistics are those of about the last 65,536
-batches, with exponentially decreasing weights.
+batches, with exponentially decreasing weights; of fewer where the mean is large beside the deviations from it (`LEAST_MOVE`).
 """
+
+LEAST_MOVE = 32 * 2.0**-24
+"""The weight of a batch is large enough to move a mean by 32 times the rounding error of an f32 (this share of the mean), for a
+batch that is a standard deviation away. With smaller moves, the many small ones of skewed data would be lost, and the few large
+ones not: the mean would drift.
+"""
+
+MOST_SHARE = 0.1
+"""But it is at most this for that reason: with larger ones there would be little to average."""
 
 
 class RunningStatistics(struct.PyTreeNode):
@@ -47,21 +56,24 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
     total = jnp.minimum(statistics.count + n, n * MAX_BATCHES)
     weight = n / total
 
-    def merged_mean(mean: jax.Array, x: jax.Array) -> jax.Array:
-        return mean + weight * (jnp.mean(x, axes, dtype=jnp.float32) - mean)
-
-    def merged_var(mean: jax.Array, var: jax.Array, x: jax.Array) -> jax.Array:
+    def merged(mean: jax.Array, var: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
         batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
         # The initial variance, 1, has no weight; an increment from it would round a small variance.
         var = jnp.where(statistics.count > 0, var, batch_var)
-        return var + weight * (batch_var - var + (1.0 - weight) * jnp.square(batch_mean - mean))
+        apart = batch_mean - mean
 
-    return RunningStatistics(
-        jax.tree.map(merged_mean, statistics.mean, batch),
-        jax.tree.map(merged_var, statistics.mean, statistics.var, batch),
-        total,
-    )
+        def merged_var(share: jax.Array) -> jax.Array:
+            return var + share * (batch_var - var + (1.0 - share) * jnp.square(apart))
+
+        # With this batch, or the variance may be 0 by chance in the first ones.
+        deviation = jnp.sqrt(merged_var(weight))
+        share = jnp.maximum(weight, jnp.minimum(LEAST_MOVE * jnp.abs(mean) / jnp.maximum(deviation, 1e-30), MOST_SHARE))
+        return mean + share * apart, merged_var(share)
+
+    both = jax.tree.map(merged, statistics.mean, statistics.var, batch)
+    mean, var = jax.tree.transpose(jax.tree.structure(statistics.mean), jax.tree.structure((0, 0)), both)
+    return RunningStatistics(mean, var, total)
 
 
 def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:

@@ -174,7 +174,7 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     else:
         _check_loss(config, loss_fn)
         name = _name_of(loss_fn)
-        agent = _MAKERS[type(config)](config, _checking_loss(loss_fn, name))._replace(own=f"the loss {name}")
+        agent = _MAKERS[type(config)](config, _checking_loss(loss_fn, name))._replace(own=f"the loss function {name}")
     if config.average_decay is not None:
         agent = with_average(agent, config.average_decay)
     if config.num_devices > 1:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import draws_in_step, num_outcomes, play_chance, step_shapes
-from rljax.core.contract import Subject, attribute, check_contract, warn_of
-from rljax.core.environment import Environment, action_mask_of, is_outside_jax, strong, tree_where
+from rljax.core.contract import Subject, check_contract, warn_of
+from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.game import Game
 from rljax.core.memory import tree_bytes

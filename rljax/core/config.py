@@ -238,7 +238,8 @@ def _check_known(changes: Mapping[str, Any], config_class: type[Config]) -> None
     known = [f.name for f in dataclasses.fields(config_class)]
     for name in changes:
         if name not in known:
-            raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {did_you_mean(name, known)}")
+            hint = did_you_mean(name, known, f"rljax list {config_class.algorithm}")
+            raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {hint}")
 
 
 def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import action_mask_of
+from rljax.core.environment import action_mask_of, attribute
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
 from rljax.core.game import Game
 from rljax.core.memory import check_memory, tree_bytes
@@ -121,20 +121,6 @@ def name_of(env: Any) -> str:
     if not isinstance(name, str):
         raise ConfigError(f"environment {type(env).__name__}: name is a {type(name).__name__}, expected a string")
     return name
-
-
-def attribute(env: Any, name: str) -> Any:
-    """Return `getattr(env, name)`; any error that a property raises becomes one line.
-
-    Raises:
-        ConfigError: there is no such attribute, or reading it raises.
-    """
-    try:
-        return getattr(env, name)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"environment {type(env).__name__}: {name} raised {first_line(error)}") from error
 
 
 def check_contract(env: Any, params: Any) -> list[str]:

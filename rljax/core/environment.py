@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rljax.core.errors import ConfigError, first_line
+
 
 @struct.dataclass
 class EnvState:
@@ -178,9 +180,24 @@ def step_or_stay(
     return final_obs, state, reward, terminated, env.is_truncated(state, params), {**info, "final_observation": final_obs}
 
 
+def attribute(env: Any, name: str, *default: Any) -> Any:
+    """Return `getattr(env, name, *default)`; any error that a property raises becomes one line.
+
+    Raises:
+        ConfigError: there is no such attribute and no default, or reading it raises.
+    """
+    try:
+        return getattr(env, name, *default)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment {type(env).__name__}: {name} raised {first_line(error)}") from error
+
+
 def is_outside_jax(env: Any) -> bool:
     """Return whether an environment is outside JAX; those of other libraries (gymnax) need not say that they are not."""
-    return getattr(env, "outside_jax", False)
+    outside: bool = attribute(env, "outside_jax", False)
+    return outside
 
 
 def strong(tree: Any) -> Any:
@@ -213,4 +230,4 @@ def action_mask_of(env: Any, state: Any, params: Any) -> jax.Array | None:
 
 def plays_greedily(env: Any, deterministic: bool | None) -> bool:
     """Return whether to evaluate a policy by its mode instead of samples: `deterministic`, or by `best_is_random` if None."""
-    return not getattr(env, "best_is_random", False) if deterministic is None else deterministic
+    return not attribute(env, "best_is_random", False) if deterministic is None else deterministic

@@ -68,8 +68,15 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the type and first line of an error raised by other code, for a message of one line."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    """Return the type and first line of an error raised by other code, for a message of one line.
+
+    Where an error tells that of a call of the host, with its traceback, this is the line that ends the traceback.
+    """
+    lines = str(error).strip().splitlines() or [""]
+    if "Traceback (most recent call last)" in lines[0]:
+        # The frames are indented, and what they end with is not.
+        return next((line for line in lines[1:] if line and not line[0].isspace()), lines[0])
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def reason_of(error: BaseException) -> str:
@@ -114,10 +121,13 @@ def check_int(subject: str, least: int, **numbers: object) -> None:
             raise ConfigError(f"{subject}: {name} = {shown(value)}, expected an integer of at least {least}")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the closest match, or all names if none is close."""
+def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None) -> str:
+    """Return the end of a message about an unknown name: the closest match, or all names if none is close.
+
+    Where they are many, a command lists them (`listed_by`), and the message names it instead.
+    """
     known = sorted(known)
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:
         return "did you mean '" + next(k for k in known if k.lower() == close[0]) + "'?"
-    return "expected one of: " + ", ".join(known)
+    return "expected one of: " + ", ".join(known) if listed_by is None else f"{listed_by} lists what there is"

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
+from rljax.core.devices import check_platform
 from rljax.core.errors import RljaxError
 
 buffer_callback: Any
@@ -68,10 +69,11 @@ WAITING = Waiting()
 
 @contextlib.contextmanager
 def failures_explained() -> Iterator[None]:
-    """Raise the error of the host instead of JAX's, if a program stopped because a call of the host failed.
+    """Raise the error of the host instead of JAX's, if a program stopped because a call of the host failed, or none could run.
 
     Raises:
         RljaxError: what went wrong, in one line.
+        ConfigError: JAX does not find the platform that it was told to use.
     """
     WAITING.take_failure()  # of a program that nobody asked
     try:
@@ -81,6 +83,10 @@ def failures_explained() -> Iterator[None]:
         if failure is None:
             raise
         raise failure from None
+    except (RuntimeError, AssertionError) as error:
+        if not isinstance(error, RljaxError):
+            check_platform()
+        raise
 
 
 def host_call(function: Callable[..., Sequence[np.ndarray]], shapes: Sequence[Any], *args: jax.Array) -> list[jax.Array]:

@@ -164,11 +164,13 @@ class Versus(Wrapper):
         joint: whether the agent is one learner that moves its whole team, so that the spaces are those of its K players together:
             their heads, player by player, are one MultiDiscrete. Otherwise the spaces are those of one player, for policies of
             single players, whose actions and masks have the leading axis K.
+        every_move: whether a step is one step of the game, whoever moves, so that each can be shown. The agent's action is
+            ignored in the others' turns (`own_moves`).
     """
 
-    def __init__(self, game: Any, opponent: Player = random_player, joint: bool = True) -> None:
+    def __init__(self, game: Any, opponent: Player = random_player, joint: bool = True, every_move: bool = False) -> None:
         super().__init__(game)
-        self.opponent, self.joint = opponent, joint
+        self.opponent, self.joint, self.every_move = opponent, joint, every_move
         teams = np.array(game.teams)
         members = [np.flatnonzero(teams == team) for team in range(game.num_teams)]
         self._size = max(map(len, members))
@@ -271,7 +273,7 @@ class Versus(Wrapper):
         return opponent.act(key, state.game, state.obs, mask, state.carry)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:
-        if self.env.all_move or self.env.num_teams == 1:
+        if self.every_move or self.env.all_move or self.env.num_teams == 1:
             return state
 
         def waits(loop: tuple[jax.Array, VersusState]) -> jax.Array:

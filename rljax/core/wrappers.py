@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import Environment, action_mask_of
+from rljax.core.environment import Environment, action_mask_of, attribute
 from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import Box, Dict, Tuple, as_space
 
@@ -26,9 +26,9 @@ class Wrapper(Environment):
                 f"{type(self).__name__}: env = {shown(env)}: expected an environment, such as rljax.make_env('CartPole-v1')[0]"
             )
         self.env = env
-        self.reward_threshold = getattr(env, "reward_threshold", None)
-        self.best_is_random = getattr(env, "best_is_random", False)
-        self.outside_jax = getattr(env, "outside_jax", False)
+        self.reward_threshold = attribute(env, "reward_threshold", None)
+        self.best_is_random = attribute(env, "best_is_random", False)
+        self.outside_jax = attribute(env, "outside_jax", False)
 
     def inner(self, state: Any) -> Any:
         return state

@@ -123,9 +123,11 @@ def test_a_run_goes_on_with_its_own_loss_only(tmp_path: Path) -> None:
     agent = rljax.make_agent(config, loss_fn=pulled)
     rljax.fit(agent, run_dir=folder, callback=lambda step, metrics: True)
     for other in (None, config, rljax.make_agent(config, loss_fn=rljax.ppo_loss)):
-        with pytest.raises(rljax.ConfigError, match=r"was begun with the loss pulled, and cannot go on with .*: give it again"):
+        with pytest.raises(
+            rljax.ConfigError, match=r"was begun with the loss function pulled, and cannot go on with .*: give it again"
+        ):
             rljax.fit(other, resume=folder)
-    with pytest.raises(rljax.ConfigError, match="the agent with the loss pulled has another configuration"):
+    with pytest.raises(rljax.ConfigError, match="the agent with the loss function pulled has another configuration"):
         rljax.fit(agent, resume=folder, total_timesteps=64 * 8)
     assert_same_state(rljax.fit(agent, resume=folder).state, rljax.fit(agent).state)
     # A fork may change it.
@@ -161,7 +163,7 @@ def test_functions_that_make_agent_did_not_make_are_named(name: str) -> None:
     assert own_in(own._replace(own="half steps")) == "half steps"
     assert own_in(rljax.Agent(agent.init, own.step, agent.act, agent.config)).startswith(HALVED)
     if name == "ppo":
-        assert own_in(halving(small(name), loss_fn=pulled)) == f"the loss pulled and {HALVED}"
+        assert own_in(halving(small(name), loss_fn=pulled)) == f"the loss function pulled and {HALVED}"
 
 
 def test_nobody_goes_on_without_a_step_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +215,7 @@ def test_sweeps_train_agents_of_ones_own(tmp_path: Path) -> None:
         alone = rljax.fit(make(config.replace(**cell))).metrics["episode/return"]
         assert value == pytest.approx(alone[np.isfinite(alone)][-1], rel=1e-5)
     np.testing.assert_array_equal(rljax.resume_sweep(tmp_path / "sweep", make_agent=make).returns, result.returns)
-    with pytest.raises(rljax.ConfigError, match="was begun with the loss pulled"):
+    with pytest.raises(rljax.ConfigError, match="was begun with the loss function pulled"):
         rljax.resume_sweep(tmp_path / "sweep")
     with pytest.raises(rljax.ConfigError, match="make_agent: returned PPOConfig, expected an Agent"):
         rljax.sweep(config, space, make_agent=lambda c: c)

@@ -239,6 +239,7 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         (["eval", "nowhere", "--episodes", "0"], "episodes = 0"),
         (["eval", "nowhere", "--learning-rate", "1"], "unknown option --learning-rate"),
         (["list", "pppo"], "did you mean 'ppo'?"),
+        (["list", "zzzzzzzz"], "unknown name 'zzzzzzzz': rljax list lists what there is"),
         (["bench", "pp"], "did you mean 'ppo'?"),
     ],
 )
@@ -447,10 +448,16 @@ def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_a_platform_that_is_not_there_is_one_line() -> None:
-    done = process("train", "cartpole_ppo", JAX_PLATFORMS="rocm")
+@pytest.mark.parametrize(
+    "command",
+    ["train cartpole_ppo", "eval zoo:cartpole_ppo", "tune cartpole_ppo --learning-rate 1e-4:1e-2 --trials 1", "bench ppo",
+     "list CartPole-v1"],
+)  # fmt: skip
+def test_a_platform_that_is_not_there_is_one_line(command: str) -> None:
+    done = process(*command.split(), JAX_PLATFORMS="rocm")
     assert done.returncode == 2
-    assert re.fullmatch(rb"rljax: JAX_PLATFORMS = 'rocm': JAX finds no such device here.*; leave it unset.*\n", done.stderr)
+    line = rb"rljax: JAX_PLATFORMS = 'rocm': JAX finds no such device here.*; leave it unset.*\n"
+    assert re.fullmatch(rb"(warning: load average .*\n)?" + line, done.stderr)
     assert not Path("runs").exists()
 
 

@@ -220,7 +220,7 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
     ("draws on the host", Walk, {"observe": from_host(3, once=False)}, r"the same keys gave different results: .*"),
     ("host that raises", Walk,
      {"reward": lambda _, s: jax.pure_callback(raising, jax.ShapeDtypeStruct((), jnp.float32), s.time, vmap_method="sequential")},
-     r"random play raised .*"),
+     r"random play raised RuntimeError: oh"),
     ("nobody moves", Pass, {"to_move": lambda _, s: jnp.arange(2) == s.time},
      r"to_move says nobody in 128 steps of random play, in a game that is not over: expected at least one player"),
     ("both move", Pass, {"to_move": lambda _, s: jnp.arange(2) <= s.time},
@@ -313,6 +313,12 @@ def test_properties_that_raise_are_one_line(bad: str) -> None:
     for call in (lambda: rljax.check_environment(env), lambda: rljax.make_agent(rljax.PPOConfig(env=env))):
         with pytest.raises(ConfigError, match=f"^environment Wrong: {bad} raised RuntimeError: oh$"):
             call()
+
+
+@pytest.mark.parametrize("bad", ["best_is_random", "reward_threshold", "outside_jax"])
+def test_optional_properties_that_raise_are_one_line(bad: str) -> None:
+    with pytest.raises(ConfigError, match=f"^environment Wrong: {bad} raised RuntimeError: oh$"):
+        rljax.make_agent(rljax.PPOConfig(env=wrong(Walk, {bad: property(raising)})))
 
 
 def test_a_name_that_is_no_string_is_one_line() -> None:

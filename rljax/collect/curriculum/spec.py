@@ -12,6 +12,7 @@ from rljax.collect.curriculum.levels import LevelParams, Levels, with_levels
 from rljax.collect.curriculum.rules import SCORES, Curriculum, prioritized_levels, success_rate_levels, uniform_levels
 from rljax.collect.rollout import Steps
 from rljax.core.contract import METRICS
+from rljax.core.environment import attribute
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 
@@ -98,7 +99,7 @@ def _success(success: Any, env: Any, env_params: Any) -> Callable[[Steps], jax.A
             raise ConfigError(f"curriculum.success = {shown(success)}: {env.name} has no such metric in its info: {hint}")
         name = success
         return lambda steps: steps.metrics[name] > 0
-    least = getattr(env, "reward_threshold", None) if success is None else success
+    least = attribute(env, "reward_threshold", None) if success is None else success
     if least is None:
         raise ConfigError(
             f"curriculum.success: {env.name} has no reward_threshold, so give the least return of a success, or a metric's name"

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.replay.buffer import HOST, in_host_memory
+from rljax.core.devices import check_platform
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 from rljax.run.files.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
@@ -163,8 +164,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: it is damaged; the message names the file.
+        ConfigError: JAX does not find the platform that it was told to use.
     """
     meta = check_checkpoint(path)
+    check_platform()  # Without a device nothing can be read, and the checkpoint is not to blame.
     try:
         with _checkpointer() as checkpointer:
             tree = checkpointer.restore((path / STATE_FOLDER).resolve())

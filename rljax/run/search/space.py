@@ -99,7 +99,8 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
     for name, values in space.items():
         field = name.partition(".")[0]
         if field not in known:
-            raise ConfigError(f"unknown field '{field}' of {type(config).__name__}: {did_you_mean(field, known)}")
+            hint = did_you_mean(field, known, f"rljax list {config.algorithm}")
+            raise ConfigError(f"unknown field '{field}' of {type(config).__name__}: {hint}")
         if field == "seed":
             raise ConfigError("seed: cannot be swept; seeds = N trains seed, seed + 1, ... of every cell")
         if field == "num_devices":

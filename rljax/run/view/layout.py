@@ -6,6 +6,8 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
+from rljax.core.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -40,6 +42,7 @@ def wrap_text(text: str, width: int | None, indent: str = "", following: str = "
 
 def say(line: str, command: str = "") -> None:
     """Print a sentence and a command after it, or below it if it does not fit. The command is never broken, to be copied."""
+    line, command = printable(line), printable(command)
     width, whole = columns(), f"{line} {command}".rstrip()
     if command and width is not None and len(whole) > width:
         print(f"{wrap_text(line, width)}\n  {command}", flush=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, printable
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
 from rljax.run.view.lines import Group, Source, group_sources, leave_out, read_sources
@@ -252,9 +252,9 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
         for axes in every[len(panels) :]:
             axes.set_axis_off()
         if len(panels) == 1:
-            every[0].set_ylabel(TITLES.get(metric, metric))
+            every[0].set_ylabel(TITLES.get(metric, printable(metric)))
         else:
-            figure.supylabel(TITLES.get(metric, metric), fontsize=10)
+            figure.supylabel(TITLES.get(metric, printable(metric)), fontsize=10)
         if beside:
             handles = {text: handle for axes in every for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
             texts = [_legend_label(label, lines) for label in labels]

@@ -139,7 +139,7 @@ def record(
         state: the agent's state, unbatched (of one seed).
         out: file to write; its suffix gives the format.
         episodes: number of episodes to record, one after the other.
-        max_steps: number of steps after which to cut an episode.
+        max_steps: number of steps after which to cut an episode; in games these are the moves of all players.
         key: random key; the episodes depend on nothing else.
         deterministic: as in `rljax.evaluate`.
         fps: pictures per second; if None, 30, or 1 for games in which players take turns. In a GIF, a picture that equals the
@@ -163,9 +163,8 @@ def record(
     if not gif:
         _check_encoder()
     # Observations are flattened only for the policy, below: a picture needs their true shape.
-    env, env_params = make_evaluation_env(
-        agent.config if agent.config.of_games else with_pictures(agent.config).replace(flatten_observations=False)
-    )
+    config = agent.config if agent.config.of_games else with_pictures(agent.config).replace(flatten_observations=False)
+    env, env_params = make_evaluation_env(config, every_move=True)
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]

@@ -107,7 +107,9 @@ def test_an_agent_with_a_loss_of_its_own_acts_and_trains_on_with_that_only(train
     rljax.save(tmp_path / "a", make(CONFIG), single(trained).state)
     agent, state = rljax.load(tmp_path / "a")
     agent.act(state, np.zeros((2, 4), np.float32), None, jax.random.key(0))
-    with pytest.raises(rljax.ConfigError, match="was trained with the loss ppo_loss: load it with that make_agent to train on"):
+    with pytest.raises(
+        rljax.ConfigError, match="was trained with the loss function ppo_loss: load it with that make_agent to train on"
+    ):
         agent.step(state)
     agent, state = rljax.load(tmp_path / "a", make_agent=make)
     jax.eval_shape(agent.step, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import rljax
 from rljax.core.agent import Agent
@@ -274,9 +275,17 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_games_in_turns_are_shown_a_move_a_second_unless_asked(tmp_path: Path) -> None:
+    """And each picture shows one move more, also those of the opponent."""
     agent = rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=8, num_steps=8, num_minibatches=2))
     state = agent.init(jax.random.key(0))
-    for fps, duration in ((None, 1000), (10.0, 100)):
-        rljax.record(agent, state, tmp_path / "game.gif", key=jax.random.key(1), fps=fps)
+    for seed, (fps, duration) in enumerate(((None, 1000), (10.0, 100), (10.0, 100))):
+        recorded = rljax.record(agent, state, tmp_path / "game.gif", key=jax.random.key(seed), fps=fps)
         with Image.open(tmp_path / "game.gif") as picture:
             assert picture.info["duration"] == duration
+            pictures = [np.asarray(frame.convert("RGB"), int) for frame in ImageSequence.Iterator(picture)]
+        assert 5 <= recorded.lengths[0] <= 9
+        assert len(pictures) == recorded.lengths[0] + 1
+        size = len(pictures[0]) // 3
+        for before, after in itertools.pairwise(pictures[:-1]):  # the last one marks the winner's line, too
+            changed = np.abs(after - before).max(-1)[: 3 * size, : 3 * size].reshape(3, size, 3, size).max((1, 3)) > 0
+            assert changed.sum() == 1
