@@ -1,8 +1,6 @@
 """Write the tables of README.md and docs/ from the records in this folder: `python results/tables.py`.
 
 A table stands between `<!-- results: NAME -->` and `<!-- end -->`, and is made anew each time; nothing else of the file changes.
-A row whose experiment has no record yet comes from `earlier.json`, which holds what was measured before there were records, and
-stands apart as "not repeated".
 """
 
 from __future__ import annotations
@@ -608,35 +606,20 @@ def sources(records: Sequence[Record]) -> str:
     )
 
 
-def before(name: str, done: set[str]) -> list[str]:
-    """Return the earlier measurements of experiments that have no record."""
-    table = json.loads((FOLDER / "earlier.json").read_text(encoding="utf-8"))["tables"].get(name)
-    if table is None:
-        return []
-    rows = [row["cells"] for row in table["rows"] if row["experiment"] not in done]
-    if not rows:
-        return []
-    return [f"Measured earlier ({table['measured']}), not repeated since:", "", *markdown(table["columns"], rows), ""]
-
-
 def block(name: str) -> str:
     """Return the text between the markers of a table."""
     lines: list[str] = [""]
     if name.startswith("bench_"):
         record = record_of(name)
-        if record is None:
-            lines += before(name, set())
-        else:
-            lines += [*record["facts"]["printed"], ""]
-            lines += [sources([record]).rsplit(";", 1)[0] + ".", ""]
-    if name.startswith("bench_"):
+        if record is not None:
+            lines += [*record["facts"]["printed"], "", sources([record]).rsplit(";", 1)[0] + ".", ""]
         return "\n".join(lines)
     columns, makers = TABLES[name]
     found = {experiment: record for experiment in makers if (record := record_of(experiment)) is not None}
     if found:
         rows = [row for experiment, record in found.items() for row in makers[experiment](record)]
         lines += [*markdown(columns, rows), "", sources(list(found.values())), ""]
-    return "\n".join([*lines, *before(name, set(found))])
+    return "\n".join(lines)
 
 
 def filled(text: str) -> str:
