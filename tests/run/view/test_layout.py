@@ -64,6 +64,13 @@ def test_a_sentence_is_broken_between_words_and_a_command_is_not(
     assert wrap_text("x " * 300, None) == "x " * 300
 
 
+def test_what_is_said_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say("resuming a\x1b]0;owned\x07b", "rljax show 'c\x1b[2J'")
+    out = capsys.readouterr().out
+    assert "owned" in out
+    assert not set(out) & set("\x1b\x07")
+
+
 @pytest.mark.parametrize("width", [20, 40, 60])
 def test_a_table_never_breaks_words(width: int) -> None:
     table = make_table("name", "value", "number", text=("name", "value"))
