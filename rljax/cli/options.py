@@ -151,7 +151,7 @@ class Record(Played):
     episodes: Annotated[int, Bounds(1, 1000)] = 1
     """Number of episodes to record, one after the other."""
     max_steps: Annotated[int, Bounds(1, 1_000_000)] = 1000
-    """Cut an episode off after this many steps."""
+    """Cut an episode off after this many steps; in games these are the moves of all players."""
     fps: Annotated[int | None, Bounds(1, 1000)] = None
     """Frames per second; if not given, 30, or 1 for games in which players take turns."""
 

@@ -18,13 +18,13 @@ batches, with exponentially decreasing weights; of fewer where the mean is large
 """
 
 LEAST_MOVE = 32 * 2.0**-24
-"""The weight of a batch is large enough to move a mean by 32 times the rounding error of an f32 (this share of the mean), for a
-batch that is a standard deviation away. With smaller moves, the many small ones of skewed data would be lost, and the few large
-ones not: the mean would drift.
+"""A single number that is a standard deviation away moves the mean by at least this share of it, 32 times the rounding error of
+f32. Smaller moves are rounded away and larger ones are not, so that the mean of skewed data would drift. Means of n numbers are
+less skewed: an n-th of this is enough. The price is that statistics of data far from 0 are noisier.
 """
 
 MOST_SHARE = 0.1
-"""But it is at most this for that reason: with larger ones there would be little to average."""
+"""Largest weight that `LEAST_MOVE` gives a batch; with a larger one, statistics would be of fewer than ten batches."""
 
 
 class RunningStatistics(struct.PyTreeNode):
@@ -66,9 +66,10 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
         def merged_var(share: jax.Array) -> jax.Array:
             return var + share * (batch_var - var + (1.0 - share) * jnp.square(apart))
 
-        # With this batch, or the variance may be 0 by chance in the first ones.
-        deviation = jnp.sqrt(merged_var(weight))
-        share = jnp.maximum(weight, jnp.minimum(LEAST_MOVE * jnp.abs(mean) / jnp.maximum(deviation, 1e-30), MOST_SHARE))
+        # The variance includes this batch, because that of the first ones may be 0 by chance.
+        deviation = jnp.sqrt(jax.lax.stop_gradient(merged_var(weight)))  # a square root has no derivative at 0
+        least = LEAST_MOVE / n * jnp.abs(jax.lax.stop_gradient(mean)) / jnp.maximum(deviation, 1e-30)
+        share = jnp.maximum(weight, jnp.minimum(least, MOST_SHARE))
         return mean + share * apart, merged_var(share)
 
     both = jax.tree.map(merged, statistics.mean, statistics.var, batch)

@@ -70,7 +70,7 @@ def printable(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the type and first line of an error raised by other code, for a message of one line.
 
-    Where an error tells that of a call of the host, with its traceback, this is the line that ends the traceback.
+    If it quotes the traceback of a call of the host that failed, this is the line that ends the traceback.
     """
     lines = str(error).strip().splitlines() or [""]
     if "Traceback (most recent call last)" in lines[0]:

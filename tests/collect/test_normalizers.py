@@ -210,9 +210,16 @@ def test_statistics_of_skewed_numbers_far_from_0_do_not_drift(base: float) -> No
     before = RunningStatistics(jnp.float32(base), jnp.float32(2.25), jnp.float32(2.0**26))
     after = jax.jit(lambda s, x: jax.lax.scan(lambda s, y: (update_statistics(s, y[None]), None), s, x)[0])(before, x)
     # The fewer numbers count, the less exact the moments; with -30,000 they are some twenty.
-    tolerance = 0.02 if base == 0 else 0.15 if base > 0 else 1.0
+    tolerance = 0.02 if base == 0 else 0.15 if base > 0 else 0.5
     assert abs(float(after.mean) - base) < tolerance
-    assert abs(float(after.var) - 2.25) < 3 * tolerance
+    assert abs(float(after.var) - 2.25) < 2 * tolerance
+
+
+def test_statistics_of_constants_have_finite_gradients() -> None:
+    def mean(scale: jax.Array) -> jax.Array:
+        return update_statistics(init_statistics(jnp.zeros(3)), scale * jnp.ones((4, 3))).mean.sum()
+
+    assert jax.grad(mean)(2.0) == 3.0
 
 
 def test_statistics_of_single_numbers_are_exact_as_long_as_all_of_them_count() -> None:

@@ -62,6 +62,11 @@ def test_actions_and_observations_must_be_those_of_a_grid() -> None:
     for network, grid, message in (
         (make_network({"encoder": "cells"}, 13), GRID, "13 is no multiple"),
         (NETWORK, jnp.zeros((3, 5)), "expected observations that are one grid"),
+        (
+            make_network({"encoder": "cells", "dilations": [1, 5]}, 20),
+            GRID,
+            r"network.dilations = \[1, 5\]: expected numbers below 5",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             network.init(jax.random.key(0), grid)

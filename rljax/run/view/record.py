@@ -65,7 +65,7 @@ class Recording(NamedTuple):
     Attributes:
         path: file of the recording.
         returns: sums of the true rewards, f32 `[E]`; up to the cut if an episode did not end.
-        lengths: numbers of steps, i32 `[E]`.
+        lengths: numbers of steps, in games of the moves of all players, i32 `[E]`.
         ended: False if an episode was cut at `max_steps`, bool `[E]`.
         num_frames: total number of pictures: for each episode the first one and one per step.
     """
