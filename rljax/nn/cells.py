@@ -59,9 +59,9 @@ class CellActorCritic(nn.Module):
                 f"{self.num_outputs} is no multiple of that"
             )
         dilations = self.dilations or (1,) * len(self.kernels)
+        side = max(x.shape[1:3])
         for kernel, dilation in zip(self.kernels, dilations, strict=True):
-            if kernel > 1 and dilation > 1 and dilation >= max(x.shape[1:3]):
-                side = max(x.shape[1:3])
+            if kernel > 1 and dilation >= max(side, 2):
                 raise ConfigError(f"network.dilations = {list(dilations)}: expected numbers below {side}, the grid's longer side")
         inputs = (x.shape[-1], *self.channels)
         shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(self.kernels)}

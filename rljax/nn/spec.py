@@ -31,6 +31,9 @@ CONVOLUTIONS = ("channels", "kernels", "strides")
 CELL_CONVOLUTIONS = ("channels", "kernels", "dilations")
 """Those of convolutions that keep the sides of a grid."""
 
+LISTS = (*CONVOLUTIONS, "dilations")
+"""Both."""
+
 OWNERS = {
     "channels": ("cnn", "cells"),
     "kernels": ("cnn", "cells"),
@@ -160,8 +163,7 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
 
 def _keys(kind: str, heads: bool) -> tuple[str, ...]:
     """Return the keys that a table of this type may have."""
-    lists = (*CONVOLUTIONS, "dilations")
-    keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *lists, "depth", "layers", "heads", "width")
+    keys = ("type", "encoder", "hidden", "activation", "layer_norm", "goal", *LISTS, "depth", "layers", "heads", "width")
     if not heads:
         return keys
     of_type = {"mlp": ("shared",), "block_gru": ("size", "blocks")}.get(kind, ("size",))
@@ -170,7 +172,7 @@ def _keys(kind: str, heads: bool) -> tuple[str, ...]:
 
 def _check_values(given: dict[str, Any]) -> None:
     """Check each value by itself, and convert lists to tuples."""
-    for key in ("hidden", "head_hidden", *CONVOLUTIONS, "dilations"):
+    for key in ("hidden", "head_hidden", *LISTS):
         if key not in given:
             continue
         sizes = tuple(given[key]) if isinstance(given[key], list) else given[key]
