@@ -82,7 +82,7 @@ def test_algorithms_with_one_loss_take_another(name: str) -> None:
     assert_same_state(first.params, second.params)
     assert_same_state(third.params, state.params)
     assert norm(first) != norm(state)
-    assert (agent.own, same.own) == ("", f"the loss {name}_loss")
+    assert (agent.own, same.own) == ("", f"the loss function {name}_loss")
 
 
 def nothing(parts: Any, params: Any, batch: Any, loss: Any) -> Any:
