@@ -115,7 +115,6 @@ def print_env(env_id: str) -> None:
     """
     env, params = make_env(env_id)
     inner, is_game = innermost(env), isinstance(env, Game)
-    print(_wrap_beside(f"{env_id}:", describe_env(env_id)))
     lines = [
         ("observation" + " of each player" * is_game, space_text(env.observation_space(params))),
         ("action" + " of each player" * is_game, space_text(env.action_space(params))),
@@ -135,6 +134,7 @@ def print_env(env_id: str) -> None:
         lines.append(("best policy", "random: judge agents by sampled actions"))
     presets = [name for name in preset_names() if _preset_table(name).get("env") == env_id]
     lines += [("presets", ", ".join(presets) or "none"), ("source", inspect.getsourcefile(type(inner)) or type(inner).__module__)]
+    print(_wrap_beside(f"{env_id}:", describe_env(env_id)))
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
         print(_wrap_beside(f"  {name:{width}}", text))

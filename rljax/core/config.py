@@ -14,7 +14,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -96,7 +96,7 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
 
         @functools.wraps(checked_init)
         def init(self: Any, /, **values: Any) -> None:
-            _check_known(values, config_class)
+            check_known(values, config_class)
             checked_init(self, **values)
 
         config_class.__init__ = init
@@ -234,9 +234,14 @@ class Config:
         return dataclasses.replace(self, **changes)
 
 
-def _check_known(changes: Mapping[str, Any], config_class: type[Config]) -> None:
+def check_known(names: Iterable[str], config_class: type[Config]) -> None:
+    """Check that names are fields of a configuration.
+
+    Raises:
+        ConfigError: one is not; the closest field is named.
+    """
     known = [f.name for f in dataclasses.fields(config_class)]
-    for name in changes:
+    for name in names:
         if name not in known:
             hint = did_you_mean(name, known, f"rljax list {config_class.algorithm}")
             raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {hint}")

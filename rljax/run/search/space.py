@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.config import Config
+from rljax.core.config import Config, check_known
 from rljax.core.errors import ConfigError, did_you_mean, shown
 
 SEARCHES = ("grid", "random", "sobol")
@@ -94,13 +94,10 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
     """
     if search not in SEARCHES:
         raise ConfigError(f"search = {shown(search)}: {did_you_mean(search, SEARCHES)}")
-    known = [f.name for f in dataclasses.fields(config)]
     checked: dict[str, tuple[Any, ...] | Range] = {}
     for name, values in space.items():
         field = name.partition(".")[0]
-        if field not in known:
-            hint = did_you_mean(field, known, f"rljax list {config.algorithm}")
-            raise ConfigError(f"unknown field '{field}' of {type(config).__name__}: {hint}")
+        check_known([field], type(config))
         if field == "seed":
             raise ConfigError("seed: cannot be swept; seeds = N trains seed, seed + 1, ... of every cell")
         if field == "num_devices":
