@@ -142,7 +142,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "biased rock, paper, scissors: exploitability of a league and its controls", 4, 5, games.biased_rps
     ),
     "kuhn_league": Experiment("kuhn_league: NashConv and value", 6, 5, lambda report: games.poker(report, "kuhn_league")),
-    "leduc_league": Experiment("leduc_league: NashConv and value", 20, 2, lambda report: games.poker(report, "leduc_league")),
+    "leduc_league": Experiment("leduc_league: NashConv and value", 35, 2, lambda report: games.poker(report, "leduc_league")),
     "tictactoe_selfplay": Experiment(
         "tictactoe_selfplay: games lost to a perfect player", 3, 5, lambda report: games.tictactoe(report, "tictactoe_selfplay")
     ),
