@@ -209,8 +209,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
     "pendulum_dreamer": _dreams("pendulum_dreamer", 6),
     "gridworld_pixels_dreamer": _dreams("gridworld_pixels_dreamer", 10),
-    "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 4),
-    "cartpole_infonce": _dreams("cartpole_infonce", 4),
+    "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 12),
+    "cartpole_infonce": _dreams("cartpole_infonce", 12),
     "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
     "offline": Experiment(
         "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
