@@ -14,7 +14,7 @@ from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
 from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
-from rljax.envs.microrts import engine, picture
+from rljax.envs.microrts import engine, picture, words
 from rljax.envs.microrts.actions import (
     NUM_ORDERS,
     cell_mask,
@@ -28,7 +28,14 @@ from rljax.envs.microrts.actions import (
 from rljax.envs.microrts.bots import BOTS
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.maps import find_map
-from rljax.envs.microrts.observation import ENTITY_FEATURES, NUM_PLANES, PAPER_PLANES, entity_list, feature_planes
+from rljax.envs.microrts.observation import (
+    ENTITY_FEATURES,
+    NUM_PLANES,
+    PAPER_PLANES,
+    entity_list,
+    feature_planes,
+    visible_cells,
+)
 from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
 from rljax.envs.microrts.state import Orders, RTSState
@@ -91,6 +98,8 @@ class MicroRTS(Game):
 
     best_is_random = True
     """Both players order at once, so the best policies mix; greedy ones repeat orders that block each other."""
+
+    announces_actions = False
 
     def __init__(
         self,
@@ -216,6 +225,26 @@ class MicroRTS(Game):
             return lambda key, state, _params: play(key, state, None, None)
 
         return {name: without_views(name) for name in BOTS}
+
+    def text(self, state: RTSState, params: RTSParams, player: int) -> str:
+        visible = visible_cells(state, player) if self.fog else jnp.ones(state.unit.shape, bool)
+        return words.describe(with_pending(state, player), visible, player, self.walls, self.fog, params.max_cycles)
+
+    def head_names(self, params: RTSParams) -> tuple[str, ...]:
+        if self.actions == "units":
+            return super().head_names(params)
+        cells = words.cell_names(self.map.shape)
+        return cells if self.actions == "cells" else tuple(f"{cell} {head}" for cell in cells for head in words.GRIDNET_HEADS)
+
+    def action_names(self, params: RTSParams) -> tuple[str, ...]:
+        cells = words.cell_names(self.map.shape)
+        if self.actions == "cells":
+            return words.ORDER_NAMES * len(cells)
+        if self.actions == "gridnet":
+            return tuple(name for head in words.GRIDNET_NAMES for name in head) * len(cells)
+        # Which entity has which place changes from step to step.
+        places = cells if self.observation != "entities" else tuple(map(str, range(self.max_entities)))
+        return (*places, "end", *words.ORDER_NAMES)
 
     def render(self, state: RTSState, params: RTSParams) -> jax.Array:
         return picture.draw(with_pending(state), self.walls)

@@ -180,7 +180,26 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     if config.num_devices > 1:
         init, step = (shard_state(function, config.num_devices, config.num_envs) for function in (agent.init, agent.step))
         agent = agent._replace(init=init, step=step)
+    agent = _checking_carry(agent)
     return agent._replace(made=agent)
+
+
+def _checking_carry(agent: Agent) -> Agent:
+    """Return the agent, whose `act` raises a ConfigError where a carry is not one for such observations."""
+
+    def act(
+        state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        if carry is not None:
+            wanted = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
+            expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
+            if expected != found:
+                raise ConfigError(
+                    f"carry: has the shape {found}, expected {expected} for these observations, or None at the start"
+                )
+        return agent.act(state, obs, carry, key, deterministic, mask)
+
+    return agent._replace(act=act)
 
 
 def with_average(agent: Agent, decay: float | jax.Array) -> Agent:

@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.core.environment import Environment
-from rljax.core.spaces import as_space, head_sizes
+from rljax.core.spaces import Dict, as_space, head_sizes
+from rljax.core.wrappers import split_privileged
 
 ScriptedPlayer = Callable[[jax.Array, Any, Any], Any]
 """Player that follows rules: `(key, state, params) -> action [P, ...]`, what it would do at each seat. It sees the state."""
@@ -41,12 +43,15 @@ class Game(Environment):
             games. A game that defines `chance` leaves it False.
         opening_moves: number of random steps at the start of a game in a tournament, so that deterministic players do not
             repeat one game. Not used where chance or random best play makes games differ.
+        announces_actions: whether a person who plays is told what the others choose. False where the state shows what comes of
+            it, or hides it.
     """
 
     num_players: int = 2
     hides_state: bool = False
     step_is_random: bool = False
     opening_moves: int = 2
+    announces_actions: bool = True
 
     @property
     def teams(self) -> tuple[int, ...]:
@@ -133,8 +138,19 @@ class Game(Environment):
         raise NotImplementedError(f"{self.name} must define observe(state, params) -> obs [P, ...]")
 
     def text(self, state: Any, params: Any, player: int) -> str:
-        """Return the state as text for the terminal, as a player sees it; by default, its observation."""
-        return str(jax.tree.map(lambda x: x[player], self.observe(state, params)))
+        """Return the state as text for the terminal, as a player sees it; by default, the public part of its observation."""
+        seen, _ = split_privileged(jax.tree.map(lambda x: np.asarray(x)[player], self.observe(state, params)))
+        if isinstance(seen, Mapping):
+            return "\n".join(f"{name}: {np.array2string(np.asarray(x))}" for name, x in seen.items())
+        return str(seen)
+
+    def head_names(self, params: Any) -> tuple[str, ...]:
+        """Return what a person is asked for at each head of an action; by default, the head's name, or its number from 1."""
+        space = as_space(self.action_space(params))
+        if isinstance(space, Dict):
+            return tuple(space.spaces)
+        count = len(head_sizes(space) or ())
+        return ("your move",) if count == 1 else tuple(f"your move, part {i + 1} of {count}" for i in range(count))
 
     def action_names(self, params: Any) -> tuple[str, ...]:
         """Return the text that a person types for each action, heads in order; by default, its number in its head."""

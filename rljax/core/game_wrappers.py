@@ -36,6 +36,7 @@ class WrappedGame(Wrapper, Game):
         super().__init__(game)
         self.num_players = game.num_players
         self.hides_state = game.hides_state
+        self.announces_actions = game.announces_actions
         self.step_is_random = game.step_is_random
         self.opening_moves = game.opening_moves
 
@@ -92,6 +93,10 @@ class WrappedGame(Wrapper, Game):
     def text(self, state: Any, params: Any, player: int) -> str:
         text: str = self.env.text(self.inner(state), params, player)
         return text
+
+    def head_names(self, params: Any) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.env.head_names(params)
+        return names
 
     def action_names(self, params: Any) -> tuple[str, ...]:
         names: tuple[str, ...] = self.env.action_names(params)

@@ -145,7 +145,7 @@ class League(struct.PyTreeNode):
 
         Args:
             rules: rules of the league.
-            result: result of the learner, `[T, L, S, B]`: above 0 for a win, below 0 for a loss.
+            result: result of the learner, `[T, L, S, B]`, as in `Payoff.update`.
             ended: which games ended, bool `[T, L, S, B]`.
             lane: lane of each game, i32 `[T, L, S, B]`.
         """

@@ -89,7 +89,8 @@ class Payoff(struct.PyTreeNode):
         Args:
             home: players, i32 `[B]`.
             away: their opponents, i32 `[B]`; games of a player against itself do not count.
-            result: result of `home`, `[B]`: above 0 for a win, below 0 for a loss, 0 for a draw.
+            result: result of `home`, `[B]`, from 1 for a win over 0 for a draw to -1 for a loss. In between, with more than two
+                teams, part of the game is a draw.
             ended: which games count, bool `[B]`.
             decay: factor per game.
         """
@@ -101,7 +102,7 @@ class Payoff(struct.PyTreeNode):
         def pairs(which: jax.Array) -> jax.Array:
             return (first * which[:, None]).T @ second
 
-        wins, draws, losses = pairs(result > 0), pairs(result == 0), pairs(result < 0)
+        wins, draws, losses = pairs(jnp.maximum(result, 0.0)), pairs(1.0 - jnp.abs(result)), pairs(jnp.maximum(-result, 0.0))
         added = Record(wins + draws + losses, wins, draws, losses)
         mirrored = Record(added.games.T, losses.T, draws.T, wins.T)
         both = jax.tree.map(jnp.add, added, mirrored)

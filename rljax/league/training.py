@@ -167,10 +167,12 @@ def _own_return(parts: GameParts, steps: GameSteps) -> jax.Array:
 
 
 def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
-    """Return by how much the learner's team is ahead of the best other team, f32 `[T, E]`."""
-    own = steps.team[..., None] == jnp.arange(parts.game.num_teams)
-    others = jnp.max(jnp.where(own, -jnp.inf, _team_returns(parts, steps)), axis=-1)
-    return _own_return(parts, steps) - others
+    """Return the result of the learner's team so far, f32 `[T, E]`: the mean over the other teams of 1 where it is ahead and
+    -1 where it is behind. So equal players have a win rate of 1/2 in games of any number of teams.
+    """
+    # Its own team adds 0.
+    ahead = jnp.sign(_own_return(parts, steps)[..., None] - _team_returns(parts, steps))
+    return jnp.sum(ahead, axis=-1) / max(parts.game.num_teams - 1, 1)
 
 
 def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[GameState, Metrics]:
@@ -217,12 +219,14 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
 
 
 def scripted_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
-    """Return the share of games won against scripted players, a draw as half; NaN where none ended."""
+    """Return the share of games won against scripted players, a draw as half, with more teams the share of teams it was ahead of;
+    NaN where none ended.
+    """
     there = parts.scripted >= 0
     if not there.any():
         return {}
     result, ended = _result(parts, steps), steps.done & there
-    return {"league/win_rate_scripted": jnp.mean(0.5 + 0.5 * jnp.sign(result), where=ended)}
+    return {"league/win_rate_scripted": jnp.mean(0.5 + 0.5 * result, where=ended)}
 
 
 def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]:

@@ -20,6 +20,7 @@ from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
+from rljax.collect.environments import make_game
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -129,8 +130,8 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
     Raises:
         ConfigError: `env` is not a game that can be searched, or the network does not fit.
     """
+    check_searchable(*make_game(config))
     game, env_params, _, policy, head = build_game_policy(config)
-    check_searchable(game, env_params)
     if policy.initial_carry((1,)) is not None:
         raise ConfigError("network: a search sees whole positions, so AlphaZero expects a network without memory")
     return AlphaZeroParts(config, game, env_params, policy, head)

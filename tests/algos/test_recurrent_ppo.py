@@ -357,6 +357,18 @@ def test_memory_needs_minibatches_of_whole_trajectories() -> None:
         make_agent(config_of("gru", num_minibatches=8))
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (4, 16)])
+def test_a_carry_of_another_shape_is_one_line(shape: tuple[int, int]) -> None:
+    agent = make_agent(config_of("gru"))
+    state = jax.jit(agent.init)(jax.random.key(0))
+    obs = jax.tree.map(lambda x: x[:3], state.obs)
+    _, carry = agent.act(state, obs, None, jax.random.key(0))
+    agent.act(state, obs, carry, jax.random.key(0))
+    with pytest.raises(ConfigError, match=r"carry: has the shape .*, expected .*\(3, ") as error:
+        agent.act(state, obs, jax.tree.map(lambda _: jnp.zeros(shape), carry), jax.random.key(0))
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [

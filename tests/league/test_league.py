@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from rljax.envs.tic_tac_toe import LINES
 from rljax.league.exploit import branch
 from rljax.league.league import League
 from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
+from rljax.league.training import _result as result_of
 from rljax.league.training import game_collect, game_init, game_parts, game_update, league_step, make_games, rating
 from rljax.run.reproduce.perfect import POWERS, optimal_moves
 
@@ -406,6 +408,28 @@ def test_games_of_a_learner_that_began_anew_do_not_count() -> None:
     games = after.record(rules, jnp.ones((1, 2, 1, 3)), ended, lane).payoff.record.games
     assert games[1].sum() == 0.0
     assert games[0, 3] == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("players", [2, 3])
+def test_equal_players_win_half_in_games_of_any_number_of_teams(players: int) -> None:
+    """A main agent that does not learn, against its own copy: were only the first place a win, 1/3 with three teams."""
+    config = rljax.LeagueConfig(
+        env="KuhnPoker-v0", env_params={"num_players": players}, total_timesteps=40_960, num_envs=64, num_steps=32,
+        learning_rate=1e-9, main_exploiters=0, league_exploiters=0, num_slots=2, pool_size=4, payoff_decay=1.0,
+        snapshot_every=400_000, snapshot_timeout=400_000, num_epochs=1, num_minibatches=1,
+    )  # fmt: skip
+    payoff = jax.jit(rljax.make_train(config))(jax.random.key(0)).state.league.payoff
+    games = float(payoff.record.games[0, 1])
+    assert games > 2_000
+    assert abs(float(payoff.win_rate()[0, 1]) - 0.5) < 4 * 0.5 / games**0.5
+
+
+def test_results_against_several_teams_are_means_over_them() -> None:
+    parts = game_parts(rljax.LeagueConfig(env="KuhnPoker-v0", env_params={"num_players": 4}, num_envs=32))
+    returns = jnp.array([[3.0, 1.0, 1.0, -5.0]] * 4)[None]
+    found = result_of(parts, SimpleNamespace(team=jnp.arange(4)[None], returns=returns))
+    np.testing.assert_allclose(found[0], [1, 0, 0, -1])
 
 
 @pytest.mark.slow

@@ -77,6 +77,15 @@ def test_payoffs_are_those_of_plain_python() -> None:
     np.testing.assert_array_equal(payoff.clear(jnp.int32(2), jnp.array(False)).record.wins, payoff.record.wins)
 
 
+def test_a_game_between_a_win_and_a_loss_counts_in_part() -> None:
+    """Ahead of one of two other teams and level with the second, or behind it."""
+    home, away, all_ended = jnp.array([0, 0, 0]), jnp.array([1, 2, 3]), jnp.ones(3, bool)
+    payoff = Payoff.empty(4).update(home, away, jnp.array([0.5, 0.0, -0.5]), all_ended)
+    np.testing.assert_allclose(payoff.win_rate()[0], [0.5, 0.75, 0.5, 0.25])
+    np.testing.assert_allclose(payoff.win_rate()[:, 0], [0.5, 0.25, 0.5, 0.75])
+    np.testing.assert_allclose(payoff.record.games[0], [0, 1, 1, 1])
+
+
 def filled_pool(players: int, capacity: int, key: jax.Array, eviction: str = "reservoir", protected: int = 1) -> Pool:
     def add(pool: Pool, i: jax.Array) -> tuple[Pool, jax.Array]:
         slot = pool.place(jax.random.fold_in(key, i), eviction)

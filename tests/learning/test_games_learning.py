@@ -95,7 +95,7 @@ def test_kuhn_poker(figure: Any) -> None:
 
 @pytest.mark.long
 def test_leduc_poker(figure: Any) -> None:
-    """Less than a tenth of the preset's steps. Uniform play has a NashConv of 4.75; published policy gradients end at .60 to 1.05."""
+    """A few of the preset's steps. Uniform play has a NashConv of 4.75; published policy gradients end at .60 to 1.05."""
     config = rljax.load_config("leduc_league", total_timesteps=6_000_000, snapshot_every=30_000)
     result = trained(config, 2)
     report = exact_reports(config, result.state)

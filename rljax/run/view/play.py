@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, Discrete, Space, as_space, head_sizes
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.versus import Player, seat_player
 
 Ask = Callable[[str], str]
@@ -30,7 +30,8 @@ def play(
 ) -> float | None:
     """Play one game. A wrong answer is asked for again; "quit", or the end of the input, ends the game.
 
-    The heads of a composite action are asked for one after the other, and numbers of a Box are typed in one line.
+    The heads of a composite action are asked for one after the other, but those without a choice; a step in which no head has one
+    is not asked for. Numbers of a Box are typed in one line.
 
     Args:
         game: a game of any number of players.
@@ -45,7 +46,7 @@ def play(
         The person's return; None if the person quit.
     """
     check_seat(game, seat)
-    names, space = game.action_names(params), as_space(game.action_space(params))
+    heads = Heads(as_space(game.action_space(params)), game.head_names(params), game.action_names(params))
     reset_key, key = jax.random.split(key)
     obs, state = jax.jit(game.reset_env)(reset_key, params)
     look = jax.jit(lambda s: (game.to_move(s), game.action_mask(s, params)))
@@ -59,17 +60,19 @@ def play(
         action, carry = choose(act_key, state, obs, mask, carry)
         action = jax.tree.map(np.array, action)
         if moves[seat]:
-            say(game.text(state, params, seat))
-            chosen = _ask_action(space, names, None if mask is None else mask[seat], ask, say)
+            own_mask = None if mask is None else mask[seat]
+            if has_choice(heads, own_mask):
+                say(game.text(state, params, seat))
+            chosen = _ask_action(heads, own_mask, ask, say)
             if chosen is None:
                 say("you left the game")
                 return None
             for leaf, part in zip(jax.tree.leaves(action), jax.tree.leaves(chosen), strict=True):
                 leaf[seat] = part
-        for other in np.flatnonzero(moves):
+        for other in np.flatnonzero(moves) if game.announces_actions else ():
             if other != seat:
                 who = "the agent" if game.num_players == 2 else f"player {other}"
-                what = _describe(space, names, jax.tree.map(lambda x: x[other], action))  # noqa: B023
+                what = _describe(heads, jax.tree.map(lambda x: x[other], action))  # noqa: B023
                 say(f"{who} chooses {what}{' (at the same time)' if moves[seat] else ''}")
         obs, state, reward, terminated, _ = step(step_key, state, jax.tree.map(jnp.asarray, action))
         returns += np.asarray(reward)
@@ -99,17 +102,38 @@ def check_seat(game: Game, seat: int) -> None:
         raise ConfigError(f"seat = {seat}: expected {seats}")
 
 
-def _ask_action(space: Space, names: tuple[str, ...], mask: np.ndarray | None, ask: Ask, say: Say) -> Any:
+class Heads(NamedTuple):
+    """The actions of a game in words: a player's space, what is asked for at each head, and the names of all heads' actions."""
+
+    space: Space
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def has_choice(heads: Heads, mask: np.ndarray | None) -> bool:
+    """Return whether a person has to be asked: always if the action has one head, else if a head has two legal actions."""
+    sizes = head_sizes(heads.space)
+    if sizes is None or len(sizes) == 1:
+        return True
+    assert mask is not None
+    legal = mask if mask.ndim == 1 else np.diagonal(mask)
+    return any(part.sum() > 1 for part in np.split(legal, np.cumsum(sizes[:-1])))
+
+
+def _ask_action(heads: Heads, mask: np.ndarray | None, ask: Ask, say: Say) -> Any:
     """Ask for an action of one player; None to quit."""
+    space, names = heads.space, heads.names
     if isinstance(space, Box):
         return _ask_numbers(space, ask, say)
     sizes = head_sizes(space)
     assert sizes is not None
     assert mask is not None
     legal, picks, start = mask if mask.ndim == 1 else np.diagonal(mask), [], 0
-    for label, size in zip(_labels(space), sizes, strict=True):
+    for number, (label, size) in enumerate(zip(heads.labels, sizes, strict=True)):
         part = slice(start, start + size)
-        pick = _ask_choice(label, names[part], legal[part], ask, say)
+        pick: int | None = int(np.argmax(legal[part]))
+        if len(sizes) == 1 or (legal[part].sum() > 1 and _is_read(space, number, picks)):
+            pick = _ask_choice(label, names[part], legal[part], ask, say)
         if pick is None:
             return None
         picks.append(pick)
@@ -121,16 +145,15 @@ def _ask_action(space: Space, names: tuple[str, ...], mask: np.ndarray | None, a
     return picks[0] if isinstance(space, Discrete) else np.array(picks)
 
 
-def _labels(space: Space) -> list[str]:
-    """Return what to ask for at each head: its name, or its number from 1."""
-    if isinstance(space, Dict):
-        return list(space.spaces)
-    count = len(head_sizes(space) or ())
-    return ["your move"] if count == 1 else [f"your move, part {i + 1} of {count}" for i in range(count)]
+def _is_read(space: Space, head: int, picks: list[int]) -> bool:
+    """Return whether the game reads a head after what was picked at earlier ones."""
+    condition = space.only_if[head] if isinstance(space, MultiDiscrete) and space.only_if is not None else None
+    return condition is None or picks[condition[0]] in condition[1]
 
 
-def _describe(space: Space, names: tuple[str, ...], action: Any) -> str:
+def _describe(heads: Heads, action: Any) -> str:
     """Return an action of one player as text."""
+    space, names = heads.space, heads.names
     sizes = head_sizes(space)
     if sizes is None:
         return " ".join(f"{x:g}" for x in np.ravel(action))

@@ -297,6 +297,16 @@ def test_a_person_types_the_heads_and_numbers_of_composite_actions(space: str, t
     assert play(game, game.default_params, random_player, seat=0, key=jax.random.key(0), ask=replies(), say=said.append) is None
 
 
+def test_a_person_is_not_shown_what_only_critics_may_see() -> None:
+    game, params = make_env("race:HiddenBit-v0")
+    obs, state = game.reset_env(jax.random.key(0), params)
+    assert "privileged" in obs
+    text = game.text(state, params, 0)
+    assert "privileged" not in text
+    assert "Array" not in text
+    assert text.count("\n") == len(obs) - 2
+
+
 @pytest.mark.parametrize("name", ["NumberDuel-v0", "LeducPoker-v0", "BiasedRPS-v0", "Draft-v0", "ConnectFour-v0"])
 def test_every_game_of_two_can_be_played(name: str) -> None:
     game, params = make_env(name)
