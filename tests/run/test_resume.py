@@ -59,7 +59,7 @@ LONG = ("alphazero", "awac", "bc", "cql", "distill", "dreamer", "impala", "impal
 """Half a minute and more: their programs are large, or like another one's."""
 
 NOT_ONE = ("awac", "bc", "cql", "dqn", "impala", "impala with memory", "pqn", "sac", "self_play")
-NOT_SEVERAL = ("alphazero", "distill", "dreamer", "iql", "league", "ppo with memory", "td3_bc")
+NOT_SEVERAL = ("alphazero", "distill", "dreamer", "iql", "league", "league of three teams", "ppo with memory", "td3_bc")
 LEFT_OUT = (*((name, None) for name in NOT_ONE), *((name, 3) for name in NOT_SEVERAL))
 """Programs that take long to compile and show nothing that the others do not: of each algorithm one number of seeds is left."""
 

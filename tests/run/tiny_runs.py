@@ -243,6 +243,26 @@ VARIANTS = {
         eval_episodes=3,
         seed=7,
     ),
+    "league of three teams": rljax.LeagueConfig(
+        env="tests.collect.games.parade:Parade",
+        env_params={"teams": (0, 1, 2), "space": "heads", "turns": True, "drops": True},
+        num_envs=8,
+        num_steps=6,
+        num_slots=1,
+        pool_size=3,
+        snapshot_every=48,
+        snapshot_timeout=96,
+        num_epochs=1,
+        num_minibatches=1,
+        learning_rate=1e-3,
+        total_timesteps=48 * 16,
+        network={"type": "lstm", "hidden": [4], "size": 4, "head_hidden": []},
+        action_heads="autoregressive",
+        central_critic=True,
+        league_exploiters=0,
+        normalize_observations=True,
+        seed=7,
+    ),
 }
 """Configurations whose states have parts that those of `TINY` do not."""
 
