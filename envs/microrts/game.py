@@ -228,7 +228,14 @@ class MicroRTS(Game):
 
     def text(self, state: RTSState, params: RTSParams, player: int) -> str:
         visible = visible_cells(state, player) if self.fog else jnp.ones(state.unit.shape, bool)
-        return words.describe(with_pending(state, player), visible, player, self.walls, self.fog, params.max_cycles)
+        text = words.describe(with_pending(state, player), visible, player, self.walls, self.fog, params.max_cycles)
+        if self.actions != "units" or self.observation != "entities":
+            return text
+        choices = self.by_unit.choices(state, player)
+        cells = np.asarray(choices.cell)[np.asarray(choices.source)]
+        names = words.cell_names(self.map.shape)[:: -1 if player else 1]
+        places = zip(np.flatnonzero(choices.source), cells, strict=True)
+        return f"{text}\nunits by number: " + ", ".join(f"{place} at {names[cell]}" for place, cell in places)
 
     def head_names(self, params: RTSParams) -> tuple[str, ...]:
         if self.actions == "units":

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.core.config import Config
 from rljax.core.devices import check_platform, shard_state
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import ConfigError, RljaxError, shown
 
 Metrics = dict[str, jax.Array]
 """Flat dictionary of the f32 scalars of one iteration; `make_train` stacks them over iterations."""
@@ -190,16 +190,35 @@ def _checking_carry(agent: Agent) -> Agent:
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
-        if carry is not None:
-            wanted = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
-            expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
-            if expected != found:
-                raise ConfigError(
-                    f"carry: has the shape {found}, expected {expected} for these observations, or None at the start"
-                )
-        return agent.act(state, obs, carry, key, deterministic, mask)
+        try:
+            action, after = agent.act(state, obs, carry, key, deterministic, mask)
+        except Exception as error:
+            if carry is not None and not isinstance(error, RljaxError):
+                # Only now, since to know the shapes is to trace the policy again.
+                _check_carry(agent, state, obs, carry, key, mask)
+            raise
+        if after is not None and carry is not None and _shapes(after) != _shapes(carry):
+            _check_carry(agent, state, obs, carry, key, mask)
+        return action, after
 
     return agent._replace(act=act)
+
+
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [jnp.shape(x) for x in jax.tree.leaves(tree)]
+
+
+def _check_carry(agent: Agent, state: Any, obs: Any, carry: Any, key: jax.Array, mask: jax.Array | None) -> None:
+    """Raise a ConfigError if a carry is not like those of episodes that begin with these observations."""
+    try:
+        wanted = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
+    except Exception:  # the carry is not the reason
+        return
+    if _shapes(wanted) != _shapes(carry) or jax.tree.structure(wanted) != jax.tree.structure(carry):
+        expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
+        raise ConfigError(
+            f"carry: has the shape {found}, expected {expected} for these observations, or None at the start"
+        ) from None
 
 
 def with_average(agent: Agent, decay: float | jax.Array) -> Agent:

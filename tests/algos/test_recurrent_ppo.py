@@ -18,6 +18,7 @@ from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_
 from rljax.algos.ppo import Minibatch, PPOParts, PPOState, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.collect.rollout import reset_carry
 from rljax.collect.streams import episode_starts
+from rljax.core.agent import _checking_carry
 from rljax.envs.tmaze import TMaze
 
 CELLS = ("lstm", "gru", "block_gru")
@@ -422,3 +423,19 @@ def test_the_maze_cannot_be_solved_from_the_last_observation() -> None:
             obs, state, *_ = env.step_env(jax.random.key(0), state, jnp.int32(0), params)
         seen_at_junction.add(tuple(np.asarray(obs).tolist()))
     assert len(seen_at_junction) == 1
+
+
+def test_a_good_carry_costs_no_second_trace() -> None:
+    """The policy is traced once more only where an error has to be explained: exports note what a trace of it draws."""
+    config, traces = config_of("gru"), []
+    plain = make_agent(config)
+
+    def act(*arguments: Any) -> Any:
+        traces.append(1)
+        return plain.act(*arguments)
+
+    agent = _checking_carry(plain._replace(act=act))
+    state = jax.jit(plain.init)(jax.random.key(0))
+    _, carry = plain.act(state, state.obs, None, jax.random.key(0))
+    agent.act(state, state.obs, carry, jax.random.key(0))
+    assert len(traces) == 1

@@ -26,7 +26,7 @@ from rljax.run.files import checkpoint as checkpoint_module
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-from tests.run.tiny_runs import CONFIG, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
+from tests.run.tiny_runs import CONFIG, TEAMS, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
 from tests.run.tiny_teacher import ready
 
 
@@ -73,13 +73,13 @@ def test_every_algorithm_is_here() -> None:
     ("name", "seeds"),
     [
         pytest.param(name, seeds, marks=() if (name, seeds) in QUICK else pytest.mark.long if name in LONG else pytest.mark.slow)
-        for name in sorted({**TINY, **VARIANTS})
+        for name in sorted({**TINY, **VARIANTS, **TEAMS})
         for seeds in (None, 3)
         if (name, seeds) not in LEFT_OUT
     ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
-    config = ready({**TINY, **VARIANTS}[name])
+    config = ready({**TINY, **VARIANTS, **TEAMS}[name])
     rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
     half = config.num_iterations // 2 * config.steps_per_iteration
     stop = lambda step, _: step >= half  # noqa: E731

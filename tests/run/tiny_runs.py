@@ -243,6 +243,10 @@ VARIANTS = {
         eval_episodes=3,
         seed=7,
     ),
+}
+"""Configurations whose states have parts that those of `TINY` do not."""
+
+TEAMS = {
     "league of three teams": rljax.LeagueConfig(
         env="tests.collect.games.parade:Parade",
         env_params={"teams": (0, 1, 2), "space": "heads", "turns": True, "drops": True},
@@ -264,7 +268,7 @@ VARIANTS = {
         seed=7,
     ),
 }
-"""Configurations whose states have parts that those of `TINY` do not."""
+"""A league with all that games may have besides. The campaigns do without it."""
 
 CONFIG = TINY["ppo"]
 

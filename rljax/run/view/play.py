@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,8 +31,8 @@ def play(
 ) -> float | None:
     """Play one game. A wrong answer is asked for again; "quit", or the end of the input, ends the game.
 
-    The heads of a composite action are asked for one after the other, but those without a choice; a step in which no head has one
-    is not asked for. Numbers of a Box are typed in one line.
+    The heads of a composite action are asked for one after the other, except those without a choice. A step without any
+    choice is not shown. Numbers of a Box are typed in one line.
 
     Args:
         game: a game of any number of players.
@@ -61,9 +62,8 @@ def play(
         action = jax.tree.map(np.array, action)
         if moves[seat]:
             own_mask = None if mask is None else mask[seat]
-            if has_choice(heads, own_mask):
-                say(game.text(state, params, seat))
-            chosen = _ask_action(heads, own_mask, ask, say)
+            show = partial(_show, game, state, params, seat, say)
+            chosen = _ask_action(heads, own_mask, _after(show, ask), say)
             if chosen is None:
                 say("you left the game")
                 return None
@@ -77,7 +77,7 @@ def play(
         obs, state, reward, terminated, _ = step(step_key, state, jax.tree.map(jnp.asarray, action))
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
-    say(game.text(state, params, seat))
+    _show(game, state, params, seat, say)
     say(f"{_result(game, returns, seat)}: {returns[seat]:+g}")
     return float(returns[seat])
 
@@ -110,14 +110,20 @@ class Heads(NamedTuple):
     names: tuple[str, ...]
 
 
-def has_choice(heads: Heads, mask: np.ndarray | None) -> bool:
-    """Return whether a person has to be asked: always if the action has one head, else if a head has two legal actions."""
-    sizes = head_sizes(heads.space)
-    if sizes is None or len(sizes) == 1:
-        return True
-    assert mask is not None
-    legal = mask if mask.ndim == 1 else np.diagonal(mask)
-    return any(part.sum() > 1 for part in np.split(legal, np.cumsum(sizes[:-1])))
+def _show(game: Game, state: Any, params: Any, seat: int, say: Say) -> None:
+    say(game.text(state, params, seat))
+
+
+def _after(first: Callable[[], None], ask: Ask) -> Ask:
+    """Return `ask`, which calls `first` before the first question, if there is one."""
+    waiting = [first]
+
+    def asked(prompt: str) -> str:
+        while waiting:
+            waiting.pop()()
+        return ask(prompt)
+
+    return asked
 
 
 def _ask_action(heads: Heads, mask: np.ndarray | None, ask: Ask, say: Say) -> Any:
