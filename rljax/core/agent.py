@@ -214,7 +214,8 @@ def _check_carry(agent: Agent, state: Any, obs: Any, carry: Any, key: jax.Array,
         wanted = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
     except Exception:  # the carry is not the reason
         return
-    if _shapes(wanted) != _shapes(carry) or jax.tree.structure(wanted) != jax.tree.structure(carry):
+    expected_tree: Any = jax.tree.structure(wanted)
+    if expected_tree != jax.tree.structure(carry) or _shapes(wanted) != _shapes(carry):
         expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
         raise ConfigError(
             f"carry: has the shape {found}, expected {expected} for these observations, or None at the start"

@@ -134,7 +134,8 @@ def _ask_action(heads: Heads, mask: np.ndarray | None, ask: Ask, say: Say) -> An
     sizes = head_sizes(space)
     assert sizes is not None
     assert mask is not None
-    legal, picks, start = mask if mask.ndim == 1 else np.diagonal(mask), [], 0
+    legal, start = mask if mask.ndim == 1 else np.diagonal(mask), 0
+    picks: list[int] = []
     for number, (label, size) in enumerate(zip(heads.labels, sizes, strict=True)):
         part = slice(start, start + size)
         pick: int | None = int(np.argmax(legal[part]))
