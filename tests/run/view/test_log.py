@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,19 @@ def wandb_records(file: Path) -> Iterator[Any]:
             record = b""
 
 
+def finished_records(file: Path) -> list[Any]:
+    """Return the records of an offline run once it has its last one: wandb's own process writes them, also after `finish`."""
+    from google.protobuf.message import DecodeError
+
+    for _ in range(600):
+        with contextlib.suppress(struct.error, DecodeError):  # the file is being written
+            records = list(wandb_records(file))
+            if records and records[-1].WhichOneof("record_type") == "exit":
+                return records
+        time.sleep(0.1)
+    raise AssertionError(f"{file.name} has no last record after a minute")
+
+
 @pytest.mark.slow
 def test_wandb_gets_one_run_whole_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
@@ -177,7 +192,7 @@ def test_wandb_gets_one_run_whole_each_time(tmp_path: Path, monkeypatch: pytest.
         assert rljax.log_run(folder, "wandb")[:3] == (10, 0, ["agent", "curves"])
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert len({file.stem for file in files}) == 1  # one identity
-    records = list(wandb_records(files[-1]))
+    records = finished_records(files[-1])
     (run,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
     assert json.loads({u.key: u.value_json for u in run.config.update}["gamma"]) == rljax.PPOConfig().gamma
     metrics = {r.metric.name: r.metric for r in records if r.WhichOneof("record_type") == "metric"}
