@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.core.config import Config
 from rljax.core.devices import check_platform, shard_state
+from rljax.core.environment import same_structure
 from rljax.core.errors import ConfigError, RljaxError, shown
 
 Metrics = dict[str, jax.Array]
@@ -214,8 +215,7 @@ def _check_carry(agent: Agent, state: Any, obs: Any, carry: Any, key: jax.Array,
         wanted = jax.eval_shape(lambda s, o, k, m: agent.act(s, o, None, k, True, m)[1], state, obs, key, mask)
     except Exception:  # the carry is not the reason
         return
-    expected_tree: Any = jax.tree.structure(wanted)
-    if expected_tree != jax.tree.structure(carry) or _shapes(wanted) != _shapes(carry):
+    if not same_structure(wanted, carry) or _shapes(wanted) != _shapes(carry):
         expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
         raise ConfigError(
             f"carry: has the shape {found}, expected {expected} for these observations, or None at the start"

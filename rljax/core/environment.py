@@ -205,6 +205,12 @@ def strong(tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
+def same_structure(a: Any, b: Any) -> bool:
+    """Return whether two trees have the same structure; their leaves may differ."""
+    left: Any = jax.tree.structure(a)
+    return bool(left == jax.tree.structure(b))
+
+
 def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
     """Apply `jnp.where` to two trees of one structure; `condition` is a scalar."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)

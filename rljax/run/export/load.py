@@ -16,6 +16,7 @@ import numpy as np
 from jax import export as jax_export
 
 from rljax.core.contract import is_array
+from rljax.core.environment import same_structure
 from rljax.core.errors import ConfigError, first_line
 from rljax.run.export.metadata import (
     FORMAT,
@@ -27,7 +28,7 @@ from rljax.run.export.metadata import (
     SAMPLING_ONNX_FILE,
     describe_tree,
 )
-from rljax.run.export.signature import leaf_names, same_structure
+from rljax.run.export.signature import leaf_names
 
 
 class Artifact(NamedTuple):

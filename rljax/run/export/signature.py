@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent, make_agent
 from rljax.core.contract import is_array
-from rljax.core.environment import action_mask_of
+from rljax.core.environment import action_mask_of, same_structure
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import PublicObservation
@@ -84,8 +84,3 @@ def leaf_names(root: str, tree: Any) -> list[str]:
     """Return names for the leaves of a tree: `obs`, or `obs.camera`, `obs.speed`, ..."""
     keystr = jax.tree_util.keystr
     return [".".join([root, *(keystr((key,), simple=True) for key in path)]) for path, _ in jax.tree.leaves_with_path(tree)]
-
-
-def same_structure(a: Any, b: Any) -> bool:
-    left: Any = jax.tree.structure(a)
-    return bool(left == jax.tree.structure(b))

@@ -13,6 +13,7 @@ import numpy as np
 
 from rljax.core.agent import Agent, MakeAgent, data_of, make_agent, own_in
 from rljax.core.config import Config, config_table
+from rljax.core.environment import same_structure
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
 from rljax.run.files.records import Records, record_of, window_length
@@ -116,8 +117,7 @@ def _key_impl(state: Any) -> str:
 def _check_fits(state: Any, example: Any) -> None:
     # Compare dtypes, too: those of keys contain their implementation, and a state that differs could not be read back.
     there, here = ([(jnp.shape(x), getattr(x, "dtype", None)) for x in jax.tree.leaves(tree)] for tree in (state, example))
-    structure: Any = jax.tree.structure(state)
-    if structure != jax.tree.structure(example) or there != here:
+    if not same_structure(state, example) or there != here:
         raise ConfigError(
             "the state does not fit the configuration: expected what make_train, fit or agent.step returned, of one seed or with "
             "one leading axis [seeds]"

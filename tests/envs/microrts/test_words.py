@@ -54,6 +54,14 @@ def test_both_players_see_their_own_side_and_an_order_goes_where_its_name_says(p
     assert (lines[2].split()[2], lines[3].split()[2]) == (".", "W*")
 
 
+@pytest.mark.parametrize("player", [0, 1])
+def test_units_that_are_ordered_by_number_are_listed(player: int) -> None:
+    """The first entity is a resource; both players number from their own corner."""
+    game, params = make_env("MicroRTS-v0", actions="units", observation="entities")
+    _, state = game.reset_env(jax.random.key(0), params)
+    assert game.text(state, params, player).splitlines()[-1] == "units by number: 1 at b2, 2 at c2"
+
+
 def test_fog_hides_cells_units_and_resources() -> None:
     game, params = make_env("MicroRTS-v0", fog=True)
     _, state = game.reset_env(jax.random.key(0), params)
