@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.bits import count, nth, pack, unpack
+from rljax.envs.microrts.bits import count, nth, pack, unpack, words
 from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
-from rljax.envs.microrts.layout import games_last, once
+from rljax.envs.microrts.layout import games_last, once, running_sum
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -65,12 +65,12 @@ def random_choice(legal: LegalOrders, bits: jax.Array) -> jax.Array:
 
     Args:
         legal: the legal orders.
-        bits: random bits, u32 `[H, W]`.
+        bits: random bits, u16 `[H, W]`.
     """
     packed = once(pack(_planes(legal)))
     # 16 bits times at most 65 orders fit into 32.
-    number = once(((bits & 0xFFFF) * once(count(packed)).astype(jnp.uint32) >> 16).astype(jnp.uint8))
-    return nth(packed, number).astype(jnp.int8)
+    number = once((bits.astype(jnp.uint32) * once(count(packed)).astype(jnp.uint32) >> 16).astype(jnp.uint8))
+    return once(nth(packed, number).astype(jnp.int8))
 
 
 @games_last
@@ -96,28 +96,31 @@ def _first_if_none(state: RTSState, planes: jax.Array, turned: np.ndarray) -> ja
 
 
 def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...]) -> jax.Array:
-    """Return the masks of both players, bool `[2, H * W * A]`: in other cells only the first action of each head is legal.
+    """Return the masks of both players, bool `[2, H * W * A]`, the second's after half a turn.
 
-    Both are in the map's orientation: the caller turns that of the second player.
+    In cells without an idle unit of the player only the first action of each head is legal.
 
     Args:
         state: the state.
         mask: legal actions of each cell's unit, bool `[A, H, W]`.
         turned: the actions of each head of a cell after half a turn; all heads have A actions together.
     """
-    ends = np.cumsum([len(head) for head in turned])
-    first = np.zeros((2, ends[-1]), bool)
-    for end, head in zip(ends, turned, strict=True):
-        first[0, end - len(head)] = first[1, end - len(head) + head[0]] = True
-    defaults = [byte[:, None, None] for byte in pack([*jnp.asarray(first.T)])]
-    own = state.owner == np.arange(2, dtype=np.int8)[:, None, None]
-    packed = [jnp.where(own, byte, default) for byte, default in zip(_packed(mask), defaults, strict=True)]
-    return once(unpack(packed, ends[-1])).reshape(2, -1)
+    starts = np.cumsum([0, *(len(head) for head in turned)])
+    order = np.concatenate([start + head for start, head in zip(starts, turned, strict=False)])
+    first = np.packbits(np.isin(np.arange(len(order)), starts), bitorder="little")
 
+    @games_last
+    def packed(state: RTSState, mask: jax.Array) -> list[jax.Array]:
+        # The second player's side is turned while it is still in bits: to move every action of every cell takes much longer.
+        sides = [pack([*mask]), [byte[::-1, ::-1] for byte in pack([mask[i] for i in order])]]
+        own = state.owner == 0, state.owner[::-1, ::-1] == 1
+        masks = [
+            words([jnp.where(own, byte, fill) for byte, fill in zip(once(side), first, strict=True)])
+            for own, side in zip(own, sides, strict=True)
+        ]
+        return [jnp.stack(pair) for pair in zip(*masks, strict=True)]
 
-@games_last
-def _packed(mask: jax.Array) -> list[jax.Array]:
-    return once(pack([*mask]))
+    return once(unpack(packed(state, mask), len(order))).reshape(2, -1)
 
 
 def orders_of_cells(state: RTSState, action: jax.Array) -> Orders:
@@ -164,7 +167,7 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
     left = resources_left(state)
     for player in range(2):
-        spent = jnp.cumsum(jnp.where(state.owner == player, cost, 0).reshape(-1, *cost.shape[2:]), axis=0).reshape(cost.shape)
+        spent = running_sum(jnp.where(state.owner == player, cost, 0))
         valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
     units = Padded(jnp.where(enters, orders.parameter + 4 * state.owner, -1), -1)

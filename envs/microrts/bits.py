@@ -27,15 +27,9 @@ def pack(planes: Sequence[jax.Array]) -> list[jax.Array]:
     return packed
 
 
-def unpack(packed: Sequence[jax.Array], size: int) -> jax.Array:
-    """Return the planes of packed bytes as the last axis, bool `[..., size]`."""
-    # In words of four bytes, so that few of them are to choose from.
-    words = [_word(packed[start : start + 4]) for start in range(0, len(packed), 4)]
-    index = np.arange(size)
-    word = words[-1][..., None]
-    for number in reversed(range(len(words) - 1)):
-        word = jnp.where(index < 32 * (number + 1), words[number][..., None], word)
-    return word >> (index % 32).astype(np.uint32) & 1 > 0
+def words(packed: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return packed bytes in fewer arrays, u32 `[...]`: four bytes in each, the first in the lowest bits."""
+    return [_word(packed[start : start + 4]) for start in range(0, len(packed), 4)]
 
 
 def _word(packed: Sequence[jax.Array]) -> jax.Array:
@@ -43,6 +37,15 @@ def _word(packed: Sequence[jax.Array]) -> jax.Array:
     for number, byte in enumerate(packed[1:], start=1):
         word |= byte.astype(jnp.uint32) << 8 * number
     return once(word)
+
+
+def unpack(words: Sequence[jax.Array], size: int) -> jax.Array:
+    """Return the planes of words as the last axis, bool `[..., size]`."""
+    index = np.arange(size)
+    word = words[-1][..., None]
+    for number in reversed(range(len(words) - 1)):
+        word = jnp.where(index < 32 * (number + 1), words[number][..., None], word)
+    return word >> (index % 32).astype(np.uint32) & 1 > 0
 
 
 def is_set(packed: Sequence[jax.Array], number: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
-from rljax.envs.microrts.layout import games_last
+from rljax.envs.microrts.layout import games_last, running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -101,7 +101,7 @@ def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders)
     """Let units wait whose production can no longer be paid, or that would enter the same cell as a unit before them."""
     own = is_idle(state) & (state.owner == player)
     cost = jnp.where(own & (orders.action == PRODUCE), jnp.asarray(COST)[jnp.maximum(orders.product, 0)], 0)
-    cannot = (cost > 0) & (_running_sum(cost) > resources_left(state)[player])
+    cannot = (cost > 0) & (running_sum(cost) > resources_left(state)[player])
     enters = own & ~cannot & ((orders.action == MOVE) | (orders.action == PRODUCE))
     arrives, taken = claims(enters, orders.parameter), jnp.zeros_like(own)
     # The unit above a cell, which goes down, comes first, then those on its left, on its right and below.
@@ -109,12 +109,6 @@ def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders)
         cannot |= enters & (orders.parameter == d) & around(arrives[d] & taken, False)[d]
         taken |= arrives[d]
     return _let_wait(orders, cannot)
-
-
-def _running_sum(x: jax.Array) -> jax.Array:
-    """Return the sum of the cells up to each, row by row, `[H, W]`."""
-    within = jnp.cumsum(x, axis=1)
-    return within + (jnp.cumsum(within[:, -1]) - within[:, -1])[:, None]
 
 
 def _let_wait(orders: Orders, cells: jax.Array) -> Orders:
@@ -206,7 +200,7 @@ def _train(
     side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
     product = jnp.where(best < 2 * FAR, product, EMPTY)
     cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
-    product = jnp.where(_running_sum(cost) <= left, product, EMPTY)
+    product = jnp.where(running_sum(cost) <= left, product, EMPTY)
     arrives, entered = claims(product != EMPTY, side), jnp.zeros_like(idle)
     # Two of them may want the same cell: the unit before, row by row, has it.
     for d in (2, 1, 3, 0):

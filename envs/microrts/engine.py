@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.bits import is_set, pack
-from rljax.envs.microrts.layout import games_last, once
+from rljax.envs.microrts.layout import games_last, once, over_cells
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -50,10 +50,6 @@ NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
 IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DISTANCE))]
 """The targets in `OFFSETS` that a unit can reach."""
-
-
-CELLS = (0, 1)
-"""The axes of rows and columns."""
 
 
 class Padded:
@@ -118,9 +114,10 @@ def _spent(state: RTSState, paying: jax.Array, product: jax.Array) -> jax.Array:
 
 def _by_player(state: RTSState, amount: jax.Array) -> jax.Array:
     """Return the sum over the cells of each player's units, i32 `[2]`; its size must be less than 2^15."""
-    amount = once(jnp.where(state.owner == 1, amount.astype(jnp.int32) << 16, jnp.where(state.owner == 0, amount, 0)))
-    # Both sums at once, each in 16 bits: sums are slow.
-    both = jnp.sum(amount, axis=CELLS)
+    # Both sums at once, each in 16 bits.
+    both = over_cells(
+        jnp.add, jnp.where(state.owner == 1, amount.astype(jnp.int32) << 16, jnp.where(state.owner == 0, amount, 0))
+    )
     first = ((both + (1 << 15)) & 0xFFFF) - (1 << 15)
     return jnp.stack([first, (both - first) >> 16])
 
@@ -145,6 +142,8 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     worker, mobile = idle & (state.unit == WORKER), idle & (of_type(MOBILE.astype(int), state.unit) > 0)
     empty_handed, loaded = worker & (state.carried == 0), worker & (state.carried > 0)
     own_base = [loaded & (base == state.owner) for base in around(jnp.where(state.unit == BASE, state.owner, -1), -1)]
+    # In bytes, as the costs are small.
+    left = once(jnp.minimum(left, np.iinfo(np.int8).max).astype(jnp.int8))
     budget = jnp.where(state.owner == 0, left[0], left[1])
     affordable = {cost: idle & (budget >= cost) for cost in set(COST.tolist())}
     beside_free = _any(free)
@@ -222,8 +221,7 @@ def carry_out(state: RTSState, orders: Orders, valid: jax.Array) -> RTSState:
     cannot_pay = _spent(state, produces, orders.product) > resources_left(state)
     for player in range(2):
         own = produces & (state.owner == player)
-        # The least of bytes is slower than that of wider numbers.
-        shortest = jnp.min(once(jnp.where(own, duration, _LONG).astype(jnp.int16)), axis=CELLS).astype(jnp.uint8)
+        shortest = over_cells(jnp.minimum, jnp.where(own, duration, _LONG))
         wait = jnp.where(own & cannot_pay[player], jnp.minimum(wait, shortest), wait)
     cancelled = wait < _LONG
     acts, duration, wait = once((valid & ~cancelled, duration, wait))
@@ -354,7 +352,7 @@ def skip(state: RTSState, max_cycles: jax.Array | int) -> RTSState:
 
     Nothing happens and nothing can be ordered in them. At least one cycle before `max_cycles` is left to be played.
     """
-    soonest = jnp.min(jnp.where(state.owner >= 0, state.remaining, np.iinfo(np.int16).max), axis=CELLS).astype(jnp.int32)
+    soonest = over_cells(jnp.minimum, jnp.where(state.owner >= 0, state.remaining, np.iinfo(np.int16).max)).astype(jnp.int32)
     cycles = jnp.clip(soonest - 1, 0, jnp.maximum(max_cycles - 1 - state.time, 0))
     remaining = jnp.maximum(state.remaining - cycles.astype(state.remaining.dtype), 0)
     return state.replace(remaining=remaining, time=state.time + cycles)
@@ -369,7 +367,7 @@ def cycle(state: RTSState, orders: Orders, walls: np.ndarray) -> RTSState:
 @games_last
 def winner(state: RTSState) -> jax.Array:
     """Return the player whose opponent has no units, -1 if neither has any (a draw), or -2 if both have, i32 `[]`."""
-    alive = [jnp.any(state.owner == player, axis=CELLS) for player in range(2)]
+    alive = [over_cells(jnp.logical_or, state.owner == player) for player in range(2)]
     return jnp.where(alive[0], jnp.where(alive[1], NOT_OVER, 0), jnp.where(alive[1], 1, DRAW)).astype(jnp.int32)
 
 

@@ -27,6 +27,7 @@ from rljax.envs.microrts.actions import (
 )
 from rljax.envs.microrts.bots import BOTS
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
+from rljax.envs.microrts.layout import games_last, over_cells
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import (
     ENTITY_FEATURES,
@@ -37,7 +38,7 @@ from rljax.envs.microrts.observation import (
     visible_cells,
 )
 from rljax.envs.microrts.players import scripted_player
-from rljax.envs.microrts.seats import TURNED, turn_actions, turn_mask, turn_planes
+from rljax.envs.microrts.seats import TURNED, turn_actions
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
 
@@ -154,10 +155,9 @@ class MicroRTS(Game):
         progress = state.time / jnp.maximum(params.max_cycles, 1)
         paper = self.observation == "paper"
 
-        first, second = (
-            feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper) for player in range(2)
+        planes = jnp.stack(
+            [feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper) for player in range(2)]
         )
-        planes = jnp.stack([first, turn_planes(second)])
         return jax.vmap(lambda p: entity_list(p, self.max_entities))(planes) if self.observation == "entities" else planes
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:
@@ -165,8 +165,7 @@ class MicroRTS(Game):
             return self.by_unit.masks(state)
         legal = engine.legal_orders(state, self.walls)
         mask = cell_mask(legal) if self.actions == "cells" else gridnet_mask(state, legal)
-        first, second = player_masks(state, mask, TURNED[self.actions])
-        return jnp.stack([first, turn_mask(second, self.actions)])
+        return player_masks(state, mask, TURNED[self.actions])
 
     def reset_env(self, key: jax.Array, params: RTSParams) -> tuple[Any, RTSState]:
         state = jax.tree.map(jnp.asarray, self.map.start())
@@ -262,6 +261,7 @@ def _win(winner: jax.Array) -> jax.Array:
     return jnp.where(winner < 0, 0.0, jnp.where(winner == players, 1.0, -1.0)).astype(jnp.float32)
 
 
+@games_last
 def _begun(state: RTSState, idle_before: jax.Array) -> dict[str, jax.Array]:
     """Return the numbers of actions of each kind that both players' units have just begun, f32 `[2]` each."""
 
@@ -276,5 +276,5 @@ def _begun(state: RTSState, idle_before: jax.Array) -> dict[str, jax.Array]:
         "attack": state.action == ATTACK,
     }
     own = [idle_before & (state.owner == player) for player in range(2)]
-    count = {name: [jnp.sum(cells & new, dtype=jnp.int32) for new in own] for name, cells in kinds.items()}
+    count = {name: [over_cells(jnp.add, (cells & new).astype(jnp.int16)) for new in own] for name, cells in kinds.items()}
     return {name: jnp.stack(pair).astype(jnp.float32) for name, pair in count.items()}

@@ -1,4 +1,5 @@
-"""Speed of MicroRTS on processors: `games_last` sets the memory layout of arrays over the cells, `once` avoids recomputation."""
+"""Speed of MicroRTS on processors: `games_last` sets the memory layout of arrays over the cells, `once` avoids recomputation, and
+`over_cells` reduces."""
 
 from __future__ import annotations
 
@@ -52,3 +53,26 @@ def once(tree: Any) -> Any:
 def _same(tree: Any) -> Any:
     # An operation that XLA drops, but JAX does not.
     return jax.tree.map(lambda x: x | False if x.dtype == bool else x + jnp.zeros((), x.dtype), tree)
+
+
+def over_cells(operator: Callable[[jax.Array, jax.Array], jax.Array], cells: jax.Array) -> jax.Array:
+    """Reduce an array over the cells with an operator of two arrays, such as `jnp.add`: `[H, W, ...]` becomes `[...]`.
+
+    XLA for CPUs reduces the first axes one element at a time; this goes row by row, then column by column, with whole vectors: 7
+    to 9 times faster for numbers of 16 and 32 bits. The dtype is that of the cells, so a sum must fit into it.
+    """
+    cells = once(cells)
+    for _ in range(2):
+        cells = once(functools.reduce(operator, [cells[i] for i in range(cells.shape[0])]))
+    return cells
+
+
+def running_sum(cells: jax.Array) -> jax.Array:
+    """Return the sum of the cells up to each, row by row: `[H, W, ...]`."""
+    sums = cells.reshape(-1, *cells.shape[2:])
+    # Sums of 2, 4, 8, ... cells, with whole vectors: XLA for CPUs computes `cumsum` one element at a time.
+    reach = 1
+    while reach < len(sums):
+        before = jax.lax.pad(sums[:-reach], jnp.zeros((), sums.dtype), [(reach, 0, 0)] + [(0, 0, 0)] * (sums.ndim - 1))
+        sums, reach = once(sums + before), 2 * reach
+    return sums.reshape(cells.shape)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.bits import pack, unpack
-from rljax.envs.microrts.layout import once
+from rljax.envs.microrts.bits import pack, unpack, words
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT
+from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT, TURNED_DIRECTIONS
 
 PAPER_PLANES = 5 + 5 + 3 + (NUM_TYPES + 1) + 6
 """The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none,
@@ -19,12 +19,10 @@ EXTRA_PLANES = 4 + 1 + 1 + 1 + 3
 """Direction of the action under way (one-hot), its remaining cycles / 200, walls, visible cells; then, the same in all cells, own
 and the opponent's resources / 20 and the cycles played as a share of all."""
 
-DIRECTION_PLANES = slice(PAPER_PLANES, PAPER_PLANES + 4)
-"""Those of the direction of the action under way."""
+NUM_PLANES = PAPER_PLANES + EXTRA_PLANES
 
 _NO_UNIT = 5 + 5 + 3
-
-NUM_PLANES = PAPER_PLANES + EXTRA_PLANES
+_REMAINING, _SCALARS = PAPER_PLANES + 4, NUM_PLANES - 3
 ENTITY_FEATURES = NUM_PLANES + 2
 
 
@@ -54,9 +52,9 @@ def hide(state: RTSState, visible: jax.Array) -> RTSState:
 
 
 def feature_planes(
-    state: RTSState, player: jax.Array | int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
+    state: RTSState, player: int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
 ) -> jax.Array:
-    """Return the planes that a player sees, f32 `[H, W, C]`.
+    """Return the planes that a player sees, f32 `[H, W, C]`; the second player's are turned by half.
 
     Args:
         state: the state.
@@ -67,39 +65,47 @@ def feature_planes(
         paper: only the `PAPER_PLANES`.
     """
     visible = visible_cells(state, player) if fog else jnp.ones(state.unit.shape, bool)
-    seen = hide(state, visible) if fog else state
+    numbers = [] if paper else [_REMAINING, *range(_SCALARS, NUM_PLANES)]
+
+    @games_last
+    def bits_and_remaining(state: RTSState, visible: jax.Array, walls: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        seen = hide(state, visible) if fog else state
+        planes = _bit_planes(seen, visible, walls, player)[: PAPER_PLANES if paper else None]
+        # Turned while they are bits, as to move every plane of every cell takes much longer.
+        return words(pack([_side(plane, player) for plane in planes])), _side(seen.remaining, player)
+
+    bits, remaining = bits_and_remaining(state, visible, walls)
+    planes = unpack(bits, PAPER_PLANES if paper else NUM_PLANES).astype(jnp.float32)
+    values = [jnp.clip(remaining / 200.0, 0.0, 1.0), *_scalars(state, player, fog, progress)]
+    for index, value in zip(numbers, values, strict=False):
+        planes = jnp.where(np.arange(NUM_PLANES) == index, value[..., None], planes)
+    return once(planes)
+
+
+def _bit_planes(seen: RTSState, visible: jax.Array, walls: jax.Array, player: int) -> list[jax.Array]:
+    """Return all planes, bool `[H, W]`; those that are no bits are False."""
     whose = jnp.where(seen.owner < 0, 0, jnp.where(seen.owner == player, 1, 2))
-    one_hot = [
+    directed = (seen.action != NONE) & (seen.action != ATTACK)
+    nothing = jnp.zeros_like(directed)
+    return [
         *_one_hot(jnp.clip(seen.hp, 0, 4), 5),
         *_one_hot(jnp.clip(seen.carried, 0, 4), 5),
         *_one_hot(whose, 3),
         *_one_hot(seen.unit + 1, NUM_TYPES + 1),
         *_one_hot(seen.action, 6),
-    ]
-    if paper:
-        return _last(one_hot)
-    directed = (seen.action != NONE) & (seen.action != ATTACK)
-    cells = [
-        *(directed & plane for plane in _one_hot(seen.parameter, 4)),
-        jnp.clip(seen.remaining / 200.0, 0.0, 1.0),
-        jnp.asarray(walls),
+        *(directed & (seen.parameter == d) for d in (TURNED_DIRECTIONS if player else range(4))),
+        nothing,
+        walls & ~nothing,
         visible,
-        *(jnp.broadcast_to(value, seen.unit.shape) for value in _scalars(state, player, fog, progress)),
+        *[nothing] * 3,
     ]
-    return _last([*one_hot, *cells])
 
 
-def _last(planes: list[jax.Array]) -> jax.Array:
-    """Return planes, bool or f32 `[H, W]`, as f32 `[H, W, C]`; most are bits, which are moved as such."""
-    is_bit = [plane.dtype == bool for plane in planes]
-    bits = pack([plane if bit else jnp.zeros_like(planes[0]) for plane, bit in zip(planes, is_bit, strict=True)])
-    last = unpack(once(bits), len(planes)).astype(jnp.float32)
-    for index in np.flatnonzero(np.logical_not(is_bit)):
-        last = jnp.where(np.arange(len(planes)) == index, planes[index][..., None], last)
-    return once(last)
+def _side(cells: jax.Array, player: int) -> jax.Array:
+    return cells[::-1, ::-1] if player else cells
 
 
-def _scalars(state: RTSState, player: jax.Array | int, fog: bool, progress: jax.Array) -> list[jax.Array]:
+def _scalars(state: RTSState, player: int, fog: bool, progress: jax.Array) -> list[jax.Array]:
     own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
     return [own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.actions import ORDERS
-from rljax.envs.microrts.observation import DIRECTION_PLANES, PAPER_PLANES
 from rljax.envs.microrts.units import ATTACK, NONE, OFFSETS, TURNED_DIRECTIONS, TURNED_HEADS
 
 
@@ -27,21 +26,6 @@ def _turned_orders() -> np.ndarray:
 TURNED = {"cells": (_turned_orders(),), "gridnet": TURNED_HEADS}
 """For each encoding of actions and each of its heads: the actions of a cell after half a turn; after two, nothing
 has changed."""
-
-
-def turn_planes(planes: jax.Array) -> jax.Array:
-    """Return feature planes f32 `[H, W, C]` after half a turn."""
-    order = np.arange(planes.shape[-1])
-    if len(order) > PAPER_PLANES:
-        order[DIRECTION_PLANES] = order[DIRECTION_PLANES][TURNED_DIRECTIONS]
-    return planes[::-1, ::-1][..., order]
-
-
-def turn_mask(mask: jax.Array, actions: str) -> jax.Array:
-    """Return the legal actions of all cells, bool `[H W A]`, row by row, after half a turn."""
-    starts = np.cumsum([0, *(len(head) for head in TURNED[actions])])
-    order = np.concatenate([start + head for start, head in zip(starts, TURNED[actions], strict=False)])
-    return mask.reshape(-1, len(order))[::-1, order].reshape(mask.shape)
 
 
 def turn_actions(action: jax.Array, actions: str) -> jax.Array:

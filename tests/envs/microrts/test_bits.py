@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.bits import count, is_set, nth, pack, unpack
-from rljax.envs.microrts.layout import games_last
+from rljax.envs.microrts.bits import count, is_set, nth, pack, unpack, words
+from rljax.envs.microrts.layout import games_last, over_cells, running_sum
 
 
 def test_packed_bits_are_found_counted_and_unpacked() -> None:
@@ -15,7 +15,7 @@ def test_packed_bits_are_found_counted_and_unpacked() -> None:
     planes[5] = True
     packed = pack([jnp.asarray(plane) for plane in planes])
     np.testing.assert_array_equal(np.stack(packed), np.packbits(planes, axis=0, bitorder="little"))
-    np.testing.assert_array_equal(unpack(packed, 37), planes.T)
+    np.testing.assert_array_equal(unpack(words(packed), 37), planes.T)
     np.testing.assert_array_equal(count(packed), planes.sum(0))
     for number in (-1, 0, 9, 36, 37, 100):
         expected = planes[number] if 0 <= number < 37 else np.zeros(500, bool)
@@ -36,3 +36,12 @@ def test_games_on_the_last_axis_are_what_vmap_makes_of_them() -> None:
         got = jax.vmap(jax.vmap(games_last(shifted), (0, None)), axes)(x, other)
         expected = jax.vmap(jax.vmap(shifted, (0, None)), axes)(x, other)
         jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_reductions_over_the_cells_are_those_of_numpy() -> None:
+    cells = np.random.default_rng(0).integers(-100, 100, (5, 7, 33)).astype(np.int16)
+    for operator, expected in ((jnp.add, np.add), (jnp.minimum, np.minimum), (jnp.maximum, np.maximum)):
+        np.testing.assert_array_equal(over_cells(operator, jnp.asarray(cells)), expected.reduce(cells, (0, 1)))
+    np.testing.assert_array_equal(over_cells(jnp.logical_or, jnp.asarray(cells > 97)), (cells > 97).any((0, 1)))
+    np.testing.assert_array_equal(running_sum(jnp.asarray(cells)), cells.reshape(35, 33).cumsum(0).reshape(cells.shape))
+    np.testing.assert_array_equal(running_sum(jnp.asarray(cells[..., 0])), cells[..., 0].cumsum().reshape(5, 7))
