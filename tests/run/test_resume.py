@@ -26,7 +26,7 @@ from rljax.run.files import checkpoint as checkpoint_module
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-from tests.run.tiny_runs import CONFIG, TEAMS, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
+from tests.run.tiny_runs import CONFIG, LEAGUES, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
 from tests.run.tiny_teacher import ready
 
 
@@ -59,7 +59,7 @@ LONG = ("alphazero", "awac", "bc", "cql", "distill", "dreamer", "impala", "impal
 """Half a minute and more: their programs are large, or like another one's."""
 
 NOT_ONE = ("awac", "bc", "cql", "dqn", "impala", "impala with memory", "pqn", "sac", "self_play")
-NOT_SEVERAL = ("alphazero", "distill", "dreamer", "iql", "league", "league of three teams", "ppo with memory", "td3_bc")
+NOT_SEVERAL = ("alphazero", "distill", "dreamer", "iql", "league", *LEAGUES, "ppo with memory", "td3_bc")
 LEFT_OUT = (*((name, None) for name in NOT_ONE), *((name, 3) for name in NOT_SEVERAL))
 """Programs that take long to compile and show nothing that the others do not: of each algorithm one number of seeds is left."""
 
@@ -73,13 +73,13 @@ def test_every_algorithm_is_here() -> None:
     ("name", "seeds"),
     [
         pytest.param(name, seeds, marks=() if (name, seeds) in QUICK else pytest.mark.long if name in LONG else pytest.mark.slow)
-        for name in sorted({**TINY, **VARIANTS, **TEAMS})
+        for name in sorted({**TINY, **VARIANTS, **LEAGUES})
         for seeds in (None, 3)
         if (name, seeds) not in LEFT_OUT
     ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
-    config = ready({**TINY, **VARIANTS, **TEAMS}[name])
+    config = ready({**TINY, **VARIANTS, **LEAGUES}[name])
     rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
     half = config.num_iterations // 2 * config.steps_per_iteration
     stop = lambda step, _: step >= half  # noqa: E731

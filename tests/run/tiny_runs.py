@@ -246,7 +246,7 @@ VARIANTS = {
 }
 """Configurations whose states have parts that those of `TINY` do not."""
 
-TEAMS = {
+LEAGUES = {
     "league of three teams": rljax.LeagueConfig(
         env="tests.collect.games.parade:Parade",
         env_params={"teams": (0, 1, 2), "space": "heads", "turns": True, "drops": True},
@@ -267,8 +267,33 @@ TEAMS = {
         normalize_observations=True,
         seed=7,
     ),
+    "league of scripted players and goals": rljax.LeagueConfig(
+        env="tests.run.tiny_games:HabitGoals",
+        env_params={"num_rounds": 7},
+        num_envs=18,
+        num_steps=5,
+        num_slots=3,
+        scripted=("rock", "paper"),
+        pool_size=3,
+        snapshot_every=90,
+        snapshot_timeout=180,
+        num_epochs=1,
+        num_minibatches=1,
+        learning_rate=1e-3,
+        total_timesteps=90 * 16,
+        network={"type": "gru", "hidden": [4], "size": 4, "head_hidden": []},
+        value_heads=("win", "follow"),
+        head_weights=(1.0, 0.0),
+        exploiter_head_weights=(1.0, 5.0),
+        reset_to="main",
+        branch_after=180,
+        league_exploiters=1,
+        normalize_observations=True,
+        normalize_rewards=True,
+        seed=7,
+    ),
 }
-"""A league with all that games may have besides. The campaigns do without it."""
+"""Leagues with all that games may have besides. The campaigns do without them."""
 
 CONFIG = TINY["ppo"]
 
