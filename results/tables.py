@@ -292,6 +292,26 @@ def number_duel(record: Record) -> list[Row]:
     return of_game(record, f"a fresh PPO learns to win {won['league']} a game from it, of 5", beside)
 
 
+def kuhn_of_three(record: Record) -> list[Row]:
+    won = {when: span(record["summary"][f"{when}: won from two copies"], 2) for when in ("trained", "untrained")}
+    return of_game(record, f"a fresh PPO learns to win {won['trained']} a game from two copies", f"untrained {won['untrained']}")
+
+
+def backgammon(record: Record) -> list[Row]:
+    won, points = (
+        {name: span(record["summary"][f"{name}: {what}"], 2) for name in BACKGAMMON} for what in ("won", "points a game")
+    )
+    search, policy = BACKGAMMON
+    return of_game(
+        record,
+        f"search of 64 against its policy: won {won[search]}, {points[search]} points a game",
+        f"the policy against random play: won {won[policy]}, {points[policy]} points a game",
+    )
+
+
+BACKGAMMON = ("search of 64 against its policy", "policy against random play")
+
+
 def territory(record: Record) -> list[Row]:
     found = "; ".join(f"{name.removeprefix('lead over ')} {span(s, 1)}" for name, s in record["summary"].items())
     beside = "; ".join(f"{name} {value:.1f}" for name, value in record["facts"].items())
@@ -507,7 +527,8 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "games": (
         GAME_COLUMNS,
         {
-            "biased_rps_league": biased_rps, "kuhn_league": poker, "leduc_league": poker, "tictactoe_selfplay": tictactoe,
+            "biased_rps_league": biased_rps, "kuhn_league": poker, "leduc_league": poker, "kuhn3_selfplay": kuhn_of_three,
+            "tictactoe_selfplay": tictactoe, "backgammon": backgammon,
             "tictactoe_alphazero": tictactoe, "number_duel_league": number_duel, "connect_four_alphazero": connect_four,
             "territory_selfplay": territory, "heavy_box_selfplay": heavy_box, "connect_four_selfplay": connect_four,
         },

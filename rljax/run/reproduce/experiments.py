@@ -143,6 +143,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "kuhn_league": Experiment("kuhn_league: NashConv and value", 6, 5, lambda report: games.poker(report, "kuhn_league")),
     "leduc_league": Experiment("leduc_league: NashConv and value", 35, 2, lambda report: games.poker(report, "leduc_league")),
+    "kuhn3_selfplay": Experiment(
+        "kuhn3_selfplay: mean win of a new PPO trained against two copies of it, and of an untrained policy",
+        2,
+        5,
+        games.kuhn_of_three,
+    ),
+    "backgammon": Experiment(
+        "backgammon: games won and points by a search with chance nodes against the policy that guides it",
+        20,
+        2,
+        games.backgammon,
+    ),
     "tictactoe_selfplay": Experiment(
         "tictactoe_selfplay: games lost to a perfect player", 3, 5, lambda report: games.tictactoe(report, "tictactoe_selfplay")
     ),

@@ -44,6 +44,21 @@ DUEL_BUDGET: dict[str, Any] = {
 }
 """Settings of the PPO that learns to win against an agent of Number Duel."""
 
+THIRD_BUDGET: dict[str, Any] = {"total_timesteps": 150_000, "num_envs": 64, "num_steps": 32, "num_minibatches": 4}
+"""Settings of the PPO that learns to win against two copies of an agent of Kuhn poker."""
+
+BACKGAMMON: dict[str, Any] = {
+    "env": "pgx:backgammon",
+    "total_timesteps": 400_000,
+    "num_envs": 64,
+    "num_steps": 64,
+    "num_minibatches": 4,
+    "learning_rate": 1e-3,
+    "network": {"hidden": [64, 64]},
+}
+DICE_SIMULATIONS, LONGEST_GAME = 64, 400
+"""Simulations per move of the search of backgammon, and the moves after which a game is not counted."""
+
 MAIN: dict[str, Any] = {"total_timesteps": 1_500_000, "network": {"hidden": [128, 128]}}
 """Changes of the preset for the main agent that exploiters learn to beat."""
 
@@ -126,6 +141,39 @@ def number_duel(report: Report) -> None:
             return exploited(run.agent, state, key, **DUEL_BUDGET).value
 
         report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, fresh_keys(run)))
+
+
+def kuhn_of_three(report: Report) -> None:
+    """Measure what a new PPO learns to win per game from two copies of the agent, trained and not."""
+    run = report.train("kuhn3_selfplay", eval_every=None)
+    for name, states in (("trained", run.states), ("untrained", jax.vmap(run.agent.init)(run.keys))):
+
+        def gain(state: Any, key: jax.Array) -> jax.Array:
+            return exploited(run.agent, state, key, **THIRD_BUDGET).value
+
+        report.measure(f"{name}: won from two copies", report.time_program(jax.vmap(gain), states, fresh_keys(run)))
+
+
+def backgammon(report: Report) -> None:
+    """Play a search with chance nodes against the greedy policy that guides it, and that policy against random play."""
+    run = report.train(SelfPlayConfig(**BACKGAMMON), "backgammon")
+    game, params = make_env(run.agent.config.env)
+    greedy = partial(policy_player, run.agent, deterministic=True)
+    search = partial(search_player, run.agent, num_simulations=DICE_SIMULATIONS)
+    pairs: dict[str, tuple[Callable[[Any], Player], Callable[[Any], Player]]] = {
+        "policy against random play": (greedy, lambda _: random_player),
+        f"search of {DICE_SIMULATIONS} against its policy": (search, greedy),
+    }
+    for name, (first, second) in pairs.items():
+
+        def points(state: Any, key: jax.Array, first: Any = first, second: Any = second) -> jax.Array:
+            return play_match(game, params, first(state), second(state), key, 2 * GAMES, max_steps=LONGEST_GAME).result
+
+        found = np.asarray(report.time_program(jax.vmap(points), run.states, fresh_keys(run)))
+        ended = np.isfinite(found)
+        report.measure(f"{name}: won", np.where(ended, found > 0, 0).sum(1) / ended.sum(1))
+        report.measure(f"{name}: points a game", np.nanmean(found, axis=1))
+        report.measure(f"{name}: games", ended.sum(1))
 
 
 def branching(report: Report) -> None:
