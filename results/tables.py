@@ -42,7 +42,8 @@ def steps(record: Record, arm: str | None = None) -> str:
 
 def span(summary: dict[str, float], digits: int) -> str:
     """Mean, and from the least to the most of the seeds."""
-    low, mean, high = (f"{summary[name]:.{digits}f}" for name in ("min", "mean", "max"))
+    # Rounded first, and 0 added, so that there is no -0.00.
+    low, mean, high = (f"{round(summary[name], digits) + 0.0:.{digits}f}" for name in ("min", "mean", "max"))
     return mean if low == high else f"{mean} ({low} to {high})"
 
 

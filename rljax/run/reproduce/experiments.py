@@ -177,7 +177,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "connect_four_alphazero": Experiment(
         "connect_four_alphazero: games won against random play and UCT; moves that lose value",
-        10,
+        20,
         1,
         lambda report: games.connect_four(report, "connect_four_alphazero"),
     ),

@@ -49,7 +49,7 @@ THIRD_BUDGET: dict[str, Any] = {"total_timesteps": 150_000, "num_envs": 64, "num
 
 BACKGAMMON: dict[str, Any] = {
     "env": "pgx:backgammon",
-    "total_timesteps": 400_000,
+    "total_timesteps": 2_000_000,
     "num_envs": 64,
     "num_steps": 64,
     "num_minibatches": 4,
