@@ -18,6 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.magnet import divergence_from_magnet, magnet_view
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import (
     build_policy,
@@ -91,8 +92,6 @@ class PPOConfig(HeadConfig):
             raise ConfigError(
                 f"magnet_coef = {self.magnet_coef}: the magnet is the policy of the averaged parameters, set average_decay"
             )
-        if self.magnet_coef is not None and self.action_heads != "independent":
-            raise ConfigError(f"action_heads = {self.action_heads!r}: expected 'independent' with magnet_coef, a KL divergence")
 
 
 class PPOParts(NamedTuple):
@@ -345,7 +344,7 @@ def ppo_learn(
         carry=streams.carry,
         seat=streams.seat if has_memory else None,
         own=streams.own,
-        magnet=_magnet_outputs(parts, magnet, streams),
+        magnet=magnet_view(parts, magnet, streams),
         teacher=streams.teacher,
     )
     batch = batch_major(batch) if has_memory else flat_steps(batch)
@@ -358,15 +357,6 @@ def ppo_learn(
 
     params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
     return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value), batch.own)
-
-
-def _magnet_outputs(parts: PPOParts, magnet: Any, streams: Streams) -> Any:
-    """Return the outputs of the magnet's policy `[T, S, ...]`, from the learner's memory on; None without `magnet_coef`."""
-    if parts.config.magnet_coef is None:
-        return None
-    if magnet is None:
-        raise ConfigError("magnet_coef: a loop of your own must keep state.average_params (rljax.core.agent.with_average)")
-    return policy_unroll(parts, magnet, streams.obs, streams.carry, streams.begins, streams.seat)[0]
 
 
 def ppo_gradient_steps(
@@ -437,9 +427,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     Advantages are taken as they are: `ppo_gradient_steps` standardises them before, if `normalize_advantages` is set.
     With `dual_clip` c the objective of an action with negative advantage is at least c A (Ye et al., 2020, eq. 5).
     `teacher_kl_coef` adds the divergence from the policy that the run began with (see `rljax.algos.common.teacher`).
-    `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly. It lets the last iterate of self-play
-    approach an equilibrium ("A unified approach to reinforcement learning, quantal response equilibria, and two-player zero-sum
-    games", Sokota et al., 2023: magnetic mirror descent with a moving magnet).
+    `magnet_coef` adds the KL divergence from the policy to a magnet that follows it slowly (see `rljax.algos.common.magnet`).
 
     Returns:
         The loss f32 [], and metrics; `train/approx_kl` among them is what `target_kl` is compared with: the mean of
@@ -469,8 +457,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     entropy = own_mean(parts.head.entropy(distribution, batch.action), own)
     loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
     if config.magnet_coef is not None:
-        divergence = own_mean(distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask)), own)
-        loss += config.magnet_coef * divergence
+        loss += config.magnet_coef * own_mean(divergence_from_magnet(parts, distribution, batch), own)
     towards_teacher, teacher_metrics = teacher_term(parts, distribution, batch)
     by_name = {f"train/value_loss_{name}": value_losses[k] for k, name in enumerate(head_names(config)) if value_losses.ndim}
     return loss + towards_teacher, by_name | teacher_metrics | {

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.common.magnet import divergence_from_magnet, magnet_view
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.ppo import Minibatch, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
+from rljax.collect.streams import Streams
+from rljax.envs.composite import Composite
 
 CONFIG = rljax.PPOConfig(
     env="CartPole-v1", num_envs=4, num_steps=16, num_minibatches=1, num_epochs=1, network={"hidden": [8]}, average_decay=0.9
@@ -68,13 +71,61 @@ def test_an_update_pulls_the_policy_to_the_averaged_parameters() -> None:
     assert float(after) < 0.95 * float(before)
 
 
-def test_a_magnet_needs_an_average_and_a_policy_with_a_divergence() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [False, True])
+def test_of_heads_that_see_each_other_it_is_the_divergence_of_all_actions_together(masked: bool) -> None:
+    """Composite-v0 has 32 joint actions. The divergence along an action is right on average over the policy's actions."""
+    parts = ppo_parts(
+        CONFIG.replace(
+            env=Composite(masked), action_heads="autoregressive", magnet_coef=1.0, vf_coef=0.0, ent_coef=0.0, learning_rate=1e-2
+        )
+    )
+    state = ppo_init(parts, jax.random.key(0))
+    actions = jnp.stack(jnp.meshgrid(*(jnp.arange(n) for n in (4, 4, 2)), indexing="ij"), -1).reshape(-1, 3)
+    obs = jnp.tile(jnp.eye(4)[1], (len(actions), 1))
+    mask = None
+    if masked:
+        env = Composite(masked)
+        shifted = env.reset_env(jax.random.key(0), env.default_params)[1].replace(shift=jnp.int32(1))
+        mask = jnp.tile(env.action_mask(shifted, env.default_params), (len(actions), 1, 1))
+    # Far from each other and from uniform.
+    policy, magnet = (
+        jax.tree.map(lambda x, i=i: x + 0.7 * jax.random.normal(jax.random.key(i), x.shape), state.params) for i in (1, 2)
+    )
+
+    def log_probs(params: object) -> jax.Array:
+        outputs = policy_and_value(parts, params, obs)[0]
+        return parts.head.distribution(outputs, mask).log_prob(actions)
+
+    def joint(params: object) -> jax.Array:
+        own, other = (jnp.where(legal, log_probs(x), 0.0) for x in (params, magnet))
+        return jnp.sum(jnp.where(legal, jnp.exp(own) * (own - other), 0.0))
+
+    def along(params: object) -> jax.Array:
+        streams = Streams(obs=obs[None], action=actions[None], mask=None if mask is None else mask[None], **nothing)
+        view = magnet_view(parts, magnet, streams)[0]
+        batch = Minibatch(obs, actions, mask, none, none, none, none, magnet=view)
+        return divergence_from_magnet(parts, parts.head.distribution(policy_and_value(parts, params, obs)[0], mask), batch)
+
+    none = jnp.zeros(len(actions))
+    nothing = dict.fromkeys(set(Streams._fields) - {"obs", "action", "mask"})
+    probability = jnp.exp(log_probs(policy))
+    legal = probability > 0
+    assert int(legal.sum()) == (4 if masked else 32)
+    expected = float(joint(policy))
+    assert expected > 0.3
+    np.testing.assert_allclose(jnp.sum(probability * along(policy)), expected, rtol=1e-5)
+    # What the gradient leaves out does not turn it round.
+    left = jax.grad(lambda params: jnp.sum(probability * along(params)))(policy)
+    nearer = jax.tree.map(lambda x, g: x - 0.01 * g, policy, left)
+    assert float(joint(nearer)) < 0.99 * expected
+
+
+def test_a_magnet_needs_an_average() -> None:
     with pytest.raises(
         rljax.ConfigError, match=r"magnet_coef = 0\.1: the magnet is the policy of the averaged parameters, set average_decay"
     ):
         rljax.PPOConfig(magnet_coef=0.1)
-    with pytest.raises(rljax.ConfigError, match="action_heads = 'autoregressive': expected 'independent' with magnet_coef"):
-        rljax.PPOConfig(magnet_coef=0.1, average_decay=0.9, action_heads="autoregressive")
     parts = ppo_parts(CONFIG.replace(magnet_coef=0.1))
     state = jax.eval_shape(lambda: ppo_init(parts, jax.random.key(0)))
     with pytest.raises(rljax.ConfigError, match=r"a loop of your own must keep state\.average_params"):

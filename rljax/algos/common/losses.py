@@ -148,6 +148,22 @@ def choices_kl(student: Choices, teacher: Choices, temperature: float | jax.Arra
     return jnp.sum(jnp.where(teacher.read, divergences, 0.0), axis=-1)
 
 
+def choices_kl_to(policy: Choices, other: jax.Array) -> jax.Array:
+    """Return KL(policy || other), f32 `[...]`, of all heads that are read, summed, with the gradient of both.
+
+    Where the policy drew the actions, it is by the chain rule the divergence of the joint distributions; its gradient leaves out
+    that the actions of earlier heads depend on the policy, too, as that of an entropy bonus does.
+
+    Args:
+        policy: the policy's choices.
+        other: log-probabilities of the other policy along the same actions, f32 `[..., K, W]`.
+    """
+    legal = policy.legal
+    gap = jnp.where(legal, policy.log_prob - jnp.where(legal, other, 0.0), 0.0)
+    divergences = jnp.sum(_probabilities(policy.log_prob, legal) * gap, axis=-1)
+    return jnp.sum(jnp.where(policy.read, divergences, 0.0), axis=-1)
+
+
 def _log_softmax(logits: jax.Array, legal: jax.Array | None, temperature: float | jax.Array = 1.0) -> jax.Array:
     """Return log-probabilities of softened logits f32 `[..., A]`, 0 for illegal actions."""
     if legal is None:
