@@ -92,6 +92,23 @@ class Territory(Game):
         reward = gained * jnp.array([1.0, 1.0, -1.0, -1.0])
         return self.observe(state, params), state, reward, state.time >= params.max_steps, {}
 
+    def text(self, state: TerritoryState, params: TerritoryParams, player: int) -> str:
+        """The whole map, with the player's own number in brackets; of several players in a cell the first is shown."""
+        cells = [[" .ab"[1 + int(paint)].center(3) for paint in row] for row in state.paint]
+        for other in reversed([player, *(p for p in range(self.num_players) if p != player)]):
+            row, column = (int(x) for x in state.place[other])
+            cells[row][column] = f"[{other}]" if other == player else str(other).center(3)
+        cells_of = ", ".join(
+            f"of team {'ab'[team]} (players {' and '.join(str(p) for p in range(self.num_players) if self.teams[p] == team)}): "
+            f"{int(jnp.sum(state.paint == 1 + team))}"
+            for team in range(2)
+        )
+        left = params.max_steps - int(state.time)
+        return "\n".join(["".join(row) for row in cells] + [f"cells {cells_of}; steps left: {left}"])
+
+    def action_names(self, params: TerritoryParams) -> tuple[str, ...]:
+        return ("stay", "up", "right", "down", "left")
+
     def render(self, state: TerritoryState, params: TerritoryParams) -> jax.Array:
         picture = drawing.canvas(256, 256, (SIZE / 2, SIZE / 2), SIZE + 0.2, drawing.GREY)
         colors = jnp.array([drawing.PAPER, (158, 188, 220), (236, 170, 166)], jnp.float32)

@@ -33,7 +33,15 @@ def num_outcomes(game: Game, params: Any) -> int:
         ConfigError: `chance` does not return a vector of float probabilities.
     """
     state, action, _ = step_shapes(game, params)
-    found = jax.eval_shape(lambda s, a: game.chance(s, a, params), state, action)
+    return outcomes_of(game, jax.eval_shape(lambda s, a: game.chance(s, a, params), state, action))
+
+
+def outcomes_of(game: Game, found: Any) -> int:
+    """Return the length of what `chance` returned, traced.
+
+    Raises:
+        ConfigError: it is not a vector of float probabilities.
+    """
     fits = isinstance(found, jax.ShapeDtypeStruct) and found.ndim == 1 and jnp.issubdtype(found.dtype, jnp.floating)
     if not fits or not found.shape[0]:
         raise ConfigError(f"{game.name}: chance returned {found}, expected the probabilities of the outcomes, float32[C]")

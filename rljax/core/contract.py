@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.chance import outcomes_of
 from rljax.core.environment import action_mask_of, attribute
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
 from rljax.core.game import Game
@@ -146,6 +147,9 @@ def check_contract(env: Any, params: Any) -> list[str]:
         subject.refuse(f"action_space is {type(action_space).__name__}, expected {expected}")
     action = _trace(subject, "action_space", action_space.sample, key)
     action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
+    if players is not None:
+        # First, as the default step draws by it.
+        outcomes_of(env, _trace(subject, "chance", lambda s, a: env.chance(s, a, params), state, action))
     stepped = ("obs", "state", "reward", "terminated", "info")
     next_obs, next_state, reward, terminated, info = _trace_tuple(
         subject, "step_env", stepped, lambda k, s, a: env.step_env(k, s, a, params), key, state, action

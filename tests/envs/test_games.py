@@ -27,6 +27,7 @@ from rljax.envs import (
     make_env,
 )
 from rljax.envs.heavy_box import HeavyBoxState
+from rljax.envs.territory import TerritoryState
 
 PLAYOUTS = 1_000
 RANDOM_PARTNER = 0.0733
@@ -359,3 +360,15 @@ def test_games_are_made_by_id_and_drawn() -> None:
         make_env("pgx:connect_for")
     with pytest.raises(rljax.ConfigError, match="payoff of shape"):
         MatrixGame([1.0, 2.0])
+
+
+def test_territory_in_words() -> None:
+    game = Territory()
+    paint = jnp.zeros((7, 7), jnp.int32).at[0, 0].set(1).at[0, 1].set(2).at[6, 6].set(2)
+    state = TerritoryState(paint, jnp.array([[0, 2], [3, 3], [3, 3], [6, 0]]), jnp.int32(4))
+    lines = game.text(state, game.default_params, 2).splitlines()
+    assert lines[0] == " a  b  0  .  .  .  . "
+    assert lines[3] == " .  .  . [2] .  .  . "
+    assert lines[6] == " 3  .  .  .  .  .  b "
+    assert lines[7] == "cells of team a (players 0 and 1): 1, of team b (players 2 and 3): 2; steps left: 26"
+    assert game.text(state, game.default_params, 0).splitlines()[3] == " .  .  .  1  .  .  . "

@@ -135,6 +135,14 @@ def test_what_chance_returns_is_checked() -> None:
     with pytest.raises(rljax.ConfigError, match=r"Half: chance returned .*expected the probabilities of the outcomes"):
         make_mcts(Half())
 
+    class Plain(Race):
+        def chance(self, state: Any, action: jax.Array, params: Any) -> Any:
+            return 0.5
+
+    for check in (make_mcts, rljax.check_environment):
+        with pytest.raises(rljax.ConfigError, match=r"Plain: chance returned .*expected the probabilities of the outcomes"):
+            check(Plain())
+
     class Silent(Game):
         pass
 
