@@ -23,7 +23,7 @@ SIMULATIONS = 32
 
 @pytest.mark.parametrize(
     ("moves", "random", "uct", "share", "share_of_phase"),
-    # A tenth of the preset's budget, and a third of it; all of it comes to 100 %, 96 % and a third of the first rate.
+    # A tenth of the preset's budget, and a third of it; all of it comes to 100 %, 98 % and a third of the first rate.
     [(600_000, 0.9, 0.2, 0.8, 0.95), (2_000_000, 0.97, 0.65, 0.7, 0.85)],
 )
 def test_alphazero_beats_a_search_and_loses_value_less_and_less_often(
