@@ -20,8 +20,9 @@ from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.microrts.install import is_there, microrts_folder
 from rljax.run.microrts.java import Java, start_java
 
-MAPS = ("basesWorkers8x8", "basesWorkers16x16")
-NUM_GAMES, NUM_CYCLES, JAVA_CYCLES = 512, 1_000, 40_000
+NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
+"""For each map the games at once: as many as have 32,768 cells, so that planes over the cells stay in a processor's cache."""
+NUM_CYCLES, JAVA_CYCLES = 1_000, 40_000
 JAVA_WARM_UP = 2
 """How often Java plays each map before it is timed: it compiles what runs often, and is some 8 times faster then."""
 JAVA = "Java engine, two random bots"
@@ -32,11 +33,11 @@ def print_microrts(repeats: int) -> None:
     with one_core() as kept:
         jax.config.update("jax_enable_compilation_cache", False)
         print(hardware())
-        print(f"\n{NUM_GAMES} games at once on {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
+        print(f"\non {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
         java = find_java()
-        print("\n| map | program | trace + compile, s | cycles/s |" + (" times Java |" if java else ""))
-        print("| --- | --- | --- | --- |" + (" --- |" if java else ""))
-        for name in MAPS:
+        print("\n| map | games at once | program | trace + compile, s | cycles/s |" + (" times Java |" if java else ""))
+        print("| --- | --- | --- | --- | --- |" + (" --- |" if java else ""))
+        for name in NUM_GAMES:
             print_map(name, java, repeats)
 
 
@@ -59,7 +60,7 @@ def find_java() -> Java | None:
     try:
         if is_there(microrts_folder()):
             java = start_java()
-            for name in JAVA_WARM_UP * MAPS:
+            for name in JAVA_WARM_UP * list(NUM_GAMES):
                 play_java(java, name)
             return java
         print("\nwithout the Java engine, which is not here")
@@ -74,12 +75,13 @@ def print_map(name: str, java: Java | None, repeats: int) -> None:
     beside = {JAVA: lambda _: play_java(java, name)} if java else {}
     timings = time_interleaved(programs, repeats, beside=beside)
     speeds = {
-        label: (JAVA_CYCLES if label == JAVA else NUM_GAMES * NUM_CYCLES) / median(timing.runs)
+        label: (JAVA_CYCLES if label == JAVA else NUM_GAMES[name] * NUM_CYCLES) / median(timing.runs)
         for label, timing in timings.items()
     }
     for label, speed in speeds.items():
-        compiling = "" if label == JAVA else f"{timings[label].compile:.1f}"
-        print(f"| {name} | {label} | {compiling} | {speed:,.0f} |" + (f" {speed / speeds[JAVA]:.1f} |" if java else ""))
+        games, compiling = (1, "") if label == JAVA else (NUM_GAMES[name], f"{timings[label].compile:.1f}")
+        times = f" {speed / speeds[JAVA]:.1f} |" if java else ""
+        print(f"| {name} | {games} | {label} | {compiling} | {speed:,.0f} |{times}")
 
 
 def engine_program(name: str) -> Program:
@@ -100,7 +102,7 @@ def engine_program(name: str) -> Program:
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
 
-    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, axis=-1)
+    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, NUM_GAMES[name], axis=-1)
 
 
 def game_program(name: str) -> Program:
@@ -115,18 +117,18 @@ def game_program(name: str) -> Program:
         # The carry keeps observations and masks, so that they are computed.
         return state, obs, env.action_mask(state, params)
 
-    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape, axis=0)
+    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape, NUM_GAMES[name], axis=0)
 
 
-def _program(cycle: Any, carry: Any, cells: tuple[int, ...], axis: int) -> Program:
+def _program(cycle: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
     """Return a program of many games, which are on this axis, from `carry` on; `cells` are the rows and columns of the map."""
-    shape = (NUM_GAMES, *cells) if axis == 0 else (*cells, NUM_GAMES)
+    shape = (games, *cells) if axis == 0 else (*cells, games)
 
     def play(key: jax.Array) -> Any:
         def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
             return jax.vmap(cycle, axis, axis)(carry, _bits(key, shape)), None
 
-        many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), NUM_GAMES, axis), carry)
+        many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), games, axis), carry)
         return jax.lax.scan(step, many, jax.random.split(key, NUM_CYCLES))[0]
 
     return play

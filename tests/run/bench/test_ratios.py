@@ -86,7 +86,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
-    monkeypatch.setattr(bench_microrts, "MAPS", ("basesWorkers8x8",))
+    monkeypatch.setattr(bench_microrts, "NUM_GAMES", {"basesWorkers8x8": 512})
     for program in ("engine_program", "game_program"):
         monkeypatch.setattr(bench_microrts, program, lambda name: name)
     bench_microrts.print_microrts(2)
@@ -94,7 +94,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     ours = ["engine", "game, with observations and masks"]
     assert turns == [[*ours, bench_microrts.JAVA] if there else ours]
     assert [row["program"] for row in rows] == turns[0]
-    cycles = bench_microrts.NUM_GAMES * bench_microrts.NUM_CYCLES
+    cycles = 512 * bench_microrts.NUM_CYCLES
     speeds = [cycles, cycles / 2, *([bench_microrts.JAVA_CYCLES / 3] if there else [])]
     assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
     assert [row.get("times Java") for row in rows] == pytest.approx([x / speeds[2] for x in speeds], abs=0.06) if there else True
