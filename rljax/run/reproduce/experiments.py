@@ -223,7 +223,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "gridworld_pixels_dreamer": _dreams("gridworld_pixels_dreamer", 10),
     "cartpole_r2dreamer": _dreams("cartpole_r2dreamer", 12),
     "cartpole_infonce": _dreams("cartpole_infonce", 12),
-    "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 4),
+    "cartpole_dreamerpro": _dreams("cartpole_dreamerpro", 16),
     "offline": Experiment(
         "returns of cloning and of offline algorithms on data of poor players, and online from there and from scratch",
         15,
