@@ -125,19 +125,25 @@ def _program(cycle: Any, carry: Any, cells: tuple[int, ...], games: int, axis: i
     shape = (games, *cells) if axis == 0 else (*cells, games)
 
     def play(key: jax.Array) -> Any:
-        def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
-            return jax.vmap(cycle, axis, axis)(carry, _bits(key, shape)), None
+        def step(now: tuple[Any, jax.Array], _: None) -> tuple[Any, None]:
+            carry, drawn = now[0], _xorshift(now[1])
+            # Two numbers of 16 bits from each of 32.
+            bits = jnp.concatenate([drawn.astype(jnp.uint16), (drawn >> 16).astype(jnp.uint16)], axis=-1)
+            return (jax.vmap(cycle, axis, axis)(carry, bits), drawn), None
 
         many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), games, axis), carry)
-        return jax.lax.scan(step, many, jax.random.split(key, NUM_CYCLES))[0]
+        # No seed may be 0, which would stay 0.
+        seeds = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32) | 1
+        return jax.lax.scan(step, (many, seeds), None, NUM_CYCLES)[0][0]
 
     return play
 
 
-def _bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return random bits, u16: two from each number of 32 bits that is drawn, as `jax.random.bits` does not."""
-    drawn = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
-    return jnp.concatenate([drawn.astype(jnp.uint16), (drawn >> 16).astype(jnp.uint16)], axis=-1)
+def _xorshift(x: jax.Array) -> jax.Array:
+    """Return the next random numbers, u32 (Marsaglia, "Xorshift RNGs", 2003): JAX's own would take an eighth of the time."""
+    x ^= x << 13
+    x ^= x >> 17
+    return x ^ (x << 5)
 
 
 def play_java(java: Java, name: str) -> None:
