@@ -70,7 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cartpole_ppo_cleanrl": _solves("cartpole_ppo_cleanrl", 3, 475.0),
     "acrobot_ppo": _solves("acrobot_ppo", 2),
     "pendulum_ppo": _solves("pendulum_ppo", 2),
-    "cartpole_dqn": _holds("cartpole_dqn", 20),
+    "cartpole_dqn": _holds("cartpole_dqn", 60),
     "cartpole_pqn": _holds("cartpole_pqn", 5),
     "cartpole_impala": _solves("cartpole_impala", 0.5),
     "acrobot_dqn": _solves("acrobot_dqn", 2),
