@@ -139,7 +139,8 @@ def _fail(message: object, status: int) -> None:
 
 
 def _run(command: Any, overrides: dict[str, Any]) -> None:
-    _use_compilation_cache()
+    if not isinstance(command, Compile):  # a program for a device that is not there cannot be read from the cache
+        _use_compilation_cache()
     # For env = "module:Class". It comes last, so that no local file hides an installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

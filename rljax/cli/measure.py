@@ -25,7 +25,7 @@ def bench(options: Bench) -> None:
     suite, repeats = options.suite, options.repeats
     if suite not in SUITES:
         raise ConfigError(f"unknown benchmark '{suite}': {did_you_mean(suite, SUITES)}")
-    path = None if options.json is None else output_path(options.json, (".json",))
+    path = None if options.json is None else output_path(options.json, (".json",), "json")
     said = io.StringIO()
     with contextlib.redirect_stdout(_Tee(sys.stdout, said)):
         load = run_suite(suite, repeats)
@@ -49,8 +49,8 @@ def compile_run(options: Compile, overrides: dict[str, Any]) -> None:
     # Nothing is computed, so the devices of this machine, their memory and their drivers are left alone.
     jax.config.update("jax_platforms", "cpu")
     config = load_config(options.config, **merge_tables(lambda: load_config(options.config), overrides))
-    path = None if options.json is None else output_path(options.json, (".json",))
-    saved = None if options.save is None else output_path(options.save, (SUFFIX,))
+    path = None if options.json is None else output_path(options.json, (".json",), "json")
+    saved = None if options.save is None else output_path(options.save, (SUFFIX,), "save")
     report = compile_for(config, options.target, seeds=options.seeds)
     print("\n".join(report_lines(report)))
     if path is not None:

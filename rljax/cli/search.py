@@ -57,7 +57,8 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         sweeps.check_numbers(options.batch_size, episodes)
         folder = plans.begin_sweep(Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem)), plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
-        runs = f" = {plan.runs} runs" if part is None else f", {plan.runs} runs of part {part[0]} of {part[1]}"
+        count = "1 run" if plan.runs == 1 else f"{plan.runs} runs"
+        runs = f" = {count}" if part is None else f", {count} of part {part[0]} of {part[1]}"
         say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs} into {folder}")
     with _training("sweep", folder):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
@@ -165,14 +166,18 @@ def _split_axes(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]
 
 
 def _print_cells(result: plans.SweepResult) -> None:
-    table = make_table("rank", *result.cells[0], "mean return", "std", "worst", "best", "diverged", text=tuple(result.cells[0]))
+    missing = np.isnan(result.returns).sum(axis=1)
+    columns = ("mean return", "std", "worst", "best", "diverged", *(["missing"] if missing.any() else []))
+    table = make_table("rank", *result.cells[0], *columns, text=tuple(result.cells[0]))
     order = np.argsort(np.where(np.isnan(result.means), np.inf, -result.means), kind="stable")
     for rank, i in enumerate(order[:TABLE_ROWS]):
         returns = result.returns[i]
         known = returns[np.isfinite(returns)]
-        figures = [known.mean(), known.std(), known.min(), known.max()] if len(known) else [np.nan] * 4
-        failed = int(np.isneginf(returns).sum())
-        table.add_row(str(rank + 1), *map(format_value, result.cells[i].values()), *(f"{x:.1f}" for x in figures), str(failed))
+        figures = [f"{x:.1f}" for x in (known.mean(), known.std(), known.min(), known.max())] if len(known) else ["-"] * 4
+        counts = [str(np.isneginf(returns).sum()), *([str(missing[i])] if missing.any() else [])]
+        # A cell of which runs are missing has no mean yet, and comes last.
+        place = "-" if missing[i] else str(rank + 1)
+        table.add_row(place, *map(format_value, result.cells[i].values()), *figures, *counts)
     print_table(make_console(), table)
     if len(order) > TABLE_ROWS:
         print(f"... and {len(order) - TABLE_ROWS} more in results.csv")

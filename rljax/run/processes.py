@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import threading
 from typing import Any
 
 import jax
@@ -21,6 +25,8 @@ AUTO = "auto"
 START_SECONDS = 120
 """Number of seconds to wait for all processes to start."""
 
+LARGEST_PORT = 65_535
+
 
 def join_processes(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
     """Connect to the other processes of a run; each process must call this before it uses JAX.
@@ -31,20 +37,26 @@ def join_processes(coordinator: str, num_processes: int | None = None, process_i
         num_processes: number of processes; None with "auto".
         process_id: index of this process, from 0; None with "auto".
 
+    The process ends with status 1 and one line if the others do not come within `START_SECONDS`.
+
     Raises:
         ConfigError: an argument is not allowed, or "auto" finds nothing.
-        RljaxError: the processes did not connect.
+        RljaxError: the processes did not connect for another reason.
     """
     if coordinator == AUTO:
         if num_processes is not None or process_id is not None:
             raise ConfigError("num_processes and process_id: coordinator = 'auto' finds them itself; give only one of both")
         _initialize("this process did not meet the others")
         return
-    num_processes, process_id = 1 if num_processes is None else num_processes, process_id or 0
     host, colon, port = coordinator.rpartition(":")
-    if not colon or not host or not port.isdigit():
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) <= LARGEST_PORT:
         raise ConfigError(
             f"coordinator = {shown(coordinator)}: expected address:port of process 0, such as 10.0.0.1:1234, or auto"
+        )
+    if num_processes is None or process_id is None:
+        raise ConfigError(
+            f"coordinator = {shown(coordinator)}: expected num_processes and process_id with it, the number of processes and the "
+            "index of this one; or coordinator = 'auto'"
         )
     if num_processes < 1:
         raise ConfigError(f"num_processes = {num_processes}: expected a whole number > 0")
@@ -59,8 +71,12 @@ def join_processes(coordinator: str, num_processes: int | None = None, process_i
 
 
 def _initialize(failure: str, **how: Any) -> None:
+    # JAX would not raise at its own timeout, but abort the process with a stack trace.
+    watch = threading.Timer(START_SECONDS, _give_up, [failure])
+    watch.daemon = True
+    watch.start()
     try:
-        jax.distributed.initialize(**how, initialization_timeout=START_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        jax.distributed.initialize(**how, initialization_timeout=2 * START_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except (RuntimeError, ValueError) as error:
         if not how and "coordinator_address" in str(error):
             raise ConfigError(
@@ -68,6 +84,13 @@ def _initialize(failure: str, **how: Any) -> None:
                 "give the address of process 0"
             ) from None
         raise RljaxError(f"{failure}: {first_line(error)}") from error
+    finally:
+        watch.cancel()
+
+
+def _give_up(failure: str) -> None:
+    print(f"rljax: {failure} within {START_SECONDS} seconds", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def is_first() -> bool:

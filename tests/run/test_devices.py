@@ -79,6 +79,10 @@ def test_devices_that_are_not_there_or_do_not_divide_are_refused(changes: dict[s
     ("arguments", "message"),
     [
         (("nowhere", 2, 0), "coordinator = 'nowhere': expected address:port"),
+        (("a:99999", 2, 0), "coordinator = 'a:99999': expected address:port"),
+        (("a:0", 2, 0), "coordinator = 'a:0': expected address:port"),
+        (("a:1", None, None), "coordinator = 'a:1': expected num_processes and process_id with it"),
+        (("a:1", 2, None), "coordinator = 'a:1': expected num_processes and process_id with it"),
         (("a:1", 0, 0), "num_processes = 0"),
         (("a:1", 2, 2), "process_id = 2: expected a whole number from 0 to 1"),
         (("auto", 2, 0), "coordinator = 'auto' finds them itself"),
@@ -88,6 +92,23 @@ def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int | None
     with pytest.raises(rljax.ConfigError) as error:
         join_processes(*arguments)
     assert message in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_waits_in_vain_ends_with_one_line(process: int) -> None:
+    """Whether it is the first, which waits for another, or another one, whose first is not there."""
+    program = (
+        "import sys; from rljax.run import processes; processes.START_SECONDS = 2; "
+        "processes.join_processes(sys.argv[1], 2, int(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, f"127.0.0.1:{free_port()}", str(process)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"rljax: process {process} of 2 did not meet the others at 127.0.0.1:")
+    assert line.endswith("within 2 seconds")
 
 
 def free_port() -> int:

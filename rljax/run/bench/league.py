@@ -47,10 +47,10 @@ def print_league(repeats: int) -> None:
     print(f"\nConnect Four, {size}, {repeats} interleaved runs")
     print("\n| | trace + compile, s | run, s | steps/s | times plain self-play |")
     print("| --- | --- | --- | --- | --- |")
-    first = timings["plain self-play"].runs
+    first = median(timings["plain self-play"].runs)
     for name, timing in timings.items():
         seconds = median(timing.runs)
-        ratio = median(b / a for a, b in zip(first, timing.runs, strict=True))
+        ratio = seconds / first
         rate = SIZE["total_timesteps"] / seconds
         print(f"| {name} | {timing.compile:.1f} | {seconds:.2f} | {rate:,.0f} | {ratio:.2f} |")
     full = LeagueConfig(env="ConnectFour-v0", num_envs=1024, num_slots=8)

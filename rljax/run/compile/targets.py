@@ -14,7 +14,7 @@ import jax
 from jax.experimental import topologies
 
 from rljax.core.devices import Target
-from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shortened
+from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install, shortened, shown
 
 
 class Chip(NamedTuple):
@@ -110,6 +110,8 @@ def parse_target(name: str) -> tuple[str, int]:
     Raises:
         ConfigError: there is no such target; says which there are.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"target = {shown(name)}: expected a name, such as v5e-8 or h200")
     chip, dash, number = name.lower().partition("-")
     if chip not in CHIPS:
         raise ConfigError(f"unknown target '{shortened(name)}': {did_you_mean(chip, CHIPS)} (such as v5e-8 or h200)")

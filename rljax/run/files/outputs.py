@@ -15,17 +15,17 @@ from rljax.core.errors import ConfigError, shown
 from rljax.run.files.places import atomic_folder
 
 
-def output_path(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
-    """Check and return the path of a file to write, whose suffix gives its format.
+def output_path(out: str | os.PathLike[str], suffixes: Sequence[str], option: str = "out") -> Path:
+    """Check and return the path of a file to write, whose suffix gives its format; messages name the option that gave it.
 
     Raises:
         ConfigError: the suffix is not allowed, or the path is a folder.
     """
     path = Path(out)
     if path.suffix.lower() not in suffixes:
-        raise ConfigError(f"out = {shown(str(out))}: expected a file name that ends in {' or '.join(suffixes)}")
+        raise ConfigError(f"{option} = {shown(str(out))}: expected a file name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
-        raise ConfigError(f"out = {shown(str(out))}: this is a folder; give the name of a file")
+        raise ConfigError(f"{option} = {shown(str(out))}: this is a folder; give the name of a file")
     return path
 
 

@@ -172,8 +172,8 @@ def test_a_missing_plug_in_is_one_line_that_says_what_to_install(
         (["cartpole_pp", "--target", "h200"], "did you mean 'cartpole_ppo'?"),
         (["cartpole_ppo", "--target", "h200", "--learning-rat", "1"], "learning_rate"),
         (["cartpole_ppo", "--target", "h200", "--seeds", "0"], "seeds = 0"),
-        (["cartpole_ppo", "--target", "h200", "--json", "x.txt"], ".json"),
-        (["cartpole_ppo", "--target", "h200", "--save", "x.txt"], ".xla"),
+        (["cartpole_ppo", "--target", "h200", "--json", "x.txt"], "json = 'x.txt': expected a file name that ends in .json"),
+        (["cartpole_ppo", "--target", "h200", "--save", "x.txt"], "save = 'x.txt': expected a file name that ends in .xla"),
     ],
 )
 def test_bad_arguments_end_with_status_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,6 +189,9 @@ def test_bad_arguments_of_the_function() -> None:
     config = rljax.PPOConfig(env="CartPole-v1")
     with pytest.raises(rljax.ConfigError, match="is not a configuration"):
         rljax.compile_for("cartpole_ppo", "h200")  # type: ignore[arg-type]
+    for target in (None, 3):
+        with pytest.raises(rljax.ConfigError, match=f"target = {target}: expected a name, such as v5e-8 or h200"):
+            rljax.compile_for(config, target)  # type: ignore[arg-type]
     with pytest.raises(rljax.ConfigError, match="seeds = 0"):
         rljax.compile_for(config, "h200", seeds=0)
     with pytest.raises(rljax.ConfigError, match="seeds = 2: expected none with num_devices = 2"):

@@ -14,7 +14,9 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
+from rljax.cli.search import _print_cells
 from rljax.run.search import sweep as sweeps
+from rljax.run.search.plan import SweepResult
 from rljax.run.search.population import Programs
 from rljax.run.search.space import cells_of, parse_range
 from tests.run.tiny_runs import TINY_TOML, assert_refused
@@ -89,7 +91,15 @@ def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monk
     np.testing.assert_array_equal(rljax.resume_sweep(tmp_path / "half").returns, half.returns)
 
 
-@pytest.mark.slow
+def test_cells_of_which_runs_are_missing_have_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    returns = np.array([[500.0, np.nan], [10.0, 20.0], [np.nan, np.nan], [30.0, 40.0]])
+    cells = [{"learning_rate": rate} for rate in (0.1, 0.2, 0.3, 0.4)]
+    _print_cells(SweepResult(CONFIG, cells, np.arange(2), returns, returns))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "0." in line]
+    assert [row[:3] for row in rows] == [["1", "0.4", "35.0"], ["2", "0.2", "15.0"], ["-", "0.1", "500.0"], ["-", "0.3", "-"]]
+    assert [row[-1] for row in rows] == ["0", "0", "1", "2"]
+
+
 @pytest.mark.slow
 def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = {"learning_rate": [1e-3, 1e-2, 3e-2], "num_steps": [16, 32]}
