@@ -74,7 +74,7 @@ def feature_planes(
         # Turned while they are bits, as to move every plane of every cell takes much longer.
         return words(pack([_side(plane, player) for plane in planes])), _side(seen.remaining, player)
 
-    bits, remaining = bits_and_remaining(state, visible, walls)
+    bits, remaining = bits_and_remaining(state, visible, jnp.asarray(walls))
     planes = unpack(bits, PAPER_PLANES if paper else NUM_PLANES).astype(jnp.float32)
     values = [jnp.clip(remaining / 200.0, 0.0, 1.0), *_scalars(state, player, fog, progress)]
     for index, value in zip(numbers, values, strict=False):
