@@ -12,21 +12,9 @@ import jax
 
 from rljax.algos.common.losses import choices_kl_to
 from rljax.algos.common.policy import policy_unroll
-from rljax.algos.common.teacher import policy_view
+from rljax.algos.common.teacher import TeacherParts, policy_view
 from rljax.collect.streams import Streams
 from rljax.core.errors import ConfigError
-from rljax.nn.actions import ActionHead
-
-
-class MagnetParts(Protocol):
-    """Fields of an algorithm's parts that the magnet's functions need."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def policy(self) -> Any: ...
-    @property
-    def head(self) -> ActionHead: ...
 
 
 class PulledBatch(Protocol):
@@ -40,7 +28,7 @@ class PulledBatch(Protocol):
     def magnet(self) -> Any: ...
 
 
-def magnet_view(parts: MagnetParts, magnet: Any, streams: Streams) -> Any:
+def magnet_view(parts: TeacherParts, magnet: Any, streams: Streams) -> Any:
     """Return what the divergence needs of the magnet's policy `[T, S, ...]`, from the learner's memory on; None without one.
 
     Args:
@@ -59,7 +47,7 @@ def magnet_view(parts: MagnetParts, magnet: Any, streams: Streams) -> Any:
     return outputs if _is_exact(parts) else policy_view(parts.head, outputs, streams.mask, streams.action)
 
 
-def divergence_from_magnet(parts: MagnetParts, distribution: Any, batch: PulledBatch) -> jax.Array:
+def divergence_from_magnet(parts: TeacherParts, distribution: Any, batch: PulledBatch) -> jax.Array:
     """Return KL(policy || magnet), f32 `[...]`; of heads that depend on each other that along the actions taken."""
     if _is_exact(parts):
         divergence: jax.Array = distribution.kl_divergence(parts.head.distribution(batch.magnet, batch.mask))
@@ -68,5 +56,5 @@ def divergence_from_magnet(parts: MagnetParts, distribution: Any, batch: PulledB
     return choices_kl_to(parts.head.choices(distribution, batch.action), batch.magnet)
 
 
-def _is_exact(parts: MagnetParts) -> bool:
+def _is_exact(parts: TeacherParts) -> bool:
     return bool(parts.config.action_heads == "independent")
