@@ -22,9 +22,9 @@ from rljax.run.microrts.java import Java, start_java
 
 NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
 """For each map the games at once: as many as have 32,768 cells, so that planes over the cells stay in a processor's cache."""
-NUM_CYCLES, JAVA_CYCLES = 1_000, 40_000
+NUM_CYCLES, JAVA_CYCLES = 1_000, 100_000
 JAVA_WARM_UP = 2
-"""How often Java plays each map before it is timed: it compiles what runs often, and is some 8 times faster then."""
+"""How often Java plays each map before it is timed: it compiles what runs often."""
 JAVA = "Java engine, two random bots"
 
 
@@ -61,7 +61,7 @@ def find_java() -> Java | None:
         if is_there(microrts_folder()):
             java = start_java()
             for name in JAVA_WARM_UP * list(NUM_GAMES):
-                play_java(java, name)
+                java.play_random(name, JAVA_CYCLES)
             return java
         print("\nwithout the Java engine, which is not here")
     except RljaxError as error:
@@ -72,7 +72,7 @@ def find_java() -> Java | None:
 def print_map(name: str, java: Java | None, repeats: int) -> None:
     """Print the rows of a map."""
     programs = {"engine": engine_program(name), "game, with observations and masks": game_program(name)}
-    beside = {JAVA: lambda _: play_java(java, name)} if java else {}
+    beside = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES)} if java else {}
     timings = time_interleaved(programs, repeats, beside=beside)
     speeds = {
         label: (JAVA_CYCLES if label == JAVA else NUM_GAMES[name] * NUM_CYCLES) / median(timing.runs)
@@ -111,13 +111,13 @@ def game_program(name: str) -> Program:
     obs, start = env.reset_env(jax.random.key(0), params)
 
     def cycle(carry: Any, bits: jax.Array) -> Any:
-        state, _, _ = carry
+        state, *_ = carry
         choice = random_choice(engine.legal_orders(state, env.walls), bits).reshape(-1)
-        obs, state, *_ = env.step(jax.random.key(0), state, jnp.stack([choice, choice]).astype(jnp.int32), params)
-        # The carry keeps observations and masks, so that they are computed.
-        return state, obs, env.action_mask(state, params)
+        obs, state, reward, *_ = env.step(jax.random.key(0), state, jnp.stack([choice, choice]).astype(jnp.int32), params)
+        # The carry keeps observations, masks and rewards, so that they are computed.
+        return state, obs, env.action_mask(state, params), reward
 
-    return _program(cycle, (start, obs, env.action_mask(start, params)), start.unit.shape, NUM_GAMES[name], axis=0)
+    return _program(cycle, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, NUM_GAMES[name], axis=0)
 
 
 def _program(cycle: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
@@ -144,14 +144,3 @@ def _xorshift(x: jax.Array) -> jax.Array:
     x ^= x << 13
     x ^= x >> 17
     return x ^ (x << 5)
-
-
-def play_java(java: Java, name: str) -> None:
-    """Play `JAVA_CYCLES` cycles in the Java engine, with two bots that play at random."""
-    bots = [java.bot("randombiased") for _ in range(2)]
-    game = java.game(name)
-    for _ in range(JAVA_CYCLES):
-        for player, bot in enumerate(bots):
-            game.state.issueSafe(bot.play(game, player))
-        if game.cycle() or game.state.getTime() >= 2000:
-            game = java.game(name)
