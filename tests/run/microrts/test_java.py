@@ -268,13 +268,12 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
 
 
 @pytest.mark.long
-def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "GAMES", {"passive": 4, "workerrush": 2})
+def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java) -> None:
     report = Report("microrts", "", 0, 1, quiet=True)
     sizes: dict[str, Any] = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 64, "eval_every": None}
     config = rljax.load_config("microrts_8x8_ppo", **sizes)
     config = config.replace(env_params={**config.env_params, "max_cycles": 600})
-    experiments.play_bots(report, report.train(config))
+    experiments.play_bots(report, report.train(config), {"passive": 4, "workerrush": 2})
     for seat in range(2):
         assert np.sum(report.raw[f"passive: won, drawn and lost as player {seat}"]) == 2
         # An untrained policy loses to a worker rush.
