@@ -113,10 +113,10 @@ def player_masks(state: RTSState, mask: jax.Array, turned: tuple[np.ndarray, ...
     def packed(state: RTSState, mask: jax.Array) -> list[jax.Array]:
         # The second player's side is turned while it is still in bits: to move every action of every cell takes much longer.
         sides = [pack([*mask]), [byte[::-1, ::-1] for byte in pack([mask[i] for i in order])]]
-        own = state.owner == 0, state.owner[::-1, ::-1] == 1
+        own = [state.owner == 0, state.owner[::-1, ::-1] == 1]
         masks = [
-            words([jnp.where(own, byte, fill) for byte, fill in zip(once(side), first, strict=True)])
-            for own, side in zip(own, sides, strict=True)
+            words([jnp.where(cells, byte, fill) for byte, fill in zip(once(side), first, strict=True)])
+            for cells, side in zip(own, sides, strict=True)
         ]
         return [jnp.stack(pair) for pair in zip(*masks, strict=True)]
 

@@ -65,7 +65,6 @@ def feature_planes(
         paper: only the `PAPER_PLANES`.
     """
     visible = visible_cells(state, player) if fog else jnp.ones(state.unit.shape, bool)
-    numbers = [] if paper else [_REMAINING, *range(_SCALARS, NUM_PLANES)]
 
     @games_last
     def bits_and_remaining(state: RTSState, visible: jax.Array, walls: jax.Array) -> tuple[list[jax.Array], jax.Array]:
@@ -76,8 +75,10 @@ def feature_planes(
 
     bits, remaining = bits_and_remaining(state, visible, jnp.asarray(walls))
     planes = unpack(bits, PAPER_PLANES if paper else NUM_PLANES).astype(jnp.float32)
+    if paper:
+        return once(planes)
     values = [jnp.clip(remaining / 200.0, 0.0, 1.0), *_scalars(state, player, fog, progress)]
-    for index, value in zip(numbers, values, strict=False):
+    for index, value in zip([_REMAINING, *range(_SCALARS, NUM_PLANES)], values, strict=True):
         planes = jnp.where(np.arange(NUM_PLANES) == index, value[..., None], planes)
     return once(planes)
 

@@ -97,7 +97,7 @@ def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int | None
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_that_waits_in_vain_ends_with_one_line(process: int) -> None:
-    """Whether it is the first, which waits for another, or another one, whose first is not there."""
+    """Process 0 waits for process 1, or process 1 for process 0."""
     program = (
         "import sys; from rljax.run import processes; processes.START_SECONDS = 2; "
         "processes.join_processes(sys.argv[1], 2, int(sys.argv[2]))"

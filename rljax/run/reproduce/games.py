@@ -136,22 +136,24 @@ def number_duel(report: Report) -> None:
     }
     for name, arm in arms.items():
         run = report.train(arm, name, preset="number_duel_league")
+        report.measure(f"{name}: won from it", _won_by_new_ppo(report, run, run.states, DUEL_BUDGET))
 
-        def gain(state: Any, key: jax.Array, run: Trained = run) -> jax.Array:
-            return exploited(run.agent, state, key, **DUEL_BUDGET).value
 
-        report.measure(f"{name}: won from it", report.time_program(jax.vmap(gain), run.states, fresh_keys(run)))
+def _won_by_new_ppo(report: Report, run: Trained, states: Any, budget: dict[str, Any]) -> jax.Array:
+    """Return what a new PPO with this budget learns to win per game from the agent in each of its states, f32 `[seeds]`."""
+
+    def gain(state: Any, key: jax.Array) -> jax.Array:
+        return exploited(run.agent, state, key, **budget).value
+
+    found: jax.Array = report.time_program(jax.vmap(gain), states, fresh_keys(run))
+    return found
 
 
 def kuhn_of_three(report: Report) -> None:
     """Measure what a new PPO learns to win per game from two copies of the agent, trained and not."""
     run = report.train("kuhn3_selfplay", eval_every=None)
     for name, states in (("trained", run.states), ("untrained", jax.vmap(run.agent.init)(run.keys))):
-
-        def gain(state: Any, key: jax.Array) -> jax.Array:
-            return exploited(run.agent, state, key, **THIRD_BUDGET).value
-
-        report.measure(f"{name}: won from two copies", report.time_program(jax.vmap(gain), states, fresh_keys(run)))
+        report.measure(f"{name}: won from two copies", _won_by_new_ppo(report, run, states, THIRD_BUDGET))
 
 
 def backgammon(report: Report) -> None:
@@ -166,12 +168,12 @@ def backgammon(report: Report) -> None:
     }
     for name, (first, second) in pairs.items():
 
-        def points(state: Any, key: jax.Array, first: Any = first, second: Any = second) -> jax.Array:
+        def points(run: tuple[Any, jax.Array], first: Any = first, second: Any = second) -> jax.Array:
+            state, key = run
             return play_match(game, params, first(state), second(state), key, GAMES, max_steps=LONGEST_GAME).result
 
         # One seed after the other: the trees of all games of one take enough memory.
-        program = lambda states, keys, points=points: jax.lax.map(lambda x: points(*x), (states, keys))  # noqa: E731
-        found = np.asarray(report.time_program(program, run.states, fresh_keys(run)))
+        found = np.asarray(report.time_program(partial(jax.lax.map, points), (run.states, fresh_keys(run))))
         ended = np.isfinite(found)
         report.measure(f"{name}: won", np.where(ended, found > 0, 0).sum(1) / ended.sum(1))
         report.measure(f"{name}: points a game", np.nanmean(found, axis=1))
