@@ -64,9 +64,15 @@ def microrts_clone(report: Report) -> None:
 
 
 def cloned_rush(
-    report: Report, preset: Any, episodes: int, total_timesteps: int, num_minibatches: int = 4, openings: int = 0
+    report: Report,
+    preset: Any,
+    episodes: int,
+    total_timesteps: int,
+    num_minibatches: int = 4,
+    openings: int = 0,
+    player: str = CLONED,
 ) -> tuple[Trained, Dataset]:
-    """Record games of the player that rushes with workers, and clone it with the network of a preset of MicroRTS.
+    """Record games of a scripted player that rushes, and clone it with the network of a preset of MicroRTS.
 
     `openings` random moves before each game make games differ that two scripted players would repeat.
     """
@@ -75,7 +81,7 @@ def cloned_rush(
         path = Path("games")  # as the record has it
         count = max(4 * len(OPPONENTS), round(episodes * report.budget))
         demonstrations(
-            CLONED, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
+            player, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
             seed=report.seeds[0], openings=openings, progress=report.say,
         )  # fmt: skip
         config = BCConfig(
