@@ -1,4 +1,4 @@
-"""`rljax bench microrts`: cycles of MicroRTS per second on one core, beside the Java engine's."""
+"""`rljax bench microrts`: cycles of MicroRTS per second on one core, beside the Java engine's and those of Gym-microRTS."""
 
 from __future__ import annotations
 
@@ -10,26 +10,34 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import orders_of_cells, random_choice
 from rljax.envs.microrts.layout import games_last
 from rljax.envs.registry import make_env
-from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.bench.timing import Program, Run, hardware, time_interleaved
+from rljax.run.microrts.gym_microrts import GymMicroRTS
 from rljax.run.microrts.install import is_there, microrts_folder
 from rljax.run.microrts.java import Java, start_java
 
 NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
-"""For each map the games at once: as many as have 32,768 cells, so that planes over the cells stay in a processor's cache."""
+"""For each map the games of the engine at once: as many as have 32,768 cells, so that planes stay in a processor's cache."""
+OBSERVED = 4
+"""With observations and masks, which are several times as large, there are so many times fewer games."""
 NUM_CYCLES, JAVA_CYCLES = 1_000, 100_000
 JAVA_WARM_UP = 2
 """How often Java plays each map before it is timed: it compiles what runs often."""
-JAVA = "Java engine, two random bots"
+GYM_GAMES, GYM_STEPS, GYM_WARM_UP = 16, 250, 1_000
+ENGINE, GAME = "engine", "game, with observations and masks"
+JAVA, GYM = "Java engine, two random bots", "Gym-microRTS, with observations and masks"
+PEERS = {ENGINE: JAVA, JAVA: JAVA, GAME: GYM, GYM: GYM}
+"""With what each program is compared."""
 
 
 def print_microrts(repeats: int) -> None:
-    """Print cycles per second of random legal play: the engine alone, the game with observations and masks, and Java's engine."""
+    """Print cycles per second of random legal play: the engine and the game with observations and masks, here and in Java."""
     with one_core() as kept:
         jax.config.update("jax_enable_compilation_cache", False)
         print(hardware())
@@ -37,8 +45,10 @@ def print_microrts(repeats: int) -> None:
         java = find_java()
         print("\n| map | games at once | program | trace + compile, s | cycles/s |" + (" times Java |" if java else ""))
         print("| --- | --- | --- | --- | --- |" + (" --- |" if java else ""))
-        for name in NUM_GAMES:
-            print_map(name, java, repeats)
+        inside = [print_map(name, java, repeats) for name in NUM_GAMES]
+        if java:
+            shares = " and ".join(f"{share:.0%}" for share in inside)
+            print(f"\n{shares} of the time of Gym-microRTS on these maps is inside Java; the rest brings arrays to NumPy and back")
 
 
 @contextmanager
@@ -69,22 +79,35 @@ def find_java() -> Java | None:
     return None
 
 
-def print_map(name: str, java: Java | None, repeats: int) -> None:
-    """Print the rows of a map."""
-    programs = {"engine": engine_program(name), "game, with observations and masks": game_program(name)}
-    beside = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES)} if java else {}
+def print_map(name: str, java: Java | None, repeats: int) -> float:
+    """Print the rows of a map, and return the share of the time of Gym-microRTS that is inside Java (0 without Java)."""
+    seen = max(NUM_GAMES[name] // OBSERVED, 1)
+    programs = {ENGINE: engine_program(name, NUM_GAMES[name]), GAME: game_program(name, seen)}
+    games = {ENGINE: NUM_GAMES[name], GAME: seen, JAVA: 1, GYM: GYM_GAMES}
+    cycles = {ENGINE: games[ENGINE] * NUM_CYCLES, GAME: seen * NUM_CYCLES, JAVA: JAVA_CYCLES, GYM: GYM_GAMES * GYM_STEPS}
+    inside = 0.0
+    beside: dict[str, Run] = {}
+    if java:
+        gym, rng = gym_microrts(java, name), np.random.default_rng(0)
+        beside = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES), GYM: lambda _: gym.play_random(GYM_STEPS, rng)}
+        inside = gym.java_seconds
     timings = time_interleaved(programs, repeats, beside=beside)
-    speeds = {
-        label: (JAVA_CYCLES if label == JAVA else NUM_GAMES[name] * NUM_CYCLES) / median(timing.runs)
-        for label, timing in timings.items()
-    }
+    speeds = {label: cycles[label] / median(timing.runs) for label, timing in timings.items()}
     for label, speed in speeds.items():
-        games, compiling = (1, "") if label == JAVA else (NUM_GAMES[name], f"{timings[label].compile:.1f}")
-        times = f" {speed / speeds[JAVA]:.1f} |" if java else ""
-        print(f"| {name} | {games} | {label} | {compiling} | {speed:,.0f} |{times}")
+        compiling = f"{timings[label].compile:.1f}" if label in programs else ""
+        times = f" {speed / speeds[PEERS[label]]:.1f} |" if java else ""
+        print(f"| {name} | {games[label]} | {label} | {compiling} | {speed:,.0f} |{times}")
+    return (gym.java_seconds - inside) / sum(timings[GYM].runs) if java else 0.0
 
 
-def engine_program(name: str) -> Program:
+def gym_microrts(java: Java, name: str) -> GymMicroRTS:
+    """Return games of Gym-microRTS on a map, warmed up."""
+    gym = GymMicroRTS(java, name, GYM_GAMES)
+    gym.play_random(GYM_WARM_UP, np.random.default_rng(0))
+    return gym
+
+
+def engine_program(name: str, games: int) -> Program:
     """Return a program that plays random legal orders, without observations; games that are over start again.
 
     The games are on the last axis, where the engine has them.
@@ -102,10 +125,10 @@ def engine_program(name: str) -> Program:
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
 
-    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, NUM_GAMES[name], axis=-1)
+    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, games, axis=-1)
 
 
-def game_program(name: str) -> Program:
+def game_program(name: str, games: int) -> Program:
     """Return a program that plays the game as a learner would: steps with observations and masks, and random legal actions."""
     env, params = make_env("MicroRTS-v0", map_name=name)
     obs, start = env.reset_env(jax.random.key(0), params)
@@ -117,7 +140,7 @@ def game_program(name: str) -> Program:
         # The carry keeps observations, masks and rewards, so that they are computed.
         return state, obs, env.action_mask(state, params), reward
 
-    return _program(cycle, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, NUM_GAMES[name], axis=0)
+    return _program(cycle, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, games, axis=0)
 
 
 def _program(cycle: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:

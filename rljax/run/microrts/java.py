@@ -111,7 +111,7 @@ class Java:
             self.types = jpype.JClass("rts.units.UnitTypeTable")(UNIT_TYPE_TABLE)
         except TypeError as error:
             raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
-        self.folder, self._jpype = folder, jpype
+        self.folder, self.jpype = folder, jpype
         self._writer = jpype.JClass("java.io.StringWriter")
         # Bots print what they think; standard output is the user's.
         nowhere = jpype.JClass("java.io.OutputStream").nullOutputStream()
@@ -146,7 +146,7 @@ class Java:
 
         Games that are over, or have 2,000 cycles, begin again.
         """
-        start, player, played = self.game(map_name).state, self._jpype.JClass("ai.montecarlo.MonteCarlo")(self.types), 0
+        start, player, played = self.game(map_name).state, self.jpype.JClass("ai.montecarlo.MonteCarlo")(self.types), 0
         while played < cycles:
             state = start.clone()
             player.simulate(state, min(2000, cycles - played))
@@ -155,7 +155,7 @@ class Java:
     def bot(self, name: str) -> JavaBot:
         """Return a new bot: a name in `BOTS`, for one that searches with its time in a cycle if wanted, as in `parse_bot`."""
         kind, budget = parse_bot(name)
-        bot = self._jpype.JClass(BOTS[kind])(self.types)
+        bot = self.jpype.JClass(BOTS[kind])(self.types)
         if budget is not None:
             bot.setTimeBudget(budget)
         return JavaBot(self, name, bot)

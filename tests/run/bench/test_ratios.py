@@ -85,20 +85,29 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
 def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Gym:
+        # Read before and after the runs, which take 2 x 4 seconds.
+        seconds = iter([1.0, 3.0])
+        java_seconds = property(lambda self: next(self.seconds))
+
     monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
+    monkeypatch.setattr(bench_microrts, "gym_microrts", lambda java, name: Gym())
     monkeypatch.setattr(bench_microrts, "NUM_GAMES", {"basesWorkers8x8": 512})
     for program in ("engine_program", "game_program"):
-        monkeypatch.setattr(bench_microrts, program, lambda name: name)
+        monkeypatch.setattr(bench_microrts, program, lambda name, games: name)
     bench_microrts.print_microrts(2)
     rows, notes = rows_and_notes(capsys)
-    ours = ["engine", "game, with observations and masks"]
-    assert turns == [[*ours, bench_microrts.JAVA] if there else ours]
+    ours = [bench_microrts.ENGINE, bench_microrts.GAME]
+    assert turns == [[*ours, bench_microrts.JAVA, bench_microrts.GYM] if there else ours]
     assert [row["program"] for row in rows] == turns[0]
-    cycles = 512 * bench_microrts.NUM_CYCLES
-    speeds = [cycles, cycles / 2, *([bench_microrts.JAVA_CYCLES / 3] if there else [])]
+    assert [row["games at once"] for row in rows] == [512, 128, 1, 16][: len(rows)]
+    java = [bench_microrts.JAVA_CYCLES / 3, 16 * bench_microrts.GYM_STEPS / 4]
+    speeds = [512 * bench_microrts.NUM_CYCLES, 128 * bench_microrts.NUM_CYCLES / 2, *(java if there else [])]
     assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
-    assert [row.get("times Java") for row in rows] == pytest.approx([x / speeds[2] for x in speeds], abs=0.06) if there else True
-    assert ("times Java" in rows[0]) == there
+    # The engine beside the engine, and the game beside the game.
+    times = [speeds[0] / java[0], speeds[1] / java[1], 1.0, 1.0]
+    assert [row.get("times Java") for row in rows] == (pytest.approx(times, abs=0.06) if there else [None, None])
+    assert ("25% of the time of Gym-microRTS" in notes) == there
     assert ("without the Java engine" in notes) != there
 
 
