@@ -219,8 +219,9 @@ class Demo:
     Example: rljax demo workerrush --env MicroRTS-v0 --against randombiased --episodes 500 --out rushes"""
 
     player: tyro.conf.Positional[str]
-    """Folder of a run, one of its checkpoints, or a player that needs no training: random, mcts, or a scripted player of the game
-    (workerrush). minari:ID imports a dataset of Minari. The folder of a dataset alone describes it."""
+    """Folder of a run, one of its checkpoints, or a player that needs no training: random, mcts, a scripted player of the game
+    (workerrush), or a bot of MicroRTS' Java engine (java:coac). minari:ID imports a dataset of Minari. The folder of a dataset
+    alone describes it."""
     out: str | None = None
     """Folder to create for the dataset."""
     episodes: Annotated[int, Bounds(1, 100_000_000)] = 100
@@ -230,7 +231,8 @@ class Demo:
     env_params: str = ""
     """Parameters of that environment, as a table: '{map_name = "basesWorkers8x8"}'."""
     against: str = "self"
-    """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats."""
+    """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats. A
+    Java bot plays such bots (java:workerrush)."""
     seat: int | None = None
     """Team that the player takes against opponents; if not given, each in turn."""
     sample: bool = False
@@ -242,7 +244,7 @@ class Demo:
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Seed of the episodes' random numbers."""
     num_envs: Annotated[int | None, Bounds(1, 1_000_000)] = None
-    """Number of episodes to play at once; if not given, at most 256."""
+    """Number of episodes to play at once; if not given, at most 256 (16 of Java bots)."""
     max_steps: Annotated[int, Bounds(1, 100_000_000)] = 27_000
     """Cut an episode after this many steps."""
     resume: bool = False

@@ -48,7 +48,9 @@ def print_microrts(repeats: int) -> None:
         inside = [print_map(name, java, repeats) for name in NUM_GAMES]
         if java:
             shares = " and ".join(f"{share:.0%}" for share in inside)
-            print(f"\n{shares} of the time of Gym-microRTS on these maps is inside Java; the rest brings arrays to NumPy and back")
+            print(
+                f"\n{shares} of the time of Gym-microRTS on these maps is inside Java; the rest brings arrays to NumPy and back"
+            )
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import jax
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
+from rljax.run.demos import java
+from rljax.run.demos.java import JavaCast, find_java_cast, is_java, record_java
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, continued_dataset, new_dataset
@@ -52,7 +54,8 @@ def demonstrations(
 
     Args:
         source: run folder or checkpoint (whose best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no
-            training: "random", "mcts" (a search), or one of the game's scripted players.
+            training: "random", "mcts" (a search), one of the game's scripted players, or a bot of MicroRTS' Java engine
+            ("java:coac", with the extra `microrts`), which plays against such bots.
         path: folder to create.
         num_episodes: number of episodes, or of games of several players.
         env: environment id or object, for players that need no training. A run is recorded in its own environment.
@@ -64,7 +67,7 @@ def demonstrations(
         simulations: number of positions that agents (and "mcts") search before each move; 0: agents play without search.
         openings: number of random moves before each game, which are not recorded: deterministic players repeat one game else.
         seed: seed of the episodes' random numbers.
-        num_envs: number of episodes that are played at once; None: 256, or fewer if there are fewer.
+        num_envs: number of episodes that are played at once; None: 256 (16 of Java bots), or fewer if there are fewer.
         max_steps: cut an episode after so many steps; it is then truncated.
         shard_bytes: write a shard when there are so many bytes.
         resume: continue a recording that was stopped, with the same arguments, if the folder exists.
@@ -82,18 +85,26 @@ def demonstrations(
     whom = against if isinstance(against, list) else [against]
     if not whom:
         raise ConfigError("against = []: expected at least one opponent, or 'self'")
-    cast = find_cast(source, env, env_params, whom, seat, sample, simulations)
-    tables = [table._replace(openings=openings, max_steps=max_steps) for table in cast.tables]
-    count = num_envs or max(1, min(NUM_ENVS, -(-num_episodes // len(tables))))
+    cast: Cast | JavaCast
+    if is_java(source):
+        if sample or simulations:
+            raise ConfigError(
+                f"{source}: a bot of the Java engine has no policy to sample from (sample) or to search with (simulations)"
+            )
+        cast, most = find_java_cast(source, env, env_params, whom, seat), java.NUM_GAMES
+    else:
+        cast, most = find_cast(source, env, env_params, whom, seat, sample, simulations), NUM_ENVS
+        cast = cast._replace(tables=[table._replace(openings=openings, max_steps=max_steps) for table in cast.tables])
+    count = num_envs or max(1, min(most, -(-num_episodes // len(whom))))
     check_int("demonstrations", 1, num_envs=count)
     how = {
         "num_episodes": num_episodes, "seat": seat, "sample": sample, "simulations": simulations, "openings": openings,
         "seed": seed, "num_envs": count, "max_steps": max_steps,
     }  # fmt: skip
-    cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how), tables=tables)
+    cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how))
     with _writer(Path(path), cast, shard_bytes, resume) as writer:
         try:
-            _record(writer, cast, progress)
+            record_java(writer, cast, progress) if isinstance(cast, JavaCast) else _record(writer, cast, progress)
         except KeyboardInterrupt:
             writer.keep()
             done = writer.table["episodes_begun"]
@@ -102,7 +113,7 @@ def demonstrations(
     return open_dataset(path, verify=False)
 
 
-def _writer(path: Path, cast: Cast, shard_bytes: int, resume: bool) -> AbstractContextManager[DatasetWriter]:
+def _writer(path: Path, cast: Cast | JavaCast, shard_bytes: int, resume: bool) -> AbstractContextManager[DatasetWriter]:
     """Return the writer of a new dataset, or of one to continue."""
     if resume and os.path.lexists(path):
         return continued_dataset(path, cast.info, shard_bytes)

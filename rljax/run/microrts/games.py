@@ -78,7 +78,7 @@ def play_java_games(
             game, position, own = games[index], positions[index], int(seat[index])
             if cycle < opening_cycles:
                 for player in range(2):
-                    game.issue(player, _random_orders(game, player, chance[index]))
+                    game.issue(player, random_orders(game, player, chance[index]))
             else:
                 # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
                 rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
@@ -97,7 +97,8 @@ def play_java_games(
     return JavaGames(seat, winner, length, np.array(new))
 
 
-def _random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:
+def random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:
+    """Return a random legal order of each idle unit of a player, i32 `[K, 6]`."""
     legal = game.legal(player)
     return np.concatenate([legal[:0], *(chance.choice(legal[legal[:, 0] == unit])[None] for unit in np.unique(legal[:, 0]))])
 

@@ -1,7 +1,7 @@
 """Gym-microRTS as its learners use it: many games in Java, which sends observations, masks and rewards of both players.
 
-This is the Java half of the package (Huang et al., "Gym-microRTS: toward affordable full game real-time strategy games research with
-deep reinforcement learning", 2021), and what its Python half must do at least: bring arrays to NumPy, and actions back.
+This is the Java half of the package (Huang et al., "Gym-microRTS: toward affordable full game real-time strategy games research
+with deep reinforcement learning", 2021), and what its Python half must do at least: bring arrays to NumPy, and actions back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GymMicroRTS:
         self._client.reset(self._players)
 
     def masks(self) -> np.ndarray:
-        """Return for each player and cell whether its unit may be ordered, then what the seven heads allow, i32 `[S, H, W, 79]`."""
+        """Return for each player and cell whether its unit may be ordered, then what its heads allow, i32 `[S, H, W, 79]`."""
         started = time.perf_counter()
         masks = self._client.getMasks(0)
         self.java_seconds += time.perf_counter() - started

@@ -215,6 +215,10 @@ class JavaGame:
         plan.fillWithNones(self.state, player, idle_cycles)
         return plan
 
+    def orders_in(self, plan: Any) -> np.ndarray:
+        """Return the orders in the engine's `PlayerAction`, i32 `[K, 6]`."""
+        return orders_array(order_from_json(entry["unitID"], entry["unitAction"]) for entry in json.loads(self.java.text(plan)))
+
     def cycle(self) -> bool:
         """Play one cycle, and return whether the game is over."""
         return bool(self.state.cycle())
@@ -251,8 +255,7 @@ class JavaBot:
 
     def orders(self, game: JavaGame, player: int) -> np.ndarray:
         """Return the orders for a player, i32 `[K, 6]`."""
-        plan = json.loads(self.java.text(self.play(game, player)))
-        return orders_array(order_from_json(entry["unitID"], entry["unitAction"]) for entry in plan)
+        return game.orders_in(self.play(game, player))
 
 
 def _row(unit: int, action: Any) -> tuple[int, ...]:

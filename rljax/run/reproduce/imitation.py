@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ TOWARDS_CLONE: dict[str, Any] = {"teacher_kl_coef": 1.0, "teacher_kl_final": 0.0
 def microrts_clone(report: Report) -> None:
     """Clone a player that rushes with workers; compare PPO that begins with the clone with PPO from scratch."""
     preset = load_config("microrts_8x8_ppo", eval_every=None)
-    clone, dataset = cloned_rush(report, preset, EPISODES, 600_000)
+    clone, dataset = cloned_player(report, preset, EPISODES, 600_000)
     measure_accuracy(report, clone, dataset)
     improved = improve(report, preset, "PPO from the clone", clone, **IMPROVEMENT, **TOWARDS_CLONE)
     scratch = report.train(preset, "PPO from scratch", preset="microrts_8x8_ppo", **IMPROVEMENT)
@@ -63,7 +64,7 @@ def microrts_clone(report: Report) -> None:
         report.measure(f"{name}: share of games won in training", run.metrics["env/win"])
 
 
-def cloned_rush(
+def cloned_player(
     report: Report,
     preset: Any,
     episodes: int,
@@ -71,17 +72,18 @@ def cloned_rush(
     num_minibatches: int = 4,
     openings: int = 0,
     player: str = CLONED,
+    against: Sequence[str] = OPPONENTS,
 ) -> tuple[Trained, Dataset]:
-    """Record games of a scripted player that rushes, and clone it with the network of a preset of MicroRTS.
+    """Record games of a player that needs no training, and clone it with the network of a preset of MicroRTS.
 
     `openings` random moves before each game make games differ that two scripted players would repeat.
     """
     params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = Path("games")  # as the record has it
-        count = max(4 * len(OPPONENTS), round(episodes * report.budget))
+        count = max(4 * len(against), round(episodes * report.budget))
         demonstrations(
-            player, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(OPPONENTS),
+            player, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(against),
             seed=report.seeds[0], openings=openings, progress=report.say,
         )  # fmt: skip
         config = BCConfig(

@@ -17,7 +17,7 @@ from rljax.league.exploit import branch
 from rljax.run.microrts.java import check_java
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.reproduce.games import fresh_keys, shared_fields
-from rljax.run.reproduce.imitation import TOWARDS_CLONE, cloned_rush
+from rljax.run.reproduce.imitation import TOWARDS_CLONE, cloned_player
 from rljax.run.reproduce.report import Report, Trained
 from rljax.run.view.tournament import game_of
 
@@ -40,6 +40,12 @@ LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32}
 LARGE_CLONE: dict[str, Any] = {"total_timesteps": 500_000, "num_minibatches": 16, "openings": 2, "player": "lightrush"}
 """A rush with workers comes too late on this map: it loses to rushes with light and with ranged units, also in Java."""
 
+COAC_CLONE: dict[str, Any] = {
+    "episodes": 600, "total_timesteps": 600_000, "openings": 3, "player": "java:coac",
+    "against": ["self", "java:workerrush", "java:lightrush", "java:rojobot"],
+}  # fmt: skip
+"""CoacAI won competitions, and beats the rushes."""
+
 POINTS = 20
 """Number of points of a learning curve."""
 
@@ -52,6 +58,12 @@ def league(report: Report) -> None:
     play_bots(report, trained_league(report, "microrts_8x8_league", {"total_timesteps": 400_000}), GAMES)
 
 
+def league_from_coac(report: Report) -> None:
+    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine."""
+    check_java()
+    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE), GAMES)
+
+
 def large_league(report: Report) -> None:
     """Play the bots with a league of the grid of 16 x 16, and measure its learning curve."""
     run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
@@ -62,8 +74,8 @@ def large_league(report: Report) -> None:
 
 
 def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
-    """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone: of one of them."""
-    clone, _ = cloned_rush(report, load_config(preset), 300, **cloning)
+    """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone."""
+    clone, _ = cloned_player(report, load_config(preset), **{"episodes": 300, **cloning})
     of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
 
     def begin(agent: Agent) -> Agent:

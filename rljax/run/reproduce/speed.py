@@ -9,7 +9,7 @@ from rljax.run.bench.suites import run_suite
 from rljax.run.bench.timing import parse_tables
 from rljax.run.reproduce.report import Report
 
-REPEATS = {"fit": 9}
+REPEATS = {"fit": 9, "league": 9}
 """Number of interleaved repeats by suite; 3 in the others."""
 
 

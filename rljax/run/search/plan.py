@@ -173,10 +173,14 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
         create_sweep_dir(run_dir, plan, episodes)
         return run_dir
     folder = run_dir / "part_{}_of_{}".format(*plan.part)
-    if (folder / SWEEP_FILE).exists():
-        check_same(folder, sweep_files(plan, episodes))
-    else:
-        create_sweep_dir(folder, plan, episodes)
+    if not (folder / SWEEP_FILE).exists():
+        try:
+            create_sweep_dir(folder, plan, episodes)
+        except ConfigError:
+            # Another job of this part may have created it a moment ago: the lock of the runs then says so.
+            if not (folder / SWEEP_FILE).exists():
+                raise
+    check_same(folder, sweep_files(plan, episodes))
     return folder
 
 

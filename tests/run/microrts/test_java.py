@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,9 +22,11 @@ from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.state import Orders
+from rljax.envs.microrts.units import HEADS
 from rljax.run.files.folder import Run
 from rljax.run.microrts import install, java
 from rljax.run.microrts.games import JavaGames, play_java_games
+from rljax.run.microrts.gym_microrts import GymMicroRTS, random_actions
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.microrts.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.run.microrts.states import orders_of, rows_of, state_of
@@ -32,6 +35,8 @@ from rljax.run.reproduce import microrts as experiments
 from rljax.run.view.tournament import Entry, make_entries, tournament
 
 MAP = "basesWorkers8x8"
+CUTS = np.cumsum(HEADS)[:-1]
+"""Where the mask of a head of "gridnet" ends, and that of the next begins."""
 
 
 def position() -> Position:
@@ -280,3 +285,33 @@ def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java) ->
         assert report.raw[f"workerrush: won, drawn and lost as player {seat}"] == [[0, 0, 1]]
     assert report.raw["workerrush: share of 2 games won"] == [0.0]
     assert report.thresholds == {"workerrush: share of 2 games won": 0.9}
+
+
+@pytest.mark.slow
+def test_gym_microrts_offers_the_actions_that_the_game_does_and_plays(java_engine: java.Java) -> None:
+    gym = GymMicroRTS(java_engine, MAP, 2)
+    masks = gym.masks()
+    assert masks.shape == (4, 8, 8, 79)
+    game: Any = MicroRTS(MAP, "gridnet")
+    start = find_map(MAP).start()
+    ours = np.asarray(game.action_mask(jax.tree.map(jnp.asarray, start), game.default_params)[0]).reshape(8, 8, 78)
+    # A base and a worker, whose heads allow the same; where Java allows nothing, which is not read, we allow the first action.
+    idle = masks[0, :, :, 0] == 1
+    np.testing.assert_array_equal(idle, (start.owner == 0) & (start.unit >= 0))
+    assert idle.sum() == 2
+    for theirs, head in zip(np.split(masks[0][idle][:, 1:], CUTS, -1), np.split(ours[idle], CUTS, -1), strict=True):
+        first = np.arange(head.shape[-1]) == 0
+        np.testing.assert_array_equal(np.where(theirs.any(-1, keepdims=True), theirs, first), head)
+    rng = np.random.default_rng(0)
+    for actions, mask in zip(random_actions(masks, rng), masks, strict=True):
+        assert {divmod(row[0], 8) for row in actions.tolist()} == set(
+            zip(*(x.tolist() for x in np.nonzero(mask[:, :, 0])), strict=True)
+        )
+        for cell, *heads in actions.tolist():
+            allowed = np.split(mask.reshape(64, 79)[cell, 1:], CUTS)
+            assert all(head[chosen] or not head.any() for head, chosen in zip(allowed, heads, strict=True))
+    step = gym.step(random_actions(masks, rng))
+    assert (step.obs.shape, step.reward.shape, step.done.tolist()) == ((4, 5, 8, 8), (4, 6), [False] * 4)
+    before = gym.java_seconds
+    gym.play_random(50, rng)
+    assert gym.java_seconds > before > 0

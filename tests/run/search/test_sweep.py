@@ -15,8 +15,9 @@ from PIL import Image
 import rljax
 from rljax.cli.main import main
 from rljax.cli.search import _print_cells
+from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
-from rljax.run.search.plan import SweepResult
+from rljax.run.search.plan import SweepResult, begin_sweep, plan_sweep
 from rljax.run.search.population import Programs
 from rljax.run.search.space import cells_of, parse_range
 from tests.run.tiny_runs import TINY_TOML, assert_refused
@@ -132,6 +133,28 @@ def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pyt
     rljax.sweep(CONFIG, space, run_dir=folder, part=(12, 12), **{**how, "episodes": 2})
     with pytest.raises(rljax.ConfigError, match="is a part of another sweep"):
         rljax.merge_sweep(folder)
+
+
+def test_two_jobs_may_begin_a_part_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second finds no folder, and cannot create it any more: it is the same part, unless it is another sweep's."""
+    plan, other = (plan_sweep(config, {"num_steps": [16, 32]}, part=(1, 2)) for config in (CONFIG, CONFIG.replace(gamma=0.9)))
+    create = plans.create_sweep_dir
+
+    def after(first: Any) -> None:
+        def both(folder: Path, plan: Any, episodes: int) -> None:
+            create(folder, first, episodes)
+            create(folder, plan, episodes)
+
+        monkeypatch.setattr(plans, "create_sweep_dir", both)
+
+    after(plan)
+    assert begin_sweep(tmp_path / "a", plan, 5) == tmp_path / "a" / "part_1_of_2"
+    after(other)
+    with pytest.raises(rljax.ConfigError, match="part_1_of_2: there is another sweep"):
+        begin_sweep(tmp_path / "b", plan, 5)
+    (tmp_path / "c").write_text("a file")
+    with pytest.raises(rljax.ConfigError, match="cannot be made"):
+        begin_sweep(tmp_path / "c", plan, 5)
 
 
 def test_parts_that_are_not_there_are_refused(

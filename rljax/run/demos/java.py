@@ -1,0 +1,226 @@
+"""Record demonstrations of the bots of microRTS' Java engine: they play there, and what they see and do is as in MicroRTS-v0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rljax.collect.demos.schema import DatasetInfo
+from rljax.core.errors import ConfigError, shown
+from rljax.envs import resolve_env
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.players import actions_of
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.run.demos.writer import DatasetWriter, Episode
+from rljax.run.microrts.games import random_orders
+from rljax.run.microrts.java import Java, JavaBot, parse_bot, start_java
+from rljax.run.microrts.matches import microrts_of
+from rljax.run.microrts.positions import NONE
+from rljax.run.microrts.states import orders_of, state_of
+
+JAVA = "java:"
+"""Before the name of a bot of the Java engine."""
+
+SELF = "self"
+NUM_GAMES = 16
+"""Largest number of games that are played side by side by default."""
+
+
+class JavaCast(NamedTuple):
+    """Everybody in a recording.
+
+    Attributes:
+        info: what the dataset is to say.
+        game: the game, which gives observations, masks and actions.
+        params: its parameters.
+        bot: name of the recorded bot.
+        against: names of its opponents, which take turns; None: the bot itself, of which then both seats are recorded.
+        seat: the seat that is recorded; None: each in turn.
+    """
+
+    info: DatasetInfo
+    game: MicroRTS
+    params: Any
+    bot: str
+    against: list[str | None]
+    seat: int | None
+
+
+class Step(NamedTuple):
+    """What both players of G games see and do, `[G, 2, ...]`, and the components of their rewards, f32 `[G, 2]` each."""
+
+    obs: Any
+    mask: np.ndarray
+    action: np.ndarray
+    components: dict[str, np.ndarray]
+
+
+Look = Callable[[RTSState, Orders], Step]
+
+
+def is_java(source: Any) -> bool:
+    """Return whether a player of a recording is a bot of the Java engine."""
+    return isinstance(source, str) and source.startswith(JAVA)
+
+
+def find_java_cast(
+    source: str, env: Any, env_params: Mapping[str, Any] | None, against: Sequence[Any], seat: int | None
+) -> JavaCast:
+    """Find the bots of a recording and their game; the arguments are those of `rljax.demonstrations`.
+
+    Raises:
+        ConfigError: there is no such bot, the game is not MicroRTS, or an argument is not allowed.
+    """
+    if env is None:
+        raise ConfigError(f"{source}: a bot of MicroRTS: give the game: env = 'MicroRTS-v0' (--env)")
+    for name in against:
+        if name != SELF and not is_java(name):
+            raise ConfigError(
+                f"against {shown(name)}: a bot of the Java engine plays such bots only: self, or java:workerrush, say"
+            )
+    made, params = resolve_env(env, env_params)
+    game = microrts_of(made)
+    if game is None or game.actions == "units":
+        raise ConfigError(
+            f"{source}: plays MicroRTS-v0 with actions = 'cells' or 'gridnet', not {shown(env)} with these parameters"
+        )
+    names = [source, *(name for name in against if name != SELF)]
+    for name in names:
+        parse_bot(name.removeprefix(JAVA))
+    if seat is not None and (len(names) == 1 or isinstance(seat, bool) or seat not in (0, 1)):
+        raise ConfigError(f"seat = {shown(seat)}: expected 0 or 1, and opponents: a bot against itself is recorded at both seats")
+    recorded = {"player": source, "against": ["itself" if name == SELF else name for name in against]}
+    name = env if isinstance(env, str) else game.name
+    spaces = game.observation_space(params), game.action_space(params)
+    info = DatasetInfo(name, dict(env_params or {}), *spaces, True, recorded)
+    opponents = [None if name == SELF else name.removeprefix(JAVA) for name in against]
+    return JavaCast(info, game, params, source.removeprefix(JAVA), opponents, seat)
+
+
+def record_java(writer: DatasetWriter, cast: JavaCast, progress: Callable[[str], None]) -> None:
+    """Play game after game, with the opponents in turn, until all episodes are written."""
+    how = cast.info.recorded
+    java, look = start_java(progress), look_at(cast.game, cast.params)
+    done, steps = writer.table["episodes_begun"], 0
+    while done < how["num_episodes"]:
+        at_once = how["num_envs"]
+        opponent = cast.against[done // at_once % len(cast.against)]
+        count = min(at_once, how["num_episodes"] - done)
+        for episode in _play_round(java, look, cast, opponent, range(done, done + count), at_once):
+            writer.add(episode)
+            steps += len(episode.reward)
+        done += count
+        writer.commit(done, last=True)
+        progress(f"{done:,} of {how['num_episodes']:,} episodes, {steps:,} steps")
+
+
+def look_at(game: MicroRTS, params: Any) -> Look:
+    """Return the compiled function from states and both players' orders, leaves `[G, H, W]`, to what the players see and do."""
+
+    def look(state: RTSState, orders: Orders) -> tuple[Any, ...]:
+        _, components, _ = game.play(state, game.with_waits(orders), params)
+        return game.observe(state, params), game.action_mask(state, params), actions_of(game, state, orders), components
+
+    compiled = jax.jit(jax.vmap(look))
+    return lambda state, orders: Step(*jax.tree.map(np.asarray, compiled(state, orders)))
+
+
+class _Table:
+    """A game under way: the bots at its seats, its position, and what was recorded."""
+
+    def __init__(self, java: Java, cast: JavaCast, opponent: str | None, number: int):
+        self.game, self.number, self._waits = java.game(cast.game.map_name), number, cast.game.wait_cycles
+        self._limit = int(cast.params.max_cycles)
+        own = number % 2 if cast.seat is None else cast.seat
+        self.seats = (0, 1) if opponent is None else (own,)
+        names = [cast.bot if seat in self.seats else str(opponent) for seat in range(2)]
+        self.bots: list[JavaBot] = [java.bot(name) for name in names]
+        self.position, self.over, self.ended = self.game.position(), False, False
+        self.steps: list[Any] = []
+
+    def open(self, moves: int, seed: int) -> None:
+        """Play steps in which both players' orders are random."""
+        rng = np.random.default_rng([seed, self.number])
+        for _ in range(moves):
+            for player in range(2):
+                self.game.issue(player, random_orders(self.game, player, rng), self._waits)
+            self._pass_time()
+            if self.over:
+                return
+
+    def decide(self) -> Orders:
+        """Give both bots' orders to the engine, and return them."""
+        plans = []
+        for player in range(2):
+            rows = self.bots[player].orders(self.game, player)
+            plans.append(self.game.plan(player, rows[rows[:, 1] != NONE], self._waits))
+        given = np.concatenate([self.game.orders_in(plan) for plan in plans])
+        for plan in plans:
+            self.game.state.issueSafe(plan)
+        return orders_of(self.position, given)
+
+    def step(self, seen: Step) -> None:
+        """Note what the players saw and did, and play until a unit has no order under way."""
+        self._pass_time()
+        winner = self.game.winner() if self.ended else -1
+        win = np.array([0.0 if winner < 0 else 1.0 if winner == player else -1.0 for player in range(2)], np.float32)
+        self.steps.append(seen._replace(components=seen.components | {"win": win}))
+
+    def _pass_time(self) -> None:
+        while not self.over:
+            self.ended = self.game.cycle()
+            self.over = self.ended or int(self.game.state.getTime()) >= self._limit
+            if any(self.game.state.canExecuteAnyAction(player) for player in range(2)):
+                break
+        self.position = self.game.position()
+
+
+def _play_round(
+    java: Java, look: Look, cast: JavaCast, opponent: str | None, numbers: Sequence[int], at_once: int
+) -> Iterator[Episode]:
+    """Play games side by side from beginning to end, and yield the episodes of their recorded players."""
+    how = cast.info.recorded
+    tables = [_Table(java, cast, opponent, number) for number in numbers]
+    for table in tables:
+        table.open(how["openings"], how["seed"])
+    going = [table for table in tables if not table.over]
+    nothing = orders_of(tables[0].position, tables[0].position.orders[:0])
+    while going:
+        states = [state_of(table.position) for table in going]
+        orders = [table.decide() for table in going]
+        # Always as many as at the beginning: another number would be compiled again.
+        seen = look(*(_stacked(trees, at_once) for trees in (states, orders)))
+        for index, table in enumerate(going):
+            table.step(jax.tree.map(lambda x, i=index: x[i], seen))
+        for table in [table for table in going if table.over or len(table.steps) >= how["max_steps"]]:
+            last = look(_stacked([state_of(table.position)], at_once), _stacked([nothing], at_once))
+            yield from _episodes(cast, table, jax.tree.map(lambda x: x[0], last))
+            going.remove(table)
+
+
+def _stacked(trees: Sequence[Any], size: int) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees, *trees[:1] * (size - len(trees)))
+
+
+def _episodes(cast: JavaCast, table: _Table, after: Step) -> Iterator[Episode]:
+    steps: Step = jax.tree.map(lambda *x: np.stack(x), *table.steps)
+    reward = sum(getattr(cast.params, f"{name}_weight") * value for name, value in steps.components.items())
+    last = np.arange(len(reward)) == len(reward) - 1
+    for seat in table.seats:
+        seen = jax.tree.map(
+            lambda x, y, s=seat: np.concatenate([x[:, s], y[None, s]]), (steps.obs, steps.mask), (after.obs, after.mask)
+        )
+        yield Episode(
+            obs=seen[0],
+            action=steps.action[:, seat],
+            mask=seen[1],
+            reward=reward[:, seat].astype(np.float32),
+            # A game at its limit of cycles is a draw by its rules.
+            terminated=last & table.over,
+            truncated=last & (not table.over),
+            seat=seat,
+            game=table.number,
+        )
