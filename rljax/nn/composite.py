@@ -221,7 +221,7 @@ def legal_given(mask: jax.Array, action: jax.Array, nvec: tuple[int, ...]) -> ja
         action: i32 `[..., K]`.
         nvec: number of actions of each head.
     """
-    starts, exists = _starts(nvec), _exists(nvec)
+    starts, exists, widest = _starts(nvec), _exists(nvec), max(nvec)
     legal = mask
     if mask.ndim > action.ndim:
         legal = jnp.diagonal(mask, axis1=-2, axis2=-1)
@@ -229,7 +229,9 @@ def legal_given(mask: jax.Array, action: jax.Array, nvec: tuple[int, ...]) -> ja
         chosen = action[..., head] == np.arange(len(head)) - starts[head]
         ruled_out = chosen[..., None] & (head[:, None] < head) & ~mask
         legal = legal & ~jnp.any(ruled_out, axis=-2)
-    return legal[..., np.where(exists, starts[:, None] + np.arange(max(nvec)), 0)] & exists
+    if exists.all():  # without a gather, which takes one element at a time on the CPU
+        return legal.reshape(*legal.shape[:-1], len(nvec), widest)
+    return legal[..., np.where(exists, starts[:, None] + np.arange(widest), 0)] & exists
 
 
 def _exists(nvec: tuple[int, ...]) -> np.ndarray:

@@ -14,7 +14,7 @@ from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.demos.writer import DatasetWriter, Episode
+from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import random_orders
 from rljax.run.microrts.java import Java, JavaBot, parse_bot, start_java
 from rljax.run.microrts.matches import microrts_of
@@ -100,21 +100,10 @@ def find_java_cast(
     return JavaCast(info, game, params, source.removeprefix(JAVA), opponents, seat)
 
 
-def record_java(writer: DatasetWriter, cast: JavaCast, progress: Callable[[str], None]) -> None:
-    """Play game after game, with the opponents in turn, until all episodes are written."""
-    how = cast.info.recorded
+def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Callable[[int, int, int], Iterator[Episode]]:
+    """Return the function that plays a round: numbers of the opponent, of games, and of the first one, to the episodes."""
     java, look = start_java(progress), look_at(cast.game, cast.params)
-    done, steps = writer.table["episodes_begun"], 0
-    while done < how["num_episodes"]:
-        at_once = how["num_envs"]
-        opponent = cast.against[done // at_once % len(cast.against)]
-        count = min(at_once, how["num_episodes"] - done)
-        for episode in _play_round(java, look, cast, opponent, range(done, done + count), at_once):
-            writer.add(episode)
-            steps += len(episode.reward)
-        done += count
-        writer.commit(done, last=True)
-        progress(f"{done:,} of {how['num_episodes']:,} episodes, {steps:,} steps")
+    return lambda whom, count, first: _play_round(java, look, cast, cast.against[whom], range(first, first + count))
 
 
 def look_at(game: MicroRTS, params: Any) -> Look:
@@ -178,11 +167,10 @@ class _Table:
         self.position = self.game.position()
 
 
-def _play_round(
-    java: Java, look: Look, cast: JavaCast, opponent: str | None, numbers: Sequence[int], at_once: int
-) -> Iterator[Episode]:
+def _play_round(java: Java, look: Look, cast: JavaCast, opponent: str | None, numbers: Sequence[int]) -> Iterator[Episode]:
     """Play games side by side from beginning to end, and yield the episodes of their recorded players."""
     how = cast.info.recorded
+    at_once = how["num_envs"]
     tables = [_Table(java, cast, opponent, number) for number in numbers]
     for table in tables:
         table.open(how["openings"], how["seed"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
 from rljax.run.demos import java
-from rljax.run.demos.java import JavaCast, find_java_cast, is_java, record_java
+from rljax.run.demos.java import JavaCast, find_java_cast, is_java, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
-from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, continued_dataset, new_dataset
+from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, Episode, continued_dataset, new_dataset
 
 NUM_ENVS = 256
 """Largest number of games that are played at once by default."""
@@ -104,7 +104,8 @@ def demonstrations(
     cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how))
     with _writer(Path(path), cast, shard_bytes, resume) as writer:
         try:
-            record_java(writer, cast, progress) if isinstance(cast, JavaCast) else _record(writer, cast, progress)
+            play = java_rounds(cast, progress) if isinstance(cast, JavaCast) else _compiled_rounds(cast)
+            _record(writer, cast.info.recorded, len(whom), play, progress)
         except KeyboardInterrupt:
             writer.keep()
             done = writer.table["episodes_begun"]
@@ -120,24 +121,35 @@ def _writer(path: Path, cast: Cast | JavaCast, shard_bytes: int, resume: bool) -
     return new_dataset(path, cast.info, shard_bytes)
 
 
-def _record(writer: DatasetWriter, cast: Cast, progress: Callable[[str], None]) -> None:
+Play = Callable[[int, int, int], Iterator[Episode]]
+"""Games of one round: number of the opponent, number of games, number of the first one, to the episodes."""
+
+
+def _record(writer: DatasetWriter, how: Mapping[str, Any], opponents: int, play: Play, progress: Callable[[str], None]) -> None:
     """Play round after round, with the opponents in turn, until all episodes are written."""
-    how = cast.info.recorded
     total, at_once = how["num_episodes"], how["num_envs"]
-    programs: dict[int, Any] = {}
-    done, key = writer.table["episodes_begun"], jax.random.key(how["seed"])
-    steps = 0
+    done, steps = writer.table["episodes_begun"], 0
     while done < total:
-        number = done // at_once
-        whom = number % len(cast.tables)
-        table, states = cast.tables[whom], cast.states[whom]
-        if whom not in programs:
-            programs[whom] = compile_table(table, at_once, states)
         count = min(at_once, total - done)
-        for episode in play_round(table, programs[whom], states, jax.random.fold_in(key, number), count, done):
+        for episode in play(done // at_once % opponents, count, done):
             writer.add(episode)
             steps += len(episode.reward)
         done += count
         kept = writer.table["episodes_begun"]
         writer.commit(done, last=done * PARTS // total > kept * PARTS // total)
         progress(f"{done:,} of {total:,} episodes, {steps:,} steps")
+
+
+def _compiled_rounds(cast: Cast) -> Play:
+    """Return the function that plays rounds of compiled games."""
+    how = cast.info.recorded
+    at_once, key = how["num_envs"], jax.random.key(how["seed"])
+    programs: dict[int, Any] = {}
+
+    def play(whom: int, count: int, first: int) -> Iterator[Episode]:
+        table, states = cast.tables[whom], cast.states[whom]
+        if whom not in programs:
+            programs[whom] = compile_table(table, at_once, states)
+        return play_round(table, programs[whom], states, jax.random.fold_in(key, first // at_once), count, first)
+
+    return play
