@@ -537,7 +537,11 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "microrts": (
         ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
         dict.fromkeys(
-            ("microrts_8x8_league", "microrts_8x8_ppo", "microrts_8x8_selfplay", "microrts_16x16_league"), against_bots
+            (
+                "microrts_8x8_league", "microrts_8x8_coac", "microrts_8x8_ppo", "microrts_8x8_selfplay",
+                "microrts_16x16_league",
+            ),
+            against_bots,
         ),
     ),
     "microrts_curve": (

@@ -231,8 +231,8 @@ class Demo:
     env_params: str = ""
     """Parameters of that environment, as a table: '{map_name = "basesWorkers8x8"}'."""
     against: str = "self"
-    """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats. A
-    Java bot plays such bots (java:workerrush)."""
+    """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats.
+    Java bots play only Java bots (java:workerrush)."""
     seat: int | None = None
     """Team that the player takes against opponents; if not given, each in turn."""
     sample: bool = False

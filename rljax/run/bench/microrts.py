@@ -25,11 +25,12 @@ from rljax.run.microrts.java import Java, start_java
 NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
 """For each map the games of the engine at once: as many as have 32,768 cells, so that planes stay in a processor's cache."""
 OBSERVED = 4
-"""With observations and masks, which are several times as large, there are so many times fewer games."""
+"""The game has so many times fewer games than the engine, because observations and masks are larger."""
 NUM_CYCLES, JAVA_CYCLES = 1_000, 100_000
 JAVA_WARM_UP = 2
 """How often Java plays each map before it is timed: it compiles what runs often."""
-GYM_GAMES, GYM_STEPS, GYM_WARM_UP = 16, 250, 1_000
+GYM_GAMES, GYM_STEPS = 16, 2_000
+"""Games at once (4 and 64 were slower) and steps of a run of Gym-microRTS: a whole game, as its units become more."""
 ENGINE, GAME = "engine", "game, with observations and masks"
 JAVA, GYM = "Java engine, two random bots", "Gym-microRTS, with observations and masks"
 PEERS = {ENGINE: JAVA, JAVA: JAVA, GAME: GYM, GYM: GYM}
@@ -43,13 +44,13 @@ def print_microrts(repeats: int) -> None:
         print(hardware())
         print(f"\non {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
         java = find_java()
-        print("\n| map | games at once | program | trace + compile, s | cycles/s |" + (" times Java |" if java else ""))
+        print("\n| map | games at once | program | trace + compile, s | cycles/s |" + (" times its peer |" if java else ""))
         print("| --- | --- | --- | --- | --- |" + (" --- |" if java else ""))
-        inside = [print_map(name, java, repeats) for name in NUM_GAMES]
+        shares = [print_map(name, java, repeats) for name in NUM_GAMES]
         if java:
-            shares = " and ".join(f"{share:.0%}" for share in inside)
+            inside = " and ".join(f"{share:.0%}" for share in shares)
             print(
-                f"\n{shares} of the time of Gym-microRTS on these maps is inside Java; the rest brings arrays to NumPy and back"
+                f"\n{inside} of the time of Gym-microRTS on these maps is inside Java; the rest draws actions, and copies arrays"
             )
 
 
@@ -87,25 +88,25 @@ def print_map(name: str, java: Java | None, repeats: int) -> float:
     programs = {ENGINE: engine_program(name, NUM_GAMES[name]), GAME: game_program(name, seen)}
     games = {ENGINE: NUM_GAMES[name], GAME: seen, JAVA: 1, GYM: GYM_GAMES}
     cycles = {ENGINE: games[ENGINE] * NUM_CYCLES, GAME: seen * NUM_CYCLES, JAVA: JAVA_CYCLES, GYM: GYM_GAMES * GYM_STEPS}
-    inside = 0.0
+    before = 0.0
     beside: dict[str, Run] = {}
     if java:
         gym, rng = gym_microrts(java, name), np.random.default_rng(0)
         beside = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES), GYM: lambda _: gym.play_random(GYM_STEPS, rng)}
-        inside = gym.java_seconds
+        before = gym.java_seconds
     timings = time_interleaved(programs, repeats, beside=beside)
     speeds = {label: cycles[label] / median(timing.runs) for label, timing in timings.items()}
     for label, speed in speeds.items():
         compiling = f"{timings[label].compile:.1f}" if label in programs else ""
         times = f" {speed / speeds[PEERS[label]]:.1f} |" if java else ""
         print(f"| {name} | {games[label]} | {label} | {compiling} | {speed:,.0f} |{times}")
-    return (gym.java_seconds - inside) / sum(timings[GYM].runs) if java else 0.0
+    return (gym.java_seconds - before) / sum(timings[GYM].runs) if java else 0.0
 
 
 def gym_microrts(java: Java, name: str) -> GymMicroRTS:
     """Return games of Gym-microRTS on a map, warmed up."""
     gym = GymMicroRTS(java, name, GYM_GAMES)
-    gym.play_random(GYM_WARM_UP, np.random.default_rng(0))
+    gym.play_random(GYM_STEPS // 2, np.random.default_rng(0))
     return gym
 
 

@@ -14,19 +14,21 @@ from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
+from rljax.run.demos.sources import SELF, plain_table
 from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import random_orders
 from rljax.run.microrts.java import Java, JavaBot, parse_bot, start_java
-from rljax.run.microrts.matches import microrts_of
 from rljax.run.microrts.positions import NONE
 from rljax.run.microrts.states import orders_of, state_of
 
 JAVA = "java:"
 """Before the name of a bot of the Java engine."""
 
-SELF = "self"
 NUM_GAMES = 16
 """Largest number of games that are played side by side by default."""
+
+ATTEMPTS = 20
+"""Number of openings that are tried for a game: with many random moves, some end it."""
 
 
 class JavaCast(NamedTuple):
@@ -78,24 +80,21 @@ def find_java_cast(
         raise ConfigError(f"{source}: a bot of MicroRTS: give the game: env = 'MicroRTS-v0' (--env)")
     for name in against:
         if name != SELF and not is_java(name):
-            raise ConfigError(
-                f"against {shown(name)}: a bot of the Java engine plays such bots only: self, or java:workerrush, say"
-            )
-    made, params = resolve_env(env, env_params)
-    game = microrts_of(made)
-    if game is None or game.actions == "units":
+            raise ConfigError(f"against {shown(name)}: expected self or another bot of the Java engine, such as java:workerrush")
+    game, params = resolve_env(env, env_params)
+    if not isinstance(game, MicroRTS) or game.actions == "units":
         raise ConfigError(
             f"{source}: plays MicroRTS-v0 with actions = 'cells' or 'gridnet', not {shown(env)} with these parameters"
         )
     names = [source, *(name for name in against if name != SELF)]
     for name in names:
         parse_bot(name.removeprefix(JAVA))
-    if seat is not None and (len(names) == 1 or isinstance(seat, bool) or seat not in (0, 1)):
+    if seat is not None and (len(names) == 1 or isinstance(seat, bool) or not isinstance(seat, int) or seat not in (0, 1)):
         raise ConfigError(f"seat = {shown(seat)}: expected 0 or 1, and opponents: a bot against itself is recorded at both seats")
     recorded = {"player": source, "against": ["itself" if name == SELF else name for name in against]}
     name = env if isinstance(env, str) else game.name
     spaces = game.observation_space(params), game.action_space(params)
-    info = DatasetInfo(name, dict(env_params or {}), *spaces, True, recorded)
+    info = DatasetInfo(name, plain_table(env_params or {}), *spaces, True, recorded)
     opponents = [None if name == SELF else name.removeprefix(JAVA) for name in against]
     return JavaCast(info, game, params, source.removeprefix(JAVA), opponents, seat)
 
@@ -103,7 +102,16 @@ def find_java_cast(
 def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Callable[[int, int, int], Iterator[Episode]]:
     """Return the function that plays a round: numbers of the opponent, of games, and of the first one, to the episodes."""
     java, look = start_java(progress), look_at(cast.game, cast.params)
-    return lambda whom, count, first: _play_round(java, look, cast, cast.against[whom], range(first, first + count))
+    at_once = cast.info.recorded["num_envs"]
+
+    def play(whom: int, count: int, first: int) -> Iterator[Episode]:
+        # Seats change with the games against one opponent.
+        earlier = first // at_once // len(cast.against) * at_once
+        seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
+        games = [_JavaGame(java, cast, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
+        return _play_round(look, cast, games)
+
+    return play
 
 
 def look_at(game: MicroRTS, params: Any) -> Look:
@@ -117,30 +125,33 @@ def look_at(game: MicroRTS, params: Any) -> Look:
     return lambda state, orders: Step(*jax.tree.map(np.asarray, compiled(state, orders)))
 
 
-class _Table:
-    """A game under way: the bots at its seats, its position, and what was recorded."""
+class _JavaGame:
+    """A game under way, after its opening: the bots at its seats, its position, and what was recorded."""
 
-    def __init__(self, java: Java, cast: JavaCast, opponent: str | None, number: int):
-        self.game, self.number, self._waits = java.game(cast.game.map_name), number, cast.game.wait_cycles
+    def __init__(self, java: Java, cast: JavaCast, opponent: str | None, number: int, seat: int):
+        how, self.number, self._waits = cast.info.recorded, number, cast.game.wait_cycles
         self._limit = int(cast.params.max_cycles)
-        own = number % 2 if cast.seat is None else cast.seat
-        self.seats = (0, 1) if opponent is None else (own,)
-        names = [cast.bot if seat in self.seats else str(opponent) for seat in range(2)]
+        self.seats = (0, 1) if opponent is None else (seat,)
+        names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
         self.bots: list[JavaBot] = [java.bot(name) for name in names]
-        self.position, self.over, self.ended = self.game.position(), False, False
-        self.steps: list[Any] = []
+        self.steps: list[Step] = []
+        for attempt in range(ATTEMPTS):
+            self.game, self.over, self.ended = java.game(cast.game.map_name), False, False
+            self.position = self.game.position()
+            self._open(how["openings"], np.random.default_rng([how["seed"], number, attempt]))
+            if not self.over:
+                return
+        raise ConfigError(f"openings = {how['openings']}: random moves ended {ATTEMPTS} games in a row, expected fewer of them")
 
-    def open(self, moves: int, seed: int) -> None:
+    def _open(self, moves: int, rng: np.random.Generator) -> None:
         """Play steps in which both players' orders are random."""
-        rng = np.random.default_rng([seed, self.number])
         for _ in range(moves):
             for player in range(2):
-                self.game.issue(player, random_orders(self.game, player, rng), self._waits)
+                rows = random_orders(self.game, player, rng)
+                self.game.issue(player, rows[rows[:, 1] != NONE], self._waits)
             self._pass_time()
-            if self.over:
-                return
 
-    def decide(self) -> Orders:
+    def give_orders(self) -> Orders:
         """Give both bots' orders to the engine, and return them."""
         plans = []
         for player in range(2):
@@ -167,37 +178,36 @@ class _Table:
         self.position = self.game.position()
 
 
-def _play_round(java: Java, look: Look, cast: JavaCast, opponent: str | None, numbers: Sequence[int]) -> Iterator[Episode]:
+def _play_round(look: Look, cast: JavaCast, going: list[_JavaGame]) -> Iterator[Episode]:
     """Play games side by side from beginning to end, and yield the episodes of their recorded players."""
     how = cast.info.recorded
-    at_once = how["num_envs"]
-    tables = [_Table(java, cast, opponent, number) for number in numbers]
-    for table in tables:
-        table.open(how["openings"], how["seed"])
-    going = [table for table in tables if not table.over]
-    nothing = orders_of(tables[0].position, tables[0].position.orders[:0])
+    nothing = orders_of(going[0].position, going[0].position.orders[:0])
+
+    def seen(states: list[RTSState], orders: list[Orders]) -> list[Step]:
+        # Always as many games: another number would be compiled again. Copies, as a slice would keep the whole array.
+        steps = look(*(_stacked(trees, how["num_envs"]) for trees in (states, orders)))
+        return [jax.tree.map(lambda x, i=i: x[i].copy(), steps) for i in range(len(states))]
+
     while going:
-        states = [state_of(table.position) for table in going]
-        orders = [table.decide() for table in going]
-        # Always as many as at the beginning: another number would be compiled again.
-        seen = look(*(_stacked(trees, at_once) for trees in (states, orders)))
-        for index, table in enumerate(going):
-            table.step(jax.tree.map(lambda x, i=index: x[i], seen))
-        for table in [table for table in going if table.over or len(table.steps) >= how["max_steps"]]:
-            last = look(_stacked([state_of(table.position)], at_once), _stacked([nothing], at_once))
-            yield from _episodes(cast, table, jax.tree.map(lambda x: x[0], last))
-            going.remove(table)
+        states = [state_of(game.position) for game in going]
+        orders = [game.give_orders() for game in going]
+        for game, step in zip(going, seen(states, orders), strict=True):
+            game.step(step)
+        for game in [game for game in going if game.over or len(game.steps) >= how["max_steps"]]:
+            going.remove(game)
+            yield from _episodes(cast, game, *seen([state_of(game.position)], [nothing]))
 
 
 def _stacked(trees: Sequence[Any], size: int) -> Any:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees, *trees[:1] * (size - len(trees)))
+    filled = [*trees, *[trees[0]] * (size - len(trees))]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
 
 
-def _episodes(cast: JavaCast, table: _Table, after: Step) -> Iterator[Episode]:
-    steps: Step = jax.tree.map(lambda *x: np.stack(x), *table.steps)
+def _episodes(cast: JavaCast, game: _JavaGame, after: Step) -> Iterator[Episode]:
+    steps: Step = jax.tree.map(lambda *x: np.stack(x), *game.steps)
     reward = sum(getattr(cast.params, f"{name}_weight") * value for name, value in steps.components.items())
     last = np.arange(len(reward)) == len(reward) - 1
-    for seat in table.seats:
+    for seat in game.seats:
         seen = jax.tree.map(
             lambda x, y, s=seat: np.concatenate([x[:, s], y[None, s]]), (steps.obs, steps.mask), (after.obs, after.mask)
         )
@@ -207,8 +217,8 @@ def _episodes(cast: JavaCast, table: _Table, after: Step) -> Iterator[Episode]:
             mask=seen[1],
             reward=reward[:, seat].astype(np.float32),
             # A game at its limit of cycles is a draw by its rules.
-            terminated=last & table.over,
-            truncated=last & (not table.over),
+            terminated=last & game.over,
+            truncated=last & (not game.over),
             seat=seat,
-            game=table.number,
+            game=game.number,
         )

@@ -13,9 +13,8 @@ import jax
 
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
-from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
-from rljax.run.demos import java
-from rljax.run.demos.java import JavaCast, find_java_cast, is_java, java_rounds
+from rljax.core.errors import ConfigError, TrainingInterrupted, check_int, shown
+from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, is_java, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, Episode, continued_dataset, new_dataset
@@ -50,12 +49,13 @@ def demonstrations(
 
     Episodes are played in compiled rounds of `num_envs` at once, each from its beginning to its end, so short episodes are not
     favoured and only a round's unfinished episodes are in memory. Ctrl-C loses only the round under way, and a kill at most an
-    eighth of the recording (or a shard); `resume` records the rest, with the same result as without a kill.
+    eighth of the recording (or a shard); `resume` records the rest, with the same result as without a kill. Only Java bots that
+    draw at random, or search for some time, play other games after a `resume`.
 
     Args:
         source: run folder or checkpoint (whose best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no
             training: "random", "mcts" (a search), one of the game's scripted players, or a bot of MicroRTS' Java engine
-            ("java:coac", with the extra `microrts`), which plays against such bots.
+            ("java:coac", with the extra `microrts`), whose opponents must be such bots.
         path: folder to create.
         num_episodes: number of episodes, or of games of several players.
         env: environment id or object, for players that need no training. A run is recorded in its own environment.
@@ -91,8 +91,13 @@ def demonstrations(
             raise ConfigError(
                 f"{source}: a bot of the Java engine has no policy to sample from (sample) or to search with (simulations)"
             )
-        cast, most = find_java_cast(source, env, env_params, whom, seat), java.NUM_GAMES
+        cast, most = find_java_cast(source, env, env_params, whom, seat), NUM_GAMES
     else:
+        for name in whom:
+            if is_java(name):
+                raise ConfigError(
+                    f"against {shown(name)}: plays bots of the Java engine only; for games of a run, rljax tournament"
+                )
         cast, most = find_cast(source, env, env_params, whom, seat, sample, simulations), NUM_ENVS
         cast = cast._replace(tables=[table._replace(openings=openings, max_steps=max_steps) for table in cast.tables])
     count = num_envs or max(1, min(most, -(-num_episodes // len(whom))))

@@ -110,11 +110,13 @@ def find_cast(
     masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
     observation, action = as_space(game.observation_space(params)), as_space(game.action_space(params))
     whom = {} if isinstance(game, Solo) else {"against": ["itself" if other is None else other.name for other in others]}
-    env_params = {
-        key: x if isinstance(x, (bool, int, float, str, list, tuple)) else str(x) for key, x in table["env_params"].items()
-    }
-    info = DatasetInfo(name, env_params, observation, action, masks, {"player": actor.name} | whom)
+    info = DatasetInfo(name, plain_table(table["env_params"]), observation, action, masks, {"player": actor.name} | whom)
     return Cast(info, tables, states)
+
+
+def plain_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as dataset.json has them: what is no number, text or list is written as a text."""
+    return {key: x if isinstance(x, (bool, int, float, str, list, tuple)) else str(x) for key, x in table.items()}
 
 
 def _actor(source: Source) -> Actor:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rljax.core.errors import RljaxError, first_line
 from rljax.envs.microrts.units import HEADS
 from rljax.run.microrts.java import Java
 
+# The rewards of Gym-microRTS and its limit of a game.
 REWARDS = ("WinLoss", "ResourceGather", "ProduceWorker", "ProduceBuilding", "Attack", "ProduceCombatUnit")
 MAX_CYCLES = 2000
 
@@ -30,12 +32,15 @@ class GymMicroRTS:
     """Games of Gym-microRTS; each of both players is steered from here. `java_seconds` is the time spent inside Java so far."""
 
     def __init__(self, java: Java, map_name: str, num_games: int):
-        jpype, self.num_games = java.jpype, num_games
+        jpype = java.jpype
         rewards = [jpype.JClass(f"ai.rewardfunction.{name}RewardFunction")() for name in REWARDS]
         rewards = jpype.JArray(jpype.JClass("ai.rewardfunction.RewardFunctionInterface"))(rewards)
         nobody = jpype.JArray(jpype.JClass("ai.core.AI"))(0)
-        make, path = jpype.JClass("tests.JNIGridnetVecClient"), str(java.map_path(map_name))
-        # It adds its own folder and a slash in front of a map's path.
+        try:
+            make = jpype.JClass("tests.JNIGridnetVecClient")
+        except TypeError as error:
+            raise RljaxError(f"microRTS in Java: an engine without Gym-microRTS: {first_line(error)}") from None
+        path = str(java.map_path(map_name))
         self._client = make(2 * num_games, 0, MAX_CYCLES, rewards, "", path, nobody, java.types, False)
         self._players = [0] * (2 * num_games)
         self._jpype, self._int = jpype, jpype.JInt

@@ -177,7 +177,7 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
         try:
             create_sweep_dir(folder, plan, episodes)
         except ConfigError:
-            # Another job of this part may have created it a moment ago: the lock of the runs then says so.
+            # Another job may have just begun this part; if both train it, the lock stops one.
             if not (folder / SWEEP_FILE).exists():
                 raise
     check_same(folder, sweep_files(plan, episodes))

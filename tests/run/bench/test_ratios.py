@@ -106,7 +106,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
     # The engine beside the engine, and the game beside the game.
     times = [speeds[0] / java[0], speeds[1] / java[1], 1.0, 1.0]
-    assert [row.get("times Java") for row in rows] == (pytest.approx(times, abs=0.06) if there else [None, None])
+    assert [row.get("times its peer") for row in rows] == (pytest.approx(times, abs=0.06) if there else [None, None])
     assert ("25% of the time of Gym-microRTS" in notes) == there
     assert ("without the Java engine" in notes) != there
 

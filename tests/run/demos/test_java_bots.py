@@ -56,13 +56,34 @@ def test_bots_are_recorded_at_seats_in_turn_against_others_after_random_openings
     )
     # Episodes of games that are played side by side come as they end.
     assert dict(zip(data.episodes.game.tolist(), data.episodes.seat.tolist(), strict=True)) == {i: i % 2 for i in range(6)}
-    assert (data.episodes.returns == 1.0).all()
+    # A bot that does nothing loses; the one that draws at random may not.
+    won = dict(zip(data.episodes.game.tolist(), data.episodes.returns.tolist(), strict=True))
+    assert [won[i] for i in (0, 1, 4, 5)] == [1.0] * 4
     assert len({data.episode(i)["obs"][0].tobytes() for i in range(6)}) == 6
     assert lines[-1] == f"6 of 6 episodes, {int(data.episodes.length.sum()):,} steps"
     cut = rljax.demonstrations("java:workerrush", tmp_path / "b", against=against, seat=1, max_steps=7, **arguments)
     assert (set(cut.episodes.seat), set(cut.episodes.length)) == ({1}, {7})
     assert cut.episode(0)["truncated"].tolist() == [False] * 6 + [True]
     assert not cut.episode(0)["terminated"].any()
+
+
+@pytest.mark.slow
+def test_games_begin_after_their_openings_where_learners_find_them(java_engine: Java, tmp_path: Path) -> None:
+    """Units without an order wait for `wait_cycles` in openings, too: times are multiples of 5. No game ends in its opening."""
+    how: dict[str, Any] = {"env": "MicroRTS-v0", "num_envs": 1, "env_params": {"wait_cycles": 5, "max_cycles": 60}}
+    bots = ["java:passive", "java:randombiased"]
+    data = rljax.demonstrations("java:coac", tmp_path / "a", num_episodes=4, against=bots, openings=4, max_steps=3, **how)
+    # Each opponent is met from both seats.
+    assert dict(zip(data.episodes.game.tolist(), data.episodes.seat.tolist(), strict=True)) == {0: 0, 1: 0, 2: 1, 3: 1}
+    for number in range(4):
+        obs = data.episode(number)["obs"]
+        cycles, remaining = 60 * obs[0, ..., 36], 200 * obs[0, ..., 31]
+        assert cycles.max() > 0
+        np.testing.assert_allclose(cycles % 5, 0, atol=1e-3)
+        np.testing.assert_allclose(np.round(remaining) % 5, 0, atol=1e-3)
+    with pytest.raises(ConfigError, match="openings = 100: random moves ended 20 games in a row, expected fewer of them"):
+        rljax.demonstrations("java:coac", tmp_path / "b", num_episodes=1, openings=100, **how)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +93,7 @@ def test_bots_are_recorded_at_seats_in_turn_against_others_after_random_openings
         ({"against": "java:coak"}, "Java bot 'coak': did you mean 'coac'?"),
         (
             {"against": "workerrush"},
-            "against 'workerrush': a bot of the Java engine plays such bots only: self, or java:workerrush",
+            "against 'workerrush': expected self or another bot of the Java engine, such as java:workerrush",
         ),
         ({"env": None}, "java:coac: a bot of MicroRTS: give the game: env = 'MicroRTS-v0' (--env)"),
         ({"env": "ConnectFour-v0"}, "java:coac: plays MicroRTS-v0 with actions = 'cells' or 'gridnet', not 'ConnectFour-v0'"),
@@ -80,7 +101,9 @@ def test_bots_are_recorded_at_seats_in_turn_against_others_after_random_openings
         ({"seat": 0}, "seat = 0: expected 0 or 1, and opponents: a bot against itself is recorded at both seats"),
         ({"seat": 2, "against": "java:passive"}, "seat = 2: expected 0 or 1"),
         ({"sample": True}, "java:coac: a bot of the Java engine has no policy to sample from"),
-        ({"source": "workerrush", "against": "java:coac"}, "'java:coac': no run folder, and no player of MicroRTS-v0"),
+        ({"seat": 1.0, "against": "java:passive"}, "seat = 1.0: expected 0 or 1"),
+        ({"env": "MicroRTSBots-v0"}, "java:coac: plays MicroRTS-v0 with actions = 'cells' or 'gridnet', not 'MicroRTSBots-v0'"),
+        ({"source": "workerrush", "against": "java:coac"}, "against 'java:coac': plays bots of the Java engine only"),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
