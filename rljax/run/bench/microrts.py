@@ -17,7 +17,7 @@ from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import orders_of_cells, random_choice
 from rljax.envs.microrts.layout import games_last
 from rljax.envs.registry import make_env
-from rljax.run.bench.timing import Program, Run, hardware, time_interleaved
+from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved
 from rljax.run.microrts.gym_microrts import GymMicroRTS
 from rljax.run.microrts.install import is_there, microrts_folder
 from rljax.run.microrts.java import Java, start_java
@@ -33,8 +33,6 @@ GYM_GAMES, GYM_STEPS = 16, 2_000
 """Games at once (4 and 64 were slower) and steps of a run of Gym-microRTS: a whole game, as its units become more."""
 ENGINE, GAME = "engine", "game, with observations and masks"
 JAVA, GYM = "Java engine, two random bots", "Gym-microRTS, with observations and masks"
-PEERS = {ENGINE: JAVA, JAVA: JAVA, GAME: GYM, GYM: GYM}
-"""With what each program is compared."""
 
 
 def print_microrts(repeats: int) -> None:
@@ -46,7 +44,10 @@ def print_microrts(repeats: int) -> None:
         java = find_java()
         print("\n| map | games at once | program | trace + compile, s | cycles/s |" + (" times its peer |" if java else ""))
         print("| --- | --- | --- | --- | --- |" + (" --- |" if java else ""))
-        shares = [print_map(name, java, repeats) for name in NUM_GAMES]
+        # The engine on both maps first: after Gym-microRTS the Java engine, in the same virtual machine, is much slower.
+        for name in NUM_GAMES:
+            print_engine(name, java, repeats)
+        shares = [print_game(name, java, repeats) for name in NUM_GAMES]
         if java:
             inside = " and ".join(f"{share:.0%}" for share in shares)
             print(
@@ -82,25 +83,33 @@ def find_java() -> Java | None:
     return None
 
 
-def print_map(name: str, java: Java | None, repeats: int) -> float:
-    """Print the rows of a map, and return the share of the time of Gym-microRTS that is inside Java (0 without Java)."""
-    seen = max(NUM_GAMES[name] // OBSERVED, 1)
-    programs = {ENGINE: engine_program(name, NUM_GAMES[name]), GAME: game_program(name, seen)}
-    games = {ENGINE: NUM_GAMES[name], GAME: seen, JAVA: 1, GYM: GYM_GAMES}
-    cycles = {ENGINE: games[ENGINE] * NUM_CYCLES, GAME: seen * NUM_CYCLES, JAVA: JAVA_CYCLES, GYM: GYM_GAMES * GYM_STEPS}
-    before = 0.0
-    beside: dict[str, Run] = {}
-    if java:
-        gym, rng = gym_microrts(java, name), np.random.default_rng(0)
-        beside = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES), GYM: lambda _: gym.play_random(GYM_STEPS, rng)}
-        before = gym.java_seconds
-    timings = time_interleaved(programs, repeats, beside=beside)
-    speeds = {label: cycles[label] / median(timing.runs) for label, timing in timings.items()}
+def print_engine(name: str, java: Java | None, repeats: int) -> None:
+    """Print the rows of the engine on a map, and of Java's."""
+    games = NUM_GAMES[name]
+    beside: dict[str, Run] = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES)} if java else {}
+    timings = time_interleaved({ENGINE: engine_program(name, games)}, repeats, beside=beside)
+    _print_rows(name, timings, {ENGINE: (games, games * NUM_CYCLES), JAVA: (1, JAVA_CYCLES)})
+
+
+def print_game(name: str, java: Java | None, repeats: int) -> float:
+    """Print the rows of the game on a map, and of Gym-microRTS; return the share of its time inside Java (0 without it)."""
+    games = max(NUM_GAMES[name] // OBSERVED, 1)
+    gym, rng = gym_microrts(java, name) if java else None, np.random.default_rng(0)
+    beside: dict[str, Run] = {GYM: lambda _: gym.play_random(GYM_STEPS, rng)} if gym else {}
+    before = gym.java_seconds if gym else 0.0
+    timings = time_interleaved({GAME: game_program(name, games)}, repeats, beside=beside)
+    _print_rows(name, timings, {GAME: (games, games * NUM_CYCLES), GYM: (GYM_GAMES, GYM_GAMES * GYM_STEPS)})
+    return (gym.java_seconds - before) / sum(timings[GYM].runs) if gym else 0.0
+
+
+def _print_rows(name: str, timings: dict[str, Timing], sizes: dict[str, tuple[int, int]]) -> None:
+    """Print a row for each program; `sizes` are its games at once, and the cycles of a run. The peer, if it is there, is last."""
+    speeds = {label: sizes[label][1] / median(timing.runs) for label, timing in timings.items()}
+    peer = [*speeds.values()][-1]
     for label, speed in speeds.items():
-        compiling = f"{timings[label].compile:.1f}" if label in programs else ""
-        times = f" {speed / speeds[PEERS[label]]:.1f} |" if java else ""
-        print(f"| {name} | {games[label]} | {label} | {compiling} | {speed:,.0f} |{times}")
-    return (gym.java_seconds - before) / sum(timings[GYM].runs) if java else 0.0
+        compiling = f"{timings[label].compile:.1f}" if label in (ENGINE, GAME) else ""
+        times = f" {speed / peer:.1f} |" if len(speeds) > 1 else ""
+        print(f"| {name} | {sizes[label][0]} | {label} | {compiling} | {speed:,.0f} |{times}")
 
 
 def gym_microrts(java: Java, name: str) -> GymMicroRTS:

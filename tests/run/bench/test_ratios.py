@@ -86,8 +86,8 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gym:
-        # Read before and after the runs, which take 2 x 4 seconds.
-        seconds = iter([1.0, 3.0])
+        # Read before and after the runs, which take 2 x 2 seconds.
+        seconds = iter([1.0, 2.0])
         java_seconds = property(lambda self: next(self.seconds))
 
     monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
@@ -97,16 +97,17 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
         monkeypatch.setattr(bench_microrts, program, lambda name, games: name)
     bench_microrts.print_microrts(2)
     rows, notes = rows_and_notes(capsys)
-    ours = [bench_microrts.ENGINE, bench_microrts.GAME]
-    assert turns == [[*ours, bench_microrts.JAVA, bench_microrts.GYM] if there else ours]
-    assert [row["program"] for row in rows] == turns[0]
-    assert [row["games at once"] for row in rows] == [512, 128, 1, 16][: len(rows)]
-    java = [bench_microrts.JAVA_CYCLES / 3, 16 * bench_microrts.GYM_STEPS / 4]
-    speeds = [512 * bench_microrts.NUM_CYCLES, 128 * bench_microrts.NUM_CYCLES / 2, *(java if there else [])]
-    assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
     # The engine beside the engine, and the game beside the game.
-    times = [speeds[0] / java[0], speeds[1] / java[1], 1.0, 1.0]
-    assert [row.get("times its peer") for row in rows] == (pytest.approx(times, abs=0.06) if there else [None, None])
+    pairs = [[bench_microrts.ENGINE, bench_microrts.JAVA], [bench_microrts.GAME, bench_microrts.GYM]]
+    assert turns == [pair if there else pair[:1] for pair in pairs]
+    assert [row["program"] for row in rows] == [name for timed in turns for name in timed]
+    assert [row["games at once"] for row in rows] == ([512, 1, 128, 16] if there else [512, 128])
+    ours = [512 * bench_microrts.NUM_CYCLES, 128 * bench_microrts.NUM_CYCLES]
+    java = [bench_microrts.JAVA_CYCLES / 2, 16 * bench_microrts.GYM_STEPS / 2]
+    speeds = [ours[0], java[0], ours[1], java[1]] if there else ours
+    assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
+    times = [ours[0] / java[0], 1.0, ours[1] / java[1], 1.0] if there else [None, None]
+    assert [row.get("times its peer") for row in rows] == pytest.approx(times, abs=0.06)
     assert ("25% of the time of Gym-microRTS" in notes) == there
     assert ("without the Java engine" in notes) != there
 
