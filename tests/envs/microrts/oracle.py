@@ -159,7 +159,7 @@ def record_sight(java: Any, map_name: str, count: int, seed: int) -> tuple[RTSSt
         `count` positions, leaves `[N, ...]`; which cells each player observes, and in which it finds units, bool `[N, 2, H, W]`.
     """
     rng, found = random.Random(seed), []
-    partial_state = java._jpype.JClass("rts.PartiallyObservableGameState")
+    partial_state = java.jpype.JClass("rts.PartiallyObservableGameState")
     while len(found) < count:
         game = java.game(map_name)
         _scatter_units(java, game, rng)
@@ -184,7 +184,7 @@ def record_sight(java: Any, map_name: str, count: int, seed: int) -> tuple[RTSSt
 
 def _scatter_units(java: Any, game: Any, rng: random.Random) -> None:
     board = game.state.getPhysicalGameState()
-    share, make = rng.choice([0.1, 0.2, 0.4]), java._jpype.JClass("rts.units.Unit")
+    share, make = rng.choice([0.1, 0.2, 0.4]), java.jpype.JClass("rts.units.Unit")
     for player in range(2):
         game.state.getPlayer(player).setResources(rng.choice([0, 3, 5, 10, 20]))
     for y in range(board.getHeight()):
