@@ -57,6 +57,7 @@ MADE = {
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine/tensorboard", "runs/mine/agent.gif", "curves.png"],
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
+    "docs/guides/scaling.md": ["runs/cartpole_ppo", "sweeps/rates/results.csv"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
     "docs/guides/simulators.md": ["runs/outside/config.toml"],
     "docs/guides/zoo.md": ["agent.gif", "runs/gridworld_ppo", "agents/mine/card.json"],
@@ -66,11 +67,16 @@ MADE = {
 
 
 def runnable(page: str) -> list[str]:
-    """The commands of a page that need neither a network nor minutes, nor a package that is not here."""
+    """The commands of a page that need neither a network nor minutes, nor a package or devices that are not here."""
     commands = [command.split("&&")[-1].strip() for command in COMMANDS[page]]
     left_out = ("rljax bench", "rljax push", "rljax pull")
     return [
-        command for command in commands if command.startswith("rljax ") and not command.startswith(left_out) and can_run(command)
+        command
+        for command in commands
+        if command.startswith("rljax ")
+        and not command.startswith(left_out)
+        and "--num-devices" not in command
+        and can_run(command)
     ]
 
 
@@ -136,7 +142,7 @@ def test_command_lines_of_a_page_run_one_after_the_other(
             elif "--resume" not in arguments:
                 steps = "4096" if "selfplay" in arguments[1] else "512"
                 arguments += ["--total-timesteps", steps, "--eval-every", "256"]
-        if arguments[0] == "sweep" and "--resume" not in arguments:
+        if arguments[0] == "sweep" and not {"--resume", "--merge"} & {*arguments}:
             arguments += ["--total-timesteps", "512", "--episodes", "2"]
         if arguments[0] == "tune":
             arguments[arguments.index("--trials") + 1] = "4"
