@@ -14,9 +14,9 @@ from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.demos.sources import SELF, plain_table
+from rljax.run.demos.sources import SELF, check_seat, plain_table
 from rljax.run.demos.writer import Episode
-from rljax.run.microrts.games import random_orders
+from rljax.run.microrts.games import random_orders, stacked
 from rljax.run.microrts.java import Java, JavaBot, parse_bot, start_java
 from rljax.run.microrts.positions import NONE
 from rljax.run.microrts.states import orders_of, state_of
@@ -52,7 +52,14 @@ class JavaCast(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What both players of G games see and do, `[G, 2, ...]`, and the components of their rewards, f32 `[G, 2]` each."""
+    """A step of G games.
+
+    Attributes:
+        obs: what both players see, `[G, 2, ...]`.
+        mask: their legal actions, bool `[G, 2, A]`.
+        action: what they do, i32 `[G, 2, ...]`.
+        components: the components of their rewards by name, f32 `[G, 2]`.
+    """
 
     obs: Any
     mask: np.ndarray
@@ -89,8 +96,7 @@ def find_java_cast(
     names = [source, *(name for name in against if name != SELF)]
     for name in names:
         parse_bot(name.removeprefix(JAVA))
-    if seat is not None and (len(names) == 1 or isinstance(seat, bool) or not isinstance(seat, int) or seat not in (0, 1)):
-        raise ConfigError(f"seat = {shown(seat)}: expected 0 or 1, and opponents: a bot against itself is recorded at both seats")
+    check_seat(game, seat, opposed=len(names) > 1)
     recorded = {"player": source, "against": ["itself" if name == SELF else name for name in against]}
     name = env if isinstance(env, str) else game.name
     spaces = game.observation_space(params), game.action_space(params)
@@ -136,7 +142,7 @@ class _JavaGame:
         self.bots: list[JavaBot] = [java.bot(name) for name in names]
         self.steps: list[Step] = []
         for attempt in range(ATTEMPTS):
-            self.game, self.over, self.ended = java.game(cast.game.map_name), False, False
+            self.game, self.over = java.game(cast.game.map_name), False
             self.position = self.game.position()
             self._open(how["openings"], np.random.default_rng([how["seed"], number, attempt]))
             if not self.over:
@@ -165,14 +171,13 @@ class _JavaGame:
     def step(self, seen: Step) -> None:
         """Note what the players saw and did, and play until a unit has no order under way."""
         self._pass_time()
-        winner = self.game.winner() if self.ended else -1
+        winner = self.game.winner()
         win = np.array([0.0 if winner < 0 else 1.0 if winner == player else -1.0 for player in range(2)], np.float32)
         self.steps.append(seen._replace(components=seen.components | {"win": win}))
 
     def _pass_time(self) -> None:
         while not self.over:
-            self.ended = self.game.cycle()
-            self.over = self.ended or int(self.game.state.getTime()) >= self._limit
+            self.over = self.game.cycle() or int(self.game.state.getTime()) >= self._limit
             if any(self.game.state.canExecuteAnyAction(player) for player in range(2)):
                 break
         self.position = self.game.position()
@@ -185,7 +190,7 @@ def _play_round(look: Look, cast: JavaCast, going: list[_JavaGame]) -> Iterator[
 
     def seen(states: list[RTSState], orders: list[Orders]) -> list[Step]:
         # Always as many games: another number would be compiled again. Copies, as a slice would keep the whole array.
-        steps = look(*(_stacked(trees, how["num_envs"]) for trees in (states, orders)))
+        steps = look(*(_filled(trees, how["num_envs"]) for trees in (states, orders)))
         return [jax.tree.map(lambda x, i=i: x[i].copy(), steps) for i in range(len(states))]
 
     while going:
@@ -198,13 +203,12 @@ def _play_round(look: Look, cast: JavaCast, going: list[_JavaGame]) -> Iterator[
             yield from _episodes(cast, game, *seen([state_of(game.position)], [nothing]))
 
 
-def _stacked(trees: Sequence[Any], size: int) -> Any:
-    filled = [*trees, *[trees[0]] * (size - len(trees))]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *filled)
+def _filled(trees: Sequence[Any], size: int) -> Any:
+    return stacked([*trees, *[trees[0]] * (size - len(trees))])
 
 
 def _episodes(cast: JavaCast, game: _JavaGame, after: Step) -> Iterator[Episode]:
-    steps: Step = jax.tree.map(lambda *x: np.stack(x), *game.steps)
+    steps: Step = stacked(game.steps)
     reward = sum(getattr(cast.params, f"{name}_weight") * value for name, value in steps.components.items())
     last = np.arange(len(reward)) == len(reward) - 1
     for seat in game.seats:

@@ -94,7 +94,7 @@ def find_cast(
         make = _solo_maker(actor, game, sample)
     else:
         make = _maker(actor, game, params, sample, simulations)
-    _check_seats(game, seat, given)
+    check_seat(game, seat, bool(given))
     for other in given:
         if other.config is not None:
             check_one_game(other.name, config_table(other.config) | game_table(other.config), actor.name, table)
@@ -187,10 +187,15 @@ def _solo_maker(actor: Actor, game: Solo, sample: bool) -> Callable[[Any], Playe
     return lambda state: Remembering(partial(act, state))
 
 
-def _check_seats(game: Game, seat: int | None, given: Sequence[Actor]) -> None:
+def check_seat(game: Game, seat: int | None, opposed: bool) -> None:
+    """Check that a seat to record is a team of the game, and that there are opponents at the others.
+
+    Raises:
+        ConfigError: it is not, or there are none.
+    """
     if seat is None:
         return
-    if not given:
+    if not opposed:
         raise ConfigError(f"seat = {seat}: a player against itself is recorded at all seats; give an opponent (--against)")
     if isinstance(seat, bool) or not isinstance(seat, int) or not 0 <= seat < game.num_teams:
         raise ConfigError(f"seat = {shown(seat)}: expected a team of {game.name}, 0 to {game.num_teams - 1}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -73,7 +73,7 @@ def play_java_games(
     prints, over = [0] * num_games, np.zeros(num_games, bool)
     for cycle in range(max_cycles):
         if cycle >= opening_cycles:
-            orders = decide(_stack(positions))
+            orders = decide(stacked([state_of(position) for position in positions]))
         for index in np.flatnonzero(~over):
             game, position, own = games[index], positions[index], int(seat[index])
             if cycle < opening_cycles:
@@ -103,9 +103,9 @@ def random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> n
     return np.concatenate([legal[:0], *(chance.choice(legal[legal[:, 0] == unit])[None] for unit in np.unique(legal[:, 0]))])
 
 
-def _stack(positions: Sequence[Position]) -> RTSState:
-    stacked: RTSState = jax.tree.map(lambda *leaves: np.stack(leaves), *map(state_of, positions))
-    return stacked
+def stacked(trees: Sequence[Any]) -> Any:
+    """Return trees of arrays as one tree, each leaf with a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def _fingerprint(position: Position, after: int) -> int:

@@ -7,7 +7,7 @@ with deep reinforcement learning", 2021), and what its Python half must do at le
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,13 @@ MAX_CYCLES = 2000
 
 
 class Step(NamedTuple):
-    """What S players see after a step, two of each game: features i32 `[S, 5, H, W]`, rewards f64 `[S, 6]`, done bool `[S]`."""
+    """A step of S players, two of each game.
+
+    Attributes:
+        obs: features of the cells, i32 `[S, 5, H, W]`.
+        reward: rewards in the order of `REWARDS`, f64 `[S, 6]`.
+        done: whether the game is over, bool `[S]`.
+    """
 
     obs: np.ndarray
     reward: np.ndarray
@@ -49,10 +55,7 @@ class GymMicroRTS:
 
     def masks(self) -> np.ndarray:
         """Return for each player and cell whether its unit may be ordered, then what its heads allow, i32 `[S, H, W, 79]`."""
-        started = time.perf_counter()
-        masks = self._client.getMasks(0)
-        self.java_seconds += time.perf_counter() - started
-        return np.array(masks)
+        return np.array(self._timed(self._client.getMasks, 0))
 
     def step(self, actions: list[np.ndarray]) -> Step:
         """Play a cycle of each game; those that are over begin again.
@@ -62,15 +65,20 @@ class GymMicroRTS:
         """
         array = self._jpype.JArray
         orders = array(array(array(self._int)))([array.of(x) if len(x) else array(array(self._int))(0) for x in actions])
-        started = time.perf_counter()
-        answer = self._client.gameStep(orders, self._players)
-        self.java_seconds += time.perf_counter() - started
+        answer = self._timed(self._client.gameStep, orders, self._players)
         return Step(np.array(answer.observation), np.array(answer.reward), np.array(answer.done)[:, 0])
 
     def play_random(self, steps: int, rng: np.random.Generator) -> None:
         """Play steps of all games with random actions that the masks allow."""
         for _ in range(steps):
             self.step(random_actions(self.masks(), rng))
+
+    def _timed(self, call: Any, *arguments: Any) -> Any:
+        """Return what a call of Java returns, and add its time to `java_seconds`."""
+        started = time.perf_counter()
+        answer = call(*arguments)
+        self.java_seconds += time.perf_counter() - started
+        return answer
 
 
 def random_actions(masks: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
