@@ -15,8 +15,8 @@ from jax._src import compiler
 
 from rljax.collect import environments
 from rljax.core.errors import RljaxError
-from rljax.run.microrts.install import is_there, microrts_folder
-from rljax.run.microrts.java import start_java
+from rljax.envs.microrts.java.engine import start_java
+from rljax.envs.microrts.java.install import is_there, microrts_folder
 
 SIMPLE_FUSIONS = {"xla_cpu_use_fusion_emitters": False}
 # What tests define is not tried before each training: most of it is small, and some of it wrong on purpose.
@@ -114,7 +114,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def java_engine() -> Any:
     """The Java engine of microRTS, for tests that compare with it or play in it."""
     if not is_there(microrts_folder()):
-        pytest.skip("the Java engine of microRTS is not here: rljax.run.microrts.install.fetch_microrts fetches it")
+        pytest.skip("the Java engine of microRTS is not here: rljax.envs.microrts.java.install.fetch_microrts fetches it")
     try:
         return start_java()
     except RljaxError as error:

@@ -22,7 +22,7 @@ class MicroRTSBots(Versus):
     `info["metrics"]` has the share of games won, "win", and drawn, "draw".
 
     Args:
-        opponents: names in `rljax.envs.microrts.bots.BOTS`.
+        opponents: names in `rljax.envs.microrts.bots.SCRIPTED`.
         map_name, actions, observation, fog, max_entities, wait_cycles: as in `MicroRTS`.
     """
 

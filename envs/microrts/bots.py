@@ -17,6 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
+from rljax.envs.microrts.java.players import JAVA, WITHOUT_MEMORY, java_bot
 from rljax.envs.microrts.layout import games_last, running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
@@ -297,15 +298,21 @@ BOTS: dict[str, Bot] = {
     "randombiased": random_biased,
     **{name: partial(rush, fighter=kind) for name, kind in FIGHTERS.items()},
 }
-"""The scripted players by name."""
+"""The scripted players in JAX by name."""
+
+SCRIPTED = (*BOTS, *(JAVA + name for name in WITHOUT_MEMORY))
+"""Names of all scripted players: those in JAX, and bots of the Java engine."""
 
 
 def find_bot(name: str) -> Bot:
-    """Return the scripted player of this name.
+    """Return the scripted player of this name: one of `BOTS`, or `java:` and a bot of the Java engine, see `java_bot`.
 
     Raises:
         ConfigError: there is none; the closest match is named.
+        RljaxError: it is a bot of the Java engine, and Java is not installed.
     """
+    if isinstance(name, str) and name.startswith(JAVA):
+        return java_bot(name.removeprefix(JAVA))
     if not isinstance(name, str) or name not in BOTS:
         raise ConfigError(f"MicroRTS: unknown scripted player {shown(name)}: {did_you_mean(str(name), BOTS)}")
     return BOTS[name]

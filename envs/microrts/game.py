@@ -25,7 +25,7 @@ from rljax.envs.microrts.actions import (
     player_masks,
     read_heads,
 )
-from rljax.envs.microrts.bots import BOTS
+from rljax.envs.microrts.bots import SCRIPTED
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
 from rljax.envs.microrts.layout import games_last, over_cells
 from rljax.envs.microrts.maps import find_map
@@ -220,10 +220,10 @@ class MicroRTS(Game):
     @property
     def scripted(self) -> Mapping[str, ScriptedPlayer]:
         def without_views(name: str) -> ScriptedPlayer:
-            play = scripted_player(self, name)
-            return lambda key, state, _params: play(key, state, None, None)
+            # Made when it plays: a bot of the Java engine starts Java.
+            return lambda key, state, _params: scripted_player(self, name)(key, state, None, None)
 
-        return {name: without_views(name) for name in BOTS}
+        return {name: without_views(name) for name in SCRIPTED}
 
     def text(self, state: RTSState, params: RTSParams, player: int) -> str:
         visible = visible_cells(state, player) if self.fog else jnp.ones(state.unit.shape, bool)

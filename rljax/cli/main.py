@@ -203,7 +203,7 @@ def _use_compilation_cache() -> None:
     """Keep compiled programs between starts, in JAX_COMPILATION_CACHE_DIR if it is set, else in the user's cache."""
     import jax
 
-    from rljax.run.files.places import user_cache
+    from rljax.core.places import user_cache
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(user_cache() / "xla"))

@@ -16,8 +16,8 @@ from rljax.cli.options import Export, Log, Play, Plot, Record, Show, Tournament
 from rljax.cli.parsing import split_commas
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.places import lock_folder
 from rljax.run.files.folder import CONFIG_FILE, PHASES_FILE, split_path
-from rljax.run.files.places import lock_folder
 from rljax.run.loggers.several import LOGGERS, make_logger
 from rljax.run.view.layout import say
 

@@ -19,12 +19,12 @@ from rljax.core.config import Config, config_table, env_name
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
 from rljax.core.keys import as_key
+from rljax.core.places import lock_folder
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.episodes import check_one_run
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, read_config, refuse_packed, split_path
-from rljax.run.files.places import lock_folder
 from rljax.run.files.remote import Remote
 from rljax.run.initial import begin_from, check_teacher
 from rljax.run.loggers.parts import Logger

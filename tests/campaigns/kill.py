@@ -39,9 +39,9 @@ import rljax.run.search.study
 import rljax.run.search.sweep_plot
 import rljax.run.search.tune
 from rljax.core.config import Config, config_table
+from rljax.core.places import atomic_folder
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
 from rljax.run.files.folder import load_checkpoint, read_config, read_info
-from rljax.run.files.places import atomic_folder
 from rljax.run.progress import Silent
 from tests.campaigns.campaign import Campaign, keep_compiled, main, scratch
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state

@@ -15,12 +15,12 @@ import numpy as np
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import orders_of_cells, random_choice
+from rljax.envs.microrts.java.engine import Java, start_java
+from rljax.envs.microrts.java.install import is_there, microrts_folder
 from rljax.envs.microrts.layout import games_last
 from rljax.envs.registry import make_env
 from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved
 from rljax.run.microrts.gym_microrts import GymMicroRTS
-from rljax.run.microrts.install import is_there, microrts_folder
-from rljax.run.microrts.java import Java, start_java
 
 NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
 """For each map the games of the engine at once: as many as have 32,768 cells, so that planes stay in a processor's cache."""

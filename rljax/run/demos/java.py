@@ -12,17 +12,15 @@ from rljax.collect.demos.schema import DatasetInfo
 from rljax.core.errors import ConfigError, shown
 from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.java.engine import Java, JavaBot, parse_bot, start_java
+from rljax.envs.microrts.java.players import JAVA
+from rljax.envs.microrts.java.positions import NONE
+from rljax.envs.microrts.java.states import orders_of, state_of
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.run.demos.sources import SELF, check_seat, plain_table
 from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import random_orders, stacked
-from rljax.run.microrts.java import Java, JavaBot, parse_bot, start_java
-from rljax.run.microrts.positions import NONE
-from rljax.run.microrts.states import orders_of, state_of
-
-JAVA = "java:"
-"""Before the name of a bot of the Java engine."""
 
 NUM_GAMES = 16
 """Largest number of games that are played side by side by default."""

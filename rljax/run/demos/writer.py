@@ -25,9 +25,9 @@ from rljax.collect.demos.schema import (
     tree_of,
 )
 from rljax.core.errors import ConfigError, shown
+from rljax.core.places import LOCK_FILE, atomic_folder, lock_folder
 from rljax.core.sealed import FORMAT, seal
 from rljax.run.files.outputs import atomic_file
-from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
 from rljax.version import __version__
 
 SHARD_BYTES = 64 * 2**20

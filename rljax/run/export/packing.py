@@ -14,13 +14,13 @@ from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name, load_config, preset_names
+from rljax.core.places import LOCK_FILE
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
 from rljax.run.export.signature import read_signature
 from rljax.run.files.cards import Card, write_card
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.files.folder import create_run_dir, load_run, read_info, refuse_packed, split_path
-from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.scores import best_seed
 from rljax.version import __version__, source_commit
 

@@ -28,6 +28,7 @@ from jax import export as jax_export
 
 from rljax.core.agent import Agent
 from rljax.core.errors import ConfigError, first_line
+from rljax.core.places import LOCK_FILE, atomic_folder
 from rljax.run.export.metadata import (
     FORMAT,
     GREEDY_FILE,
@@ -46,7 +47,6 @@ from rljax.run.export.metadata import (
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import check_state, in_float32, read_signature, search_note
 from rljax.run.export.steps import read_step
-from rljax.run.files.places import LOCK_FILE, atomic_folder
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

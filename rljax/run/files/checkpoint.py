@@ -26,7 +26,7 @@ import numpy as np
 from rljax.collect.replay.buffer import HOST, in_host_memory
 from rljax.core.devices import check_platform
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
-from rljax.run.files.places import WatchedFolder
+from rljax.core.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
 
 META_FILE = "meta.json"

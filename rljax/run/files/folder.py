@@ -21,6 +21,7 @@ import numpy as np
 from rljax.core.agent import Agent, make_agent, register_reader
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.places import atomic_folder
 from rljax.core.state import Role, roles_of
 from rljax.run.files.cards import CARD_FILE, check_card
 from rljax.run.files.checkpoint import (
@@ -37,7 +38,6 @@ from rljax.run.files.checkpoint import (
     write_checkpoint,
     zero_arrays,
 )
-from rljax.run.files.places import atomic_folder
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
 from rljax.run.files.sealed import FORMAT, INFO_FIELDS, MAX_SEEDS, DamagedError, OtherFormatError, read_sealed, seal

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rljax.core.errors import ConfigError, RljaxError, how_to_install, reason_of, shown
+from rljax.core.places import LOCK_FILE, atomic_folder, user_cache
 from rljax.run.files.cards import CARD_FILE, Card, check_card, read_card
 from rljax.run.files.checkpoint import CHECKPOINTS
-from rljax.run.files.places import LOCK_FILE, atomic_folder, user_cache
 
 README = "README.md"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.core.errors import ConfigError, shown
-from rljax.run.files.places import atomic_folder
+from rljax.core.places import atomic_folder
 
 
 def output_path(out: str | os.PathLike[str], suffixes: Sequence[str], option: str = "out") -> Path:

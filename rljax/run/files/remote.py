@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rljax.core.config import Config, comparable_table, config_of, parse_toml
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, how_to_install, reason_of, shown
+from rljax.core.places import LOCK_FILE, atomic_folder, lock_folder
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
     META_FILE,
@@ -29,7 +30,6 @@ from rljax.run.files.checkpoint import (
     read_meta,
 )
 from rljax.run.files.folder import CONFIG_FILE, INFO_FILE, METRICS_FILE
-from rljax.run.files.places import LOCK_FILE, atomic_folder, lock_folder
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""

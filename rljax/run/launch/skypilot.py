@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, how_to_install, reason_of, shown
-from rljax.run.files.places import LOCK_FILE
+from rljax.core.places import LOCK_FILE
 from rljax.run.files.remote import replaced_run
 
 UNPRICED = ("kubernetes", "k8s", "ssh", "slurm")

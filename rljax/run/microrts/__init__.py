@@ -1,1 +1,1 @@
-"""The Java engine of microRTS and its bots: an oracle for tests, and opponents for evaluation (extra `microrts`)."""
+"""Games and matches in the Java engine of microRTS, whose bots are opponents for evaluation (extra `microrts`)."""

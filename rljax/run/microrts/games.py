@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rljax.envs.microrts.java.engine import Java, JavaGame
+from rljax.envs.microrts.java.positions import Position
+from rljax.envs.microrts.java.states import rows_of, state_of
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.microrts.java import Java, JavaGame
-from rljax.run.microrts.positions import Position
-from rljax.run.microrts.states import rows_of, state_of
 
 Decide = Callable[[RTSState], tuple[Orders, Orders]]
 """Player of G games at once: states with leaves `[G, ...]` to its orders as player 0 and as player 1, leaves `[G, H, W]`. Games

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rljax.core.errors import RljaxError, first_line
+from rljax.envs.microrts.java.engine import Java
 from rljax.envs.microrts.units import HEADS
-from rljax.run.microrts.java import Java
 
 # The rewards of Gym-microRTS and its limit of a game.
 REWARDS = ("WinLoss", "ResourceGather", "ProduceWorker", "ProduceBuilding", "Attack", "ProduceCombatUnit")

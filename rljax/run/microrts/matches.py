@@ -15,9 +15,9 @@ from rljax.core.game import Game
 from rljax.core.versus import Player, seat_player
 from rljax.envs.microrts.engine import is_idle
 from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.java.engine import start_java
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.run.microrts.games import JavaGames, play_java_games
-from rljax.run.microrts.java import start_java
 
 
 def microrts_of(game: Game) -> MicroRTS | None:

@@ -12,6 +12,7 @@ import jax
 
 from rljax.core.config import OBJECT_PREFIX, Config, class_name
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
+from rljax.core.places import atomic_folder, lock_folder
 from rljax.run.files.folder import (
     CONFIG_FILE,
     PHASES_FILE,
@@ -24,7 +25,6 @@ from rljax.run.files.folder import (
     read_info,
     replace_config,
 )
-from rljax.run.files.places import atomic_folder, lock_folder
 from rljax.run.fit import FitResult, fit
 from rljax.run.loggers.parts import Logger
 from rljax.run.phases.plan import Phase, as_phases, check_phases, dump_phases, load_phases, phases_table, resolve, same_but_runs

@@ -12,9 +12,9 @@ import numpy as np
 from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent
 from rljax.core.config import load_config
+from rljax.envs.microrts.java.engine import check_java
 from rljax.league.config import SelfPlayConfig
 from rljax.league.exploit import branch
-from rljax.run.microrts.java import check_java
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.reproduce.games import fresh_keys, shared_fields
 from rljax.run.reproduce.imitation import TOWARDS_CLONE, cloned_player
@@ -46,6 +46,9 @@ COAC_CLONE: dict[str, Any] = {
 }  # fmt: skip
 """CoacAI won competitions, and beats the rushes."""
 
+AGAINST_COAC = ("workerrush", "lightrush", "randombiased", *["java:coac"] * 3)
+"""Who takes part in the league that begins with its clone. A clone beats the rushes; it is CoacAI that there is to learn to beat."""
+
 POINTS = 20
 """Number of points of a learning curve."""
 
@@ -59,9 +62,9 @@ def league(report: Report) -> None:
 
 
 def league_from_coac(report: Report) -> None:
-    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine."""
+    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and plays it."""
     check_java()
-    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE), GAMES)
+    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE, scripted=AGAINST_COAC), GAMES)
 
 
 def large_league(report: Report) -> None:

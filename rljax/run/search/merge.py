@@ -10,8 +10,8 @@ import numpy as np
 from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.errors import ConfigError
+from rljax.core.places import lock_folder
 from rljax.run.files.outputs import atomic_file
-from rljax.run.files.places import lock_folder
 from rljax.run.search.plan import SWEEP_FILE, SweepResult, check_same, read_results, read_sweep, sweep_files, write_results
 from rljax.run.search.population import Printer
 from rljax.run.search.sweep import write_best

@@ -15,8 +15,8 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
+from rljax.core.places import WatchedFolder, lock_folder
 from rljax.run.files.outputs import atomic_file
-from rljax.run.files.places import WatchedFolder, lock_folder
 from rljax.run.search.plan import (
     BEST_FILE,
     MAX_RUNS,

@@ -17,10 +17,10 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
+from rljax.core.places import WatchedFolder
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
-from rljax.run.files.places import WatchedFolder
 from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rljax.collect.environments import evaluation_opponent
 from rljax.core.config import config_table
 from rljax.core.errors import ConfigError, RljaxError, reason_of, shown
+from rljax.core.places import lock_folder
 from rljax.run.files.folder import METRICS_FILE, read_config, read_info, split_path
-from rljax.run.files.places import lock_folder
 from rljax.run.loggers.parts import Logger, RunStart, with_seeds
 from rljax.run.loggers.several import make_logger
 from rljax.run.view.curves import NOT_METRICS, read_metrics

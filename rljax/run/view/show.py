@@ -14,10 +14,10 @@ import numpy as np
 from rljax.collect.environments import evaluation_opponent
 from rljax.core.config import Config, class_name
 from rljax.core.errors import ConfigError, printable
+from rljax.core.places import LOCK_FILE
 from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
-from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.scores import SCORES
 from rljax.run.view.card import card_lines
 from rljax.run.view.curves import Curves, History, common_grid, curves, on_grid, read_metrics

@@ -25,13 +25,13 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.versus import Player, Versus, random_player
 from rljax.envs import resolve_env
+from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
-from rljax.run.microrts.java import BOTS, check_java, parse_bot
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
@@ -166,7 +166,7 @@ def make_entries(
 
     Args:
         runs: names and runs.
-        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, as in `rljax.run.microrts.java.parse_bot`.
+        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, as in `rljax.envs.microrts.java.engine.parse_bot`.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 

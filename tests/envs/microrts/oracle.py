@@ -319,7 +319,7 @@ def load(path: Path) -> Transitions:
 
 def main(count: int = 400) -> None:
     """Record the files of `golden/`; one map is the same as another."""
-    from rljax.run.microrts.java import start_java
+    from rljax.envs.microrts.java.engine import start_java
 
     java = start_java()
     for map_name in (name for name in MAPS if name != "basesWorkers16x16A"):

@@ -13,7 +13,7 @@ import pytest
 import rljax
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
-from rljax.run.microrts.java import Java
+from rljax.envs.microrts.java.engine import Java
 
 WEIGHTS = {"win_weight": 10.0, "resource_weight": 0.1, "worker_weight": 0.2, "combat_weight": 0.4, "attack_weight": 0.5}
 

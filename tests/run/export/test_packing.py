@@ -12,11 +12,11 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
+from rljax.core.places import LOCK_FILE
 from rljax.run.export.packing import NEEDED, preset_of
 from rljax.run.files.cards import CARD_FILE, read_card
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.folder import read_info
-from rljax.run.files.places import LOCK_FILE
 from rljax.run.files.sealed import seal
 from rljax.run.view.card import card_lines
 from tests.run.export.kinds import player

@@ -21,8 +21,8 @@ import pytest
 
 import rljax
 from rljax.core.config import dump_config
+from rljax.core.places import lock_folder
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
-from rljax.run.files.places import lock_folder
 from rljax.run.files.remote import Remote
 from tests.run.tiny_runs import CONFIG, TINY_TOML, assert_refused, assert_same_run, assert_same_state, edit_sealed, records
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.places import WatchedFolder, atomic_folder, lock_folder
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import CheckpointError, checkpoint_steps, named_arrays, read_checkpoint, read_meta
 from rljax.run.files.folder import read_config, read_info
-from rljax.run.files.places import WatchedFolder, atomic_folder, lock_folder
 from rljax.run.files.records import truncate_after
 from rljax.run.start import start_resumed
 from rljax.run.view.curves import read_metrics

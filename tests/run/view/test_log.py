@@ -16,8 +16,8 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
+from rljax.core.places import lock_folder
 from rljax.run.files.folder import PHASES_FILE, add_checksum
-from rljax.run.files.places import lock_folder
 from rljax.run.loggers.parts import layout, recall_identity
 from rljax.run.view.log import Sent
 from tests.run.saved_runs import add_records, save_run

@@ -69,5 +69,5 @@ def describe_microrts(env: MicroRTS | MicroRTSBots) -> dict[str, Any]:
         **plain(tables),
         "wait_cycles": game.wait_cycles,
         "drawn": game.best_is_random,
-        "opponents": list(dict.fromkeys([*getattr(env, "opponents", ()), *BOTS])),
+        "opponents": list(dict.fromkeys([*(name for name in getattr(env, "opponents", ()) if name in BOTS), *BOTS])),
     }

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, RljaxError, first_line
-from rljax.run.files.places import atomic_folder, user_cache
+from rljax.core.places import atomic_folder, user_cache
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="

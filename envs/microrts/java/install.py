@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, RljaxError
-from rljax.run.files.places import atomic_folder, user_cache
+from rljax.core.places import atomic_folder, user_cache
 
 FOLDER_VARIABLE = "RLJAX_MICRORTS"
 """Environment variable with the folder of the Java archives, instead of one in the user's cache."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax.envs.microrts.java.positions import Position, orders_array
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -25,7 +26,6 @@ from rljax.envs.microrts.units import (
     RETURN_TIME,
     SPAN,
 )
-from rljax.run.microrts.positions import Position, orders_array
 
 _FIXED_TIME = {HARVEST: HARVEST_TIME, RETURN: RETURN_TIME, ATTACK: ATTACK_TIME}
 
@@ -51,6 +51,28 @@ def state_of(position: Position) -> RTSState:
     time = np.asarray(position.time, np.int32)
     fields: tuple[Any, ...] = (unit, owner, hp, carried, action, parameter, product, remaining, born, position.resources, time)
     return RTSState(*fields)
+
+
+def position_of(state: RTSState, walls: np.ndarray) -> Position:
+    """Return a state of the JAX engine, with NumPy arrays, as a position of the Java engine: the inverse of `state_of`.
+
+    Units are numbered in the order of their birth, and one that waits is said to have begun just now.
+    """
+    places = np.nonzero(state.unit != EMPTY)
+    places = tuple(axis[np.argsort(state.born[places], kind="stable")] for axis in places)
+    columns = (state.unit, state.owner, places[1], places[0], state.carried, state.hp)
+    of_units = [column[places] if column.ndim == 2 else column for column in columns]
+    units = np.stack([np.arange(len(places[0])), *of_units], axis=1).astype(np.int32)
+    orders, started = [], []
+    for number, row, column in zip(range(len(units)), *(axis.tolist() for axis in places), strict=True):
+        place = row, column
+        left, kind, parameter, product = (int(x[place]) for x in (state.remaining, state.action, state.parameter, state.product))
+        if left:
+            parameter = left if kind == NONE else parameter
+            orders.append(_row(number, kind, parameter, product, row, column))
+            started.append(int(state.time) + left - duration(kind, parameter, product, int(state.unit[place])))
+    resources = np.asarray(state.resources, np.int32)
+    return Position(walls, int(state.time), resources, units, orders_array(orders), np.array(started, np.int32))
 
 
 def duration(action: int, parameter: int, product: int, unit: int) -> int:
@@ -91,9 +113,13 @@ def rows_of(position: Position, orders: Orders, player: int) -> np.ndarray:
         action, parameter, product = planes[:, y, x].tolist()
         if owner != player or name in busy or (action == NONE and parameter == 0):
             continue
-        if action == ATTACK:
-            down, right = OFFSETS[parameter]
-            found.append((name, action, -1, -1, x + right, y + down))
-        else:
-            found.append((name, action, parameter, product if action == PRODUCE else -1, -1, -1))
+        found.append(_row(name, action, parameter, product, y, x))
     return orders_array(found)
+
+
+def _row(name: int, action: int, parameter: int, product: int, row: int, column: int) -> tuple[int, ...]:
+    """Return the row of `orders_array` of an order of the JAX engine for the unit in a cell: the inverse of `encoded`."""
+    if action == ATTACK:
+        down, right = OFFSETS[parameter]
+        return name, action, -1, -1, column + right, row + down
+    return name, action, parameter, product if action == PRODUCE else -1, -1, -1

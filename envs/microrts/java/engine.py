@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install, shown
-from rljax.run.microrts.install import fetch_microrts
-from rljax.run.microrts.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
+from rljax.envs.microrts.java.install import fetch_microrts
+from rljax.envs.microrts.java.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
 
 BOTS = {
     "coac": "ai.coac.CoacAI",
@@ -113,9 +113,11 @@ class Java:
             raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
         self.folder, self.jpype = folder, jpype
         self._writer = jpype.JClass("java.io.StringWriter")
-        # Bots print what they think; standard output is the user's.
-        nowhere = jpype.JClass("java.io.OutputStream").nullOutputStream()
-        jpype.JClass("java.lang.System").setOut(jpype.JClass("java.io.PrintStream")(nowhere))
+        # Bots print what they think, and what surprises them; the terminal is the user's.
+        nowhere = jpype.JClass("java.io.PrintStream")(jpype.JClass("java.io.OutputStream").nullOutputStream())
+        system = jpype.JClass("java.lang.System")
+        system.setOut(nowhere)
+        system.setErr(nowhere)
 
     def maps(self) -> list[str]:
         """Return the names of the maps, without folders and endings, sorted."""

@@ -1,0 +1,134 @@
+"""Bots of the Java engine as scripted players of compiled programs."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.core.errors import ConfigError, RljaxError
+from rljax.envs import make_env
+from rljax.envs.microrts.bots import find_bot, find_bots
+from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.java import engine, players
+from rljax.envs.microrts.java.positions import NONE
+from rljax.envs.microrts.java.states import orders_of, position_of, state_of
+from rljax.envs.microrts.state import RTSState
+from rljax.run.microrts.games import stacked
+from tests.envs.microrts.oracle import GOLDEN, load
+
+MAP = "basesWorkers8x8"
+WALLS = MicroRTS(MAP).walls
+REPEATABLE = tuple(name for name in players.WITHOUT_MEMORY if name != "coac")
+
+
+def recorded_states() -> list[RTSState]:
+    """States of recorded games of random players and bots, some with every kind of order under way."""
+    recorded = [load(GOLDEN / f"{MAP}-{kind}.npz").before for kind in ("random", "bots")]
+    return [jax.tree.map(lambda x, i=i: x[i], states) for states in recorded for i in range(0, len(states.time), 7)]
+
+
+def test_states_become_positions_and_states_again() -> None:
+    states = recorded_states()
+    assert {int(kind) for state in states for kind in state.action[state.remaining > 0]} == set(range(6))
+    for state in states:
+        again = state_of(position_of(state, WALLS))
+        for name in set(RTSState.__dataclass_fields__) - {"born"}:
+            np.testing.assert_array_equal(getattr(again, name), getattr(state, name), name)
+        # Ages are counted anew, but who is older stays.
+        there = np.nonzero(state.unit >= 0)
+        older = [np.sign(born[there][:, None] - born[there]) for born in (state.born.astype(int), again.born.astype(int))]
+        np.testing.assert_array_equal(older[1][older[0] != 0], older[0][older[0] != 0])
+
+
+def test_a_compiled_program_gets_the_orders_of_the_java_bots(java_engine: engine.Java) -> None:
+    states = recorded_states()[:40]
+    both = stacked([np.zeros(len(states), np.int32), np.ones(len(states), np.int32)])
+    for name in REPEATABLE:
+        # Players and states are stacked by two nested vmaps.
+        of_states = jax.vmap(partial(find_bot(f"java:{name}"), walls=WALLS), (None, 0, 0))
+        given = jax.jit(jax.vmap(of_states, (None, None, 0)))(jax.random.key(0), stacked(states), both)
+        ordered = 0
+        for player in range(2):
+            for number, state in enumerate(states):
+                position = position_of(state, WALLS)
+                rows = java_engine.bot(name).orders(java_engine.game_at(position), player)
+                for found, wanted in zip(
+                    jax.tree.leaves(given), jax.tree.leaves(orders_of(position, rows[rows[:, 1] != NONE])), strict=True
+                ):
+                    np.testing.assert_array_equal(found[player, number], wanted)
+                ordered += np.sum(rows[:, 1] != NONE)
+        assert (ordered > 0) == (name != "passive"), name
+
+
+def test_a_java_bot_as_an_opponent_beats_a_player_that_only_waits(java_engine: engine.Java) -> None:
+    assert java_engine.maps()
+    made: tuple[Any, Any] = make_env("MicroRTSBots-v0", opponents=("java:workerrush", "passive", "java:coac"), wait_cycles=5)
+    env, params = made[0], made[1].replace(max_cycles=600)
+
+    def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        wait = jnp.zeros(64, jnp.int32)
+        _, state, reward, over, _ = env.step_env(key, state, wait, params)
+        return state, (reward, over, state.carry)
+
+    _, state = jax.vmap(lambda key: env.reset_env(key, params))(jax.random.split(jax.random.key(0), 12))
+    keys = jax.random.split(jax.random.key(1), (12, 121))
+    _, (reward, over, carry) = jax.jit(jax.vmap(lambda s, k: jax.lax.scan(step, s, k)))(state, keys)
+    first = np.argmax(over, axis=1)
+    assert over.any(axis=1).all()
+    opponent = np.asarray(carry)[np.arange(12), first, 0] - 1
+    result = np.asarray(reward)[np.arange(12), first]
+    assert set(opponent.tolist()) == {0, 1, 2}
+    np.testing.assert_array_equal(result, np.where(opponent == 1, 0.0, -1.0))
+
+
+def test_names_of_java_bots_are_checked() -> None:
+    assert {"java:coac", "java:rojobot", "workerrush"} <= set(MicroRTS().scripted)
+    for name, message in {
+        "java:coax": "scripted player 'java:coax': did you mean 'coac'",
+        "java:droplet": "scripted player 'java:droplet': it searches for a time, so that its orders are never quite the same; ",
+        "java:tiamat:10": "'java:tiamat:10': it searches for a time",
+        "java:randombiased": "scripted player 'java:randombiased': ",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            find_bot(name)
+        with pytest.raises(ConfigError, match=f"scripted: no scripted player '{name}'"):
+            rljax.make_agent(rljax.load_config("microrts_8x8_league", scripted=[name]))
+
+
+def test_without_java_an_opponent_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    players.java_bot.cache_clear()
+    monkeypatch.setattr(engine, "importlib", SimpleNamespace(import_module=import_module))
+    with pytest.raises(RljaxError, match=r"No module named 'jpype': pip install 'rljax-jit\[microrts\]'"):
+        find_bots(["workerrush", "java:coac"])
+    players.java_bot.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_league_against_java_bots_repeats_bit_for_bit(java_engine: engine.Java) -> None:
+    assert java_engine.maps()
+    config = rljax.load_config(
+        "microrts_8x8_league", scripted=["java:workerrush", "java:rojobot"], num_envs=16, num_steps=24, num_minibatches=2,
+        total_timesteps=3 * 16 * 24, eval_every=None, snapshot_every=200, snapshot_timeout=400,
+    )  # fmt: skip
+    agent = rljax.make_agent(config)
+    step = jax.jit(agent.step)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    ends = []
+    for _ in range(2):
+        after = state
+        for _ in range(3):
+            after, metrics = step(after)
+        ends.append(after)
+    assert np.isfinite(metrics["train/policy_loss"])
+    for a, b in zip(*(jax.tree.leaves(end.params) for end in ends), strict=True):
+        np.testing.assert_array_equal(a, b)
