@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,11 @@ from jax.experimental import io_callback
 
 from rljax.core.devices import check_platform
 from rljax.core.errors import RljaxError
+
+# A failure that a line explains needs no traceback before it.
+logging.getLogger("jax._src.callback").addFilter(
+    lambda record: record.exc_info is None or not isinstance(record.exc_info[1], RljaxError)
+)
 
 buffer_callback: Any
 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.errors import ConfigError, RljaxError, did_you_mean, shown
+from rljax.core.host import WAITING
 from rljax.envs.microrts.java.engine import SEARCHING, Java, start_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import orders_of, position_of
@@ -58,7 +60,14 @@ def java_bot(name: str) -> Callable[..., Orders]:
         planes = Orders(*(jax.ShapeDtypeStruct(walls.shape, np.int8) for _ in range(3)))
 
         def ask(states: RTSState, players: jax.Array) -> Orders:
-            return _orders(java, bot, walls, jax.tree.map(np.asarray, states), np.asarray(players))
+            started = time.perf_counter()
+            try:
+                return _orders(java, bot, walls, jax.tree.map(np.asarray, states), np.asarray(players))
+            except RljaxError as error:
+                WAITING.fail(error)
+                raise
+            finally:
+                WAITING.add("java", time.perf_counter() - started)
 
         found: Orders = jax.pure_callback(ask, planes, known, jnp.asarray(player, jnp.int32), vmap_method="broadcast_all")
         return found

@@ -47,7 +47,7 @@ COAC_CLONE: dict[str, Any] = {
 """CoacAI won competitions, and beats the rushes."""
 
 AGAINST_COAC = ("workerrush", "lightrush", "randombiased", *["java:coac"] * 3)
-"""Who takes part in the league that begins with its clone. A clone beats the rushes; it is CoacAI that there is to learn to beat."""
+"""Scripted players of the league that begins with its clone, which beats the rushes but not CoacAI itself."""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -62,7 +62,7 @@ def league(report: Report) -> None:
 
 
 def league_from_coac(report: Report) -> None:
-    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and plays it."""
+    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, and that CoacAI takes part in."""
     check_java()
     play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE, scripted=AGAINST_COAC), GAMES)
 

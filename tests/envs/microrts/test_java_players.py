@@ -13,6 +13,7 @@ import pytest
 
 import rljax
 from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.host import WAITING, failures_explained
 from rljax.envs import make_env
 from rljax.envs.microrts.bots import find_bot, find_bots
 from rljax.envs.microrts.game import MicroRTS
@@ -67,6 +68,7 @@ def test_a_compiled_program_gets_the_orders_of_the_java_bots(java_engine: engine
         assert (ordered > 0) == (name != "passive"), name
 
 
+@pytest.mark.slow
 def test_a_java_bot_as_an_opponent_beats_a_player_that_only_waits(java_engine: engine.Java) -> None:
     assert java_engine.maps()
     made: tuple[Any, Any] = make_env("MicroRTSBots-v0", opponents=("java:workerrush", "passive", "java:coac"), wait_cycles=5)
@@ -132,3 +134,20 @@ def test_a_league_against_java_bots_repeats_bit_for_bit(java_engine: engine.Java
     assert np.isfinite(metrics["train/policy_loss"])
     for a, b in zip(*(jax.tree.leaves(end.params) for end in ends), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_bot_that_fails_in_java_ends_the_program_with_its_line(
+    java_engine: engine.Java, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert java_engine.maps()
+
+    def fails(*_: Any) -> None:
+        raise RljaxError("Java bot workerrush: it gave up")
+
+    monkeypatch.setattr(engine.JavaBot, "play", fails)
+    state = next(s for s in recorded_states() if ((s.owner == 0) & (s.remaining == 0)).any())
+    program = jax.jit(partial(find_bot("java:workerrush"), walls=WALLS))
+    with pytest.raises(RljaxError, match="Java bot workerrush: it gave up"), failures_explained():
+        jax.block_until_ready(program(jax.random.key(0), state, 0))
+    assert "perf/java_wait" in WAITING.shares(1.0)
+    assert not caplog.records

@@ -19,6 +19,8 @@ from rljax.core.errors import ConfigError, RljaxError
 from rljax.core.versus import random_player
 from rljax.envs import make_env
 from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.java import engine as java
+from rljax.envs.microrts.java import install
 from rljax.envs.microrts.java.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.maps import find_map
@@ -26,8 +28,6 @@ from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.state import Orders
 from rljax.envs.microrts.units import HEADS
 from rljax.run.files.folder import Run
-from rljax.envs.microrts.java import engine as java
-from rljax.envs.microrts.java import install
 from rljax.run.microrts.games import JavaGames, play_java_games
 from rljax.run.microrts.gym_microrts import GymMicroRTS, random_actions
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
