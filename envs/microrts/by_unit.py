@@ -42,6 +42,7 @@ from rljax.envs.microrts.units import (
     RETURN,
     RETURN_TIME,
 )
+from rljax.envs.microrts.waits import Waits
 
 WAIT = 0
 """The order to wait."""
@@ -130,13 +131,13 @@ class ByUnit(NamedTuple):
         walls: walls of the map, bool `[H, W]`.
         max_entities: the places are those of the entities that a player observes, at most so many; None: they are the cells.
         fog: whether players observe only what is within the sight of their units.
-        wait_cycles: number of cycles for which units wait.
+        waits: for how long units wait.
     """
 
     walls: np.ndarray
     max_entities: int | None
     fog: bool
-    wait_cycles: int
+    waits: Waits
 
     @property
     def num_places(self) -> int:
@@ -204,7 +205,7 @@ class ByUnit(NamedTuple):
             planes = zip(jnp.asarray(ORDERS)[number], (orders.action, orders.parameter, orders.product), strict=True)
             orders = Orders(*(jnp.where(here, value, plane) for value, plane in planes))
             cycles = jnp.asarray(_DURATION)[number, jnp.sum(jnp.where(here, state.unit, 0))]
-            duration = jnp.where(here, jnp.where(number == WAIT, np.int16(self.wait_cycles), cycles), duration)
+            duration = jnp.where(here, jnp.where(number == WAIT, self.waits.of(state).astype(jnp.int16), cycles), duration)
             ended.append(state.pending.ended[player] | ~jnp.any(here))
         state = state.replace(pending=Pending(orders, duration, jnp.stack(ended)))
         more = [jnp.any(self.choices(state, player).source) for player in range(2)]

@@ -71,11 +71,11 @@ def of_type(table: np.ndarray, kind: jax.Array) -> jax.Array:
     result = jnp.zeros_like(kind)
     for value in np.unique(table[table != 0]):
         is_value = [kind == t for t in np.flatnonzero(table == value)]
-        result = jnp.where(_any(is_value), kind.dtype.type(value), result)
+        result = jnp.where(any_of(is_value), kind.dtype.type(value), result)
     return result
 
 
-def _any(planes: list[jax.Array]) -> jax.Array:
+def any_of(planes: list[jax.Array]) -> jax.Array:
     result = planes[0]
     for plane in planes[1:]:
         result = result | plane
@@ -130,7 +130,7 @@ def resources_left(state: RTSState) -> jax.Array:
 def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:
     """Return which cells are empty, no wall, and not the target of a move or production under way, bool `[H, W]`."""
     enters = (state.action == MOVE) | (state.action == PRODUCE)
-    return (state.unit == EMPTY) & ~walls & ~_any(claims(enters, state.parameter))
+    return (state.unit == EMPTY) & ~walls & ~any_of(claims(enters, state.parameter))
 
 
 @games_last
@@ -146,9 +146,9 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
     left = once(jnp.minimum(left, np.iinfo(np.int8).max).astype(jnp.int8))
     budget = jnp.where(state.owner == 0, left[0], left[1])
     affordable = {cost: idle & (budget >= cost) for cost in set(COST.tolist())}
-    beside_free = _any(free)
+    beside_free = any_of(free)
     product = [
-        affordable[int(COST[t])] & beside_free & _any([state.unit == maker for maker in np.flatnonzero(PRODUCES[:, t])])
+        affordable[int(COST[t])] & beside_free & any_of([state.unit == maker for maker in np.flatnonzero(PRODUCES[:, t])])
         if PRODUCES[:, t].any()
         else jnp.zeros_like(idle)
         for t in range(NUM_TYPES)
@@ -157,7 +157,7 @@ def legal_orders(state: RTSState, walls: np.ndarray) -> LegalOrders:
         move=jnp.stack([mobile & cell for cell in free]),
         harvest=jnp.stack([empty_handed & cell for cell in around(state.unit == RESOURCE, False)]),
         give=jnp.stack(own_base),
-        produce=jnp.stack([_any(product) & cell for cell in free]),
+        produce=jnp.stack([any_of(product) & cell for cell in free]),
         product=jnp.stack(product),
         attack=_attackable(state, mobile),
     )

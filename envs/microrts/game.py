@@ -41,6 +41,7 @@ from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.seats import TURNED, turn_actions
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
+from rljax.envs.microrts.waits import Waits
 
 ACTIONS = ("cells", "gridnet", "units")
 OBSERVATIONS = ("planes", "paper", "entities")
@@ -72,7 +73,7 @@ class MicroRTS(Game):
     Both players look from the same side: what the second sees and orders is turned by half. Observation of each player: "planes",
     f32 `[H, W, 37]` (see `rljax.envs.microrts.observation`); "paper", the first 27 of them, those of Gym-microRTS; or "entities",
     a list of all units that it sees, with a mask. Actions: "cells", i32 `[H W]`, one of 65 orders for each cell, the first of
-    which is to wait for `wait_cycles`; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for each cell. The mask
+    which is to wait; or "gridnet", i32 `[H W 7]`, the seven heads of Gym-microRTS for each cell. The mask
     leaves one action in cells without an idle unit of the player.
 
     With actions = "units" each player orders one unit in a step (see `rljax.envs.microrts.by_unit`): the heads are "source", the
@@ -95,6 +96,8 @@ class MicroRTS(Game):
         max_entities: number of entities E of "entities".
         wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
+        combat_wait_cycles: the same for a unit whose range an enemy is in or would enter with a step; None: `wait_cycles`. With 1
+            fights are decided cycle by cycle, as the Java bots do, and the rest of the game keeps its few steps.
     """
 
     best_is_random = True
@@ -110,22 +113,28 @@ class MicroRTS(Game):
         fog: bool = False,
         max_entities: int = 64,
         wait_cycles: int = 1,
+        combat_wait_cycles: int | None = None,
     ):
-        check_int("MicroRTS-v0", 1, max_entities=max_entities, wait_cycles=wait_cycles)
+        waits = {"wait_cycles": wait_cycles}
+        if combat_wait_cycles is not None:
+            waits["combat_wait_cycles"] = combat_wait_cycles
+        check_int("MicroRTS-v0", 1, max_entities=max_entities, **waits)
         for name, value, allowed in (("actions", actions, ACTIONS), ("observation", observation, OBSERVATIONS)):
             if value not in allowed:
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
         if not isinstance(fog, bool):
             raise ConfigError(f"MicroRTS-v0: fog = {shown(fog)}, expected true or false")
-        if wait_cycles > MAX_WAIT:
-            raise ConfigError(f"MicroRTS-v0: wait_cycles = {wait_cycles}, expected at most {MAX_WAIT}")
+        for name, value in waits.items():
+            if value > MAX_WAIT:
+                raise ConfigError(f"MicroRTS-v0: {name} = {value}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
-        self.max_entities, self.wait_cycles = min(max_entities, self.walls.size), wait_cycles
+        self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, combat_wait_cycles)
+        self.wait_cycles, self.combat_wait_cycles = self.waits
         entities = self.max_entities if observation == "entities" else None
-        self.by_unit = ByUnit(self.walls, entities, fog, wait_cycles)
+        self.by_unit = ByUnit(self.walls, entities, fog, self.waits)
 
     @property
     def name(self) -> str:
@@ -189,7 +198,7 @@ class MicroRTS(Game):
     ) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
         """Take both players' next orders, and play the cycle if they were the last; return what `play` does."""
         state, passes = self.by_unit.give(state, action)
-        after, components, terminated = self.play(state, self.with_waits(state.pending.orders), params)
+        after, components, terminated = self.play(state, self.with_waits(state, state.pending.orders), params)
         state = tree_where(passes, begin_cycle(after), state)
         return state, {name: jnp.where(passes, value, 0.0) for name, value in components.items()}, passes & terminated
 
@@ -197,12 +206,13 @@ class MicroRTS(Game):
         """Return the orders that both players' actions of a cycle give; with "units" there are several, see `by_unit.plan`."""
         decode = orders_of_cells if self.actions == "cells" else orders_of_gridnet
         seen = jnp.stack([action[0], turn_actions(action[1], self.actions)])
-        return self.with_waits(drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls)))
+        return self.with_waits(state, drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls)))
 
-    def with_waits(self, orders: Orders) -> Orders:
-        """Return the orders, but units without one wait for `wait_cycles`."""
-        wait = self.wait_cycles if self.wait_cycles > 1 else 0
-        return orders.replace(parameter=jnp.where(orders.action == NONE, jnp.int8(wait), orders.parameter))
+    def with_waits(self, state: RTSState, orders: Orders) -> Orders:
+        """Return the orders, but units without one wait for as long as the game lets them: `waits`."""
+        wait = self.waits.of(state)
+        # A unit that is to wait for one cycle is given no order.
+        return orders.replace(parameter=jnp.where(orders.action == NONE, jnp.where(wait > 1, wait, 0), orders.parameter))
 
     def play(self, state: RTSState, orders: Orders, params: RTSParams) -> tuple[RTSState, dict[str, jax.Array], jax.Array]:
         """Play the cycles of a step with given orders, such as those of scripted players.

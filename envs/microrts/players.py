@@ -33,8 +33,8 @@ _NUMBER = _table_of_orders()
 def actions_of(game: Any, state: RTSState, orders: Orders) -> Any:
     """Return orders as the actions of both players, i32 `[2, H * W]`, or `[2, H * W * 7]` for "gridnet".
 
-    An action waits for the game's `wait_cycles`, however long the order was to wait. For "units" it is the next of the actions
-    that give the orders, those of units one by one, each i32 `[2]`; units whose orders are no longer legal wait.
+    Units wait for as long as the game lets them, however long the order was to. For "units" it is the next of the actions that
+    give the orders, those of units one by one, each i32 `[2]`; units whose orders are no longer legal wait.
     """
     if game.actions != "gridnet":
         parameter = jnp.where(orders.action == NONE, 0, orders.parameter).astype(jnp.int32)

@@ -105,14 +105,14 @@ def find_java_cast(
 
 def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Callable[[int, int, int], Iterator[Episode]]:
     """Return the function that plays a round: numbers of the opponent, of games, and of the first one, to the episodes."""
-    java, look = start_java(progress), look_at(cast.game, cast.params)
+    java, look, waits = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
     at_once = cast.info.recorded["num_envs"]
 
     def play(whom: int, count: int, first: int) -> Iterator[Episode]:
         # Seats change with the games against one opponent.
         earlier = first // at_once // len(cast.against) * at_once
         seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
-        games = [_JavaGame(java, cast, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
+        games = [_JavaGame(java, cast, waits, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
         return _play_round(look, cast, games)
 
     return play
@@ -122,7 +122,7 @@ def look_at(game: MicroRTS, params: Any) -> Look:
     """Return the compiled function from states and both players' orders, leaves `[G, H, W]`, to what the players see and do."""
 
     def look(state: RTSState, orders: Orders) -> tuple[Any, ...]:
-        _, components, _ = game.play(state, game.with_waits(orders), params)
+        _, components, _ = game.play(state, game.with_waits(state, orders), params)
         return game.observe(state, params), game.action_mask(state, params), actions_of(game, state, orders), components
 
     compiled = jax.jit(jax.vmap(look))
@@ -132,8 +132,10 @@ def look_at(game: MicroRTS, params: Any) -> Look:
 class _JavaGame:
     """A game under way, after its opening: the bots at its seats, its position, and what was recorded."""
 
-    def __init__(self, java: Java, cast: JavaCast, opponent: str | None, number: int, seat: int):
-        how, self.number, self._waits = cast.info.recorded, number, cast.game.wait_cycles
+    def __init__(
+        self, java: Java, cast: JavaCast, waits: Callable[[RTSState], jax.Array], opponent: str | None, number: int, seat: int
+    ):
+        how, self.number, self._waits_in = cast.info.recorded, number, waits
         self._limit = int(cast.params.max_cycles)
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
@@ -150,17 +152,23 @@ class _JavaGame:
     def _open(self, moves: int, rng: np.random.Generator) -> None:
         """Play steps in which both players' orders are random."""
         for _ in range(moves):
+            waits = self._waits()
             for player in range(2):
                 rows = random_orders(self.game, player, rng)
-                self.game.issue(player, rows[rows[:, 1] != NONE], self._waits)
+                self.game.issue(player, rows[rows[:, 1] != NONE], waits)
             self._pass_time()
+
+    def _waits(self) -> dict[int, int]:
+        """Return for how many cycles each unit waits that is given no order, by its id."""
+        cycles = np.asarray(self._waits_in(state_of(self.position)))
+        return {unit[0]: int(cycles[unit[4], unit[3]]) for unit in self.position.units.tolist() if unit[2] >= 0}
 
     def give_orders(self) -> Orders:
         """Give both bots' orders to the engine, and return them."""
-        plans = []
+        plans, waits = [], self._waits()
         for player in range(2):
             rows = self.bots[player].orders(self.game, player)
-            plans.append(self.game.plan(player, rows[rows[:, 1] != NONE], self._waits))
+            plans.append(self.game.plan(player, rows[rows[:, 1] != NONE], waits))
         given = np.concatenate([self.game.orders_in(plan) for plan in plans])
         for plan in plans:
             self.game.state.issueSafe(plan)

@@ -62,7 +62,7 @@ def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> 
         def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
             if game.actions == "units":
                 orders, (_, after) = game.by_unit.plan(next_unit, s, (key, carry))
-                orders = game.with_waits(orders)
+                orders = game.with_waits(s, orders)
             else:
                 action, after = act(key, s, carry)
                 orders = game.orders(s, action)

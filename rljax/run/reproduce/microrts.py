@@ -34,7 +34,10 @@ GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fro
 LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
-LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32}
+LARGE: dict[str, Any] = {
+    "total_timesteps": 450_000, "num_minibatches": 32,
+    "scripted": ("workerrush", "workerrush", "lightrush", "lightrush", "randombiased", "java:coac"),
+}  # fmt: skip
 """On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8."""
 
 LARGE_CLONE: dict[str, Any] = {"total_timesteps": 500_000, "num_minibatches": 16, "openings": 2, "player": "lightrush"}
@@ -46,8 +49,13 @@ COAC_CLONE: dict[str, Any] = {
 }  # fmt: skip
 """CoacAI won competitions, and beats the rushes."""
 
-AGAINST_COAC = ("workerrush", "lightrush", "randombiased", *["java:coac"] * 3)
-"""Scripted players of the league that begins with its clone, which beats the rushes but not CoacAI itself."""
+AGAINST_COAC: dict[str, Any] = {
+    "total_timesteps": 1_200_000, "scripted": ("workerrush", "lightrush", "randombiased", *["java:coac"] * 3),
+}  # fmt: skip
+"""The clone beats the rushes, but not CoacAI itself."""
+
+FIGHTS = {"combat_wait_cycles": 1}
+"""The Java bots decide in each cycle of a fight: CoacAI is weaker where a fighter that waits does so for five cycles."""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -64,21 +72,26 @@ def league(report: Report) -> None:
 def league_from_coac(report: Report) -> None:
     """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, and that CoacAI takes part in."""
     check_java()
-    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE, scripted=AGAINST_COAC), GAMES)
+    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE, FIGHTS, **AGAINST_COAC), GAMES)
 
 
 def large_league(report: Report) -> None:
     """Play the bots with a league of the grid of 16 x 16, and measure its learning curve."""
-    run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
+    check_java()
+    run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, FIGHTS, **LARGE)
     parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
     curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
     report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
     play_bots(report, run, LARGE_GAMES)
 
 
-def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
+def trained_league(
+    report: Report, preset: str, cloning: Mapping[str, Any], env_params: Mapping[str, Any] | None = None, **changes: Any
+) -> Trained:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone."""
-    clone, _ = cloned_player(report, load_config(preset), **{"episodes": 300, **cloning})
+    config = load_config(preset)
+    changes["env_params"] = {**config.env_params, **(env_params or {})}
+    clone, _ = cloned_player(report, config.replace(env_params=changes["env_params"]), **{"episodes": 300, **cloning})
     of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
 
     def begin(agent: Agent) -> Agent:

@@ -19,9 +19,16 @@ WEIGHTS = {"win_weight": 10.0, "resource_weight": 0.1, "worker_weight": 0.2, "co
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actions", ["cells", pytest.param("gridnet", marks=pytest.mark.long)])
-def test_a_recorded_game_can_be_played_again_in_jax(java_engine: Java, tmp_path: Path, actions: str) -> None:
-    env_params: dict[str, Any] = {"wait_cycles": 5, "actions": actions, **WEIGHTS}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"actions": "cells"},
+        {"actions": "cells", "combat_wait_cycles": 1},
+        pytest.param({"actions": "gridnet"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_recorded_game_can_be_played_again_in_jax(java_engine: Java, tmp_path: Path, options: dict[str, Any]) -> None:
+    env_params: dict[str, Any] = {"wait_cycles": 5, **options, **WEIGHTS}
     path = tmp_path / "games"
     data = rljax.demonstrations("java:lightrush", path, num_episodes=1, env="MicroRTS-v0", env_params=env_params)
     assert (list(data.episodes.seat), list(data.episodes.game)) == ([0, 1], [0, 0])

@@ -28,6 +28,7 @@ NUM_STEPS = 1000
 
 GAMES: dict[str, dict[str, Any]] = {
     "8 x 8": {"map_name": "basesWorkers8x8", "wait_cycles": 5, "max_cycles": 600, "worker_weight": 0.1, "attack_weight": 0.3},
+    "8 x 8, fights cycle by cycle": {"map_name": "basesWorkers8x8", "wait_cycles": 5, "combat_wait_cycles": 1, "max_cycles": 600},
     "4 x 4, cycle by cycle": {"map_name": "melee4x4light2", "max_cycles": 150, "win_weight": 10.0},
 }
 
@@ -98,8 +99,8 @@ def test_page_takes_the_steps_of_the_game_in_python(name: str, run_node: Any) ->
     for field, value in vars(start).items():
         np.testing.assert_array_equal(found["first"][field], np.ravel(value) if value.ndim else value)
     assert begins.sum() > 3, "several games"
-    # Workers move, harvest, return and produce; the light units of the small map move and attack.
-    assert len(np.unique(after.action)) == (3 if "4 x 4" in name else 5)
+    # Workers move, harvest, return and produce, some also attack; the light units of the small map move and attack.
+    assert len(np.unique(after.action)) == {"8 x 8": 5, "8 x 8, fights cycle by cycle": 6}.get(name, 3)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def describe_microrts(env: MicroRTS | MicroRTSBots) -> dict[str, Any]:
     }  # fmt: skip
     return {
         **plain(tables),
-        "wait_cycles": game.wait_cycles,
+        "waits": game.waits._asdict(),
         "drawn": game.best_is_random,
         "opponents": list(dict.fromkeys([*(name for name in getattr(env, "opponents", ()) if name in BOTS), *BOTS])),
     }

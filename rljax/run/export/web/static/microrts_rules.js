@@ -12,7 +12,7 @@ const FIELDS = ["unit", "owner", "hp", "carried", "action", "parameter", "produc
 const CLEARED = { unit: EMPTY, owner: -1, hp: 0, carried: 0, action: NONE, parameter: 0, product: EMPTY, remaining: 0, born: 0 };
 
 export function makeRules({ params, microrts }) {
-  const { map, units, times, directions, offsets, wait_cycles: waitCycles } = microrts;
+  const { map, units, times, directions, offsets, waits } = microrts;
   const { height, width, walls } = map;
   const cells = Array.from({ length: height * width }, (_, cell) => cell);
   const toward = (action, parameter) => (action === ATTACK ? offsets : directions)[parameter];
@@ -94,8 +94,20 @@ export function makeRules({ params, microrts }) {
     });
   }
 
+  /** Whether a unit could attack an enemy that is a step nearer; ranges are counted in steps here. */
+  function enemyNear(state, cell) {
+    const reach = units.range[state.unit[cell]];
+    const steps = (other) => Math.abs(Math.floor(cell / width) - Math.floor(other / width)) + Math.abs((cell % width) - (other % width));
+    return reach > 0 && cells.some((other) => state.owner[other] === 1 - state.owner[cell] && steps(other) <= reach + 1);
+  }
+
+  function waiting(state, cell) {
+    const wait = waits.combat_cycles !== null && enemyNear(state, cell) ? waits.combat_cycles : waits.cycles;
+    return wait > 1 ? wait : 0;
+  }
+
   function duration(state, cell, { action, product }) {
-    if (action === NONE) return waitCycles > 1 ? waitCycles : 0;
+    if (action === NONE) return waiting(state, cell);
     if (action === MOVE) return units.move_time[state.unit[cell]];
     return action === PRODUCE ? units.produce_time[product] : times[action];
   }
