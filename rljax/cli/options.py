@@ -232,7 +232,7 @@ class Demo:
     """Parameters of that environment, as a table: '{map_name = "basesWorkers8x8"}'."""
     against: str = "self"
     """Opponents in a game, separated by commas, who take turns: runs, random, mcts, scripted players; self records all seats.
-    Java bots play only Java bots (java:workerrush)."""
+    A Java bot that is recorded plays only Java bots (java:workerrush)."""
     seat: int | None = None
     """Team that the player takes against opponents; if not given, each in turn."""
     sample: bool = False

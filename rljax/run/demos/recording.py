@@ -13,7 +13,7 @@ import jax
 
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
-from rljax.core.errors import ConfigError, TrainingInterrupted, check_int, shown
+from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
 from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, is_java, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
@@ -93,11 +93,6 @@ def demonstrations(
             )
         cast, most = find_java_cast(source, env, env_params, whom, seat), NUM_GAMES
     else:
-        for name in whom:
-            if is_java(name):
-                raise ConfigError(
-                    f"against {shown(name)}: plays bots of the Java engine only; for games of a run, rljax tournament"
-                )
         cast, most = find_cast(source, env, env_params, whom, seat, sample, simulations), NUM_ENVS
         cast = cast._replace(tables=[table._replace(openings=openings, max_steps=max_steps) for table in cast.tables])
     count = num_envs or max(1, min(most, -(-num_episodes // len(whom))))

@@ -110,7 +110,7 @@ def test_games_begin_after_their_openings_where_learners_find_them(java_engine: 
         ({"sample": True}, "java:coac: a bot of the Java engine has no policy to sample from"),
         ({"seat": 1.0, "against": "java:passive"}, "seat = 1.0: expected a team of MicroRTS-v0, 0 to 1"),
         ({"env": "MicroRTSBots-v0"}, "java:coac: plays MicroRTS-v0 with actions = 'cells' or 'gridnet', not 'MicroRTSBots-v0'"),
-        ({"source": "workerrush", "against": "java:coac"}, "against 'java:coac': plays bots of the Java engine only"),
+        ({"source": "workerrush", "against": "java:droplet"}, "'java:droplet': no run folder, and no player of MicroRTS-v0"),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
@@ -120,3 +120,12 @@ def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments:
     assert str(error.value).startswith(words)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "games").exists()
+
+
+@pytest.mark.slow
+def test_others_are_recorded_against_java_bots_in_compiled_games(java_engine: Java, tmp_path: Path) -> None:
+    assert java_engine.maps()
+    how: dict[str, Any] = {"env": "MicroRTS-v0", "env_params": {"wait_cycles": 5, "max_cycles": 600}, "num_episodes": 4}
+    data = rljax.demonstrations("passive", tmp_path / "games", against="java:workerrush", **how)
+    assert list(data.episodes.seat) == [0, 1, 0, 1]
+    assert data.episodes.returns.tolist() == [-1.0] * 4
