@@ -76,6 +76,7 @@ def of_type(table: np.ndarray, kind: jax.Array) -> jax.Array:
 
 
 def any_of(planes: list[jax.Array]) -> jax.Array:
+    """Return where any of the planes, bool `[...]`, is True."""
     result = planes[0]
     for plane in planes[1:]:
         result = result | plane

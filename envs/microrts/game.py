@@ -132,7 +132,6 @@ class MicroRTS(Game):
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
         self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, combat_wait_cycles)
-        self.wait_cycles, self.combat_wait_cycles = self.waits
         entities = self.max_entities if observation == "entities" else None
         self.by_unit = ByUnit(self.walls, entities, fog, self.waits)
 

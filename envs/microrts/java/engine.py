@@ -252,9 +252,14 @@ class JavaBot:
     def __init__(self, java: Java, name: str, bot: Any):
         self.java, self.name, self._bot = java, name, bot
 
-    def reset(self) -> None:
-        """Forget the last game."""
-        self._bot.reset()
+    def as_new(self, seed: int) -> JavaBot:
+        """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
+        bot = self._bot.clone()
+        for field in bot.getClass().getDeclaredFields():
+            if field.getType().getName() == "java.util.Random":
+                field.setAccessible(True)
+                field.get(bot).setSeed(seed)
+        return JavaBot(self.java, self.name, bot)
 
     def play(self, game: JavaGame, player: int) -> Any:
         """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""
