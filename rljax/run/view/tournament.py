@@ -26,6 +26,7 @@ from rljax.core.game import Game
 from rljax.core.versus import Player, Versus, random_player
 from rljax.envs import resolve_env
 from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot
+from rljax.envs.microrts.java.players import JAVA
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
@@ -188,7 +189,7 @@ def make_entries(
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
     java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
-    for name in include:
+    for name in (name.removeprefix(JAVA) if java_bots else name for name in include):
         if name.partition(":")[0] in java_bots:
             parse_bot(name)
             check_java()

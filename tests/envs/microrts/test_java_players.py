@@ -140,8 +140,8 @@ def test_names_of_java_bots_are_checked() -> None:
     }.items():
         with pytest.raises(ConfigError, match=message):
             find_bot(name)
-        with pytest.raises(ConfigError, match=f"scripted: no scripted player '{name}'"):
-            rljax.make_agent(rljax.load_config("microrts_8x8_league", scripted=[name]))
+    with pytest.raises(ConfigError, match="scripted: no scripted player 'java:coax': did you mean 'java:coac'"):
+        rljax.make_agent(rljax.load_config("microrts_8x8_league", scripted=["java:coax"]))
 
 
 def test_without_java_an_opponent_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
