@@ -124,9 +124,9 @@ class MicroRTS(Game):
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
         if not isinstance(fog, bool):
             raise ConfigError(f"MicroRTS-v0: fog = {shown(fog)}, expected true or false")
-        for name, value in waits.items():
-            if value > MAX_WAIT:
-                raise ConfigError(f"MicroRTS-v0: {name} = {value}, expected at most {MAX_WAIT}")
+        for name, cycles in waits.items():
+            if cycles > MAX_WAIT:
+                raise ConfigError(f"MicroRTS-v0: {name} = {cycles}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
