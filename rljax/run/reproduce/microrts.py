@@ -34,10 +34,7 @@ GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fro
 LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
-LARGE: dict[str, Any] = {
-    "total_timesteps": 450_000, "num_minibatches": 32,
-    "scripted": ("workerrush", "workerrush", "lightrush", "lightrush", "randombiased", "java:coac"),
-}  # fmt: skip
+LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32}
 """On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8."""
 
 LARGE_CLONE: dict[str, Any] = {"total_timesteps": 500_000, "num_minibatches": 16, "openings": 2, "player": "lightrush"}
@@ -77,8 +74,7 @@ def league_from_coac(report: Report) -> None:
 
 def large_league(report: Report) -> None:
     """Play the bots with a league of the grid of 16 x 16, and measure its learning curve."""
-    check_java()
-    run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, FIGHTS, **LARGE)
+    run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
     parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
     curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
     report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
