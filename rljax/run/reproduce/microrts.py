@@ -46,14 +46,6 @@ COAC_CLONE: dict[str, Any] = {
 }  # fmt: skip
 """CoacAI won competitions, and beats the rushes."""
 
-AGAINST_COAC: dict[str, Any] = {
-    "total_timesteps": 1_200_000, "scripted": ("workerrush", "lightrush", "randombiased", *["java:coac"] * 3),
-}  # fmt: skip
-"""The clone beats the rushes, but not CoacAI itself."""
-
-FIGHTS = {"combat_wait_cycles": 1}
-"""The Java bots decide in each cycle of a fight: CoacAI is weaker where a fighter that waits does so for five cycles."""
-
 POINTS = 20
 """Number of points of a learning curve."""
 
@@ -67,9 +59,9 @@ def league(report: Report) -> None:
 
 
 def league_from_coac(report: Report) -> None:
-    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, and that CoacAI takes part in."""
+    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine."""
     check_java()
-    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE, FIGHTS, **AGAINST_COAC), GAMES)
+    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE), GAMES)
 
 
 def large_league(report: Report) -> None:
@@ -81,13 +73,9 @@ def large_league(report: Report) -> None:
     play_bots(report, run, LARGE_GAMES)
 
 
-def trained_league(
-    report: Report, preset: str, cloning: Mapping[str, Any], env_params: Mapping[str, Any] | None = None, **changes: Any
-) -> Trained:
+def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone."""
-    config = load_config(preset)
-    changes["env_params"] = {**config.env_params, **(env_params or {})}
-    clone, _ = cloned_player(report, config.replace(env_params=changes["env_params"]), **{"episodes": 300, **cloning})
+    clone, _ = cloned_player(report, load_config(preset), **{"episodes": 300, **cloning})
     of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
 
     def begin(agent: Agent) -> Agent:
