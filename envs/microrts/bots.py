@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
-from rljax.envs.microrts.java.players import JAVA, NOBODY, WITHOUT_MEMORY, java_bot
+from rljax.envs.microrts.java.players import JAVA, NOBODY, WITHOUT_MEMORY, is_java, java_bot
 from rljax.envs.microrts.layout import games_last, running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
@@ -310,7 +310,7 @@ def find_bot(name: str) -> Bot:
     Raises:
         ConfigError: there is none; the closest match is named.
     """
-    if isinstance(name, str) and name.startswith(JAVA):
+    if is_java(name):
         return java_bot(name.removeprefix(JAVA))
     if not isinstance(name, str) or name not in BOTS:
         raise ConfigError(f"MicroRTS: unknown scripted player {shown(name)}: {did_you_mean(str(name), BOTS)}")
@@ -327,7 +327,7 @@ def find_bots(names: Sequence[str]) -> Callable[[jax.Array, jax.Array, RTSState,
     """
     bots: list[Any] = [rush if name in FIGHTERS else find_bot(name) for name in names]
     kinds = list(dict.fromkeys(bots))
-    from_java = [bot for name, bot in zip(names, bots, strict=True) if name.startswith(JAVA)]
+    from_java = [bot for name, bot in zip(names, bots, strict=True) if is_java(name)]
     fighters = np.array([FIGHTERS.get(name, WORKER) for name in names])
     branch = np.array([kinds.index(bot) for bot in bots])
 
@@ -336,12 +336,10 @@ def find_bots(names: Sequence[str]) -> Callable[[jax.Array, jax.Array, RTSState,
         kind = jnp.asarray(branch)[which]
         orders = []
         for number, bot in enumerate(kinds):
-            if bot is rush:
-                orders.append(bot(key, state, player, walls, fighter=fighter))
-            else:
-                # Java is asked for the games of its bot only.
-                asked = jnp.where(kind == number, player, NOBODY) if bot in from_java else player
-                orders.append(bot(key, state, asked, walls))
+            act = partial(rush, fighter=fighter) if bot is rush else bot
+            # Java is asked for the games of its bot only.
+            asked = jnp.where(kind == number, player, NOBODY) if bot in from_java else player
+            orders.append(act(key, state, asked, walls))
         return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[kind], *orders)
 
     return play

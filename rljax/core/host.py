@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -43,6 +44,18 @@ class Waiting:
         """Note another time than was added since the last call of `shares`: that which nothing else was done in."""
         with self._lock:
             self._seconds[what] = seconds
+
+    @contextlib.contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Note the time that the block takes, and why it failed if it raises a RljaxError."""
+        started = time.perf_counter()
+        try:
+            yield
+        except RljaxError as error:
+            self.fail(error)
+            raise
+        finally:
+            self.add(what, time.perf_counter() - started)
 
     def fail(self, error: RljaxError) -> None:
         """Note why a call failed: JAX reports an error of a callback as one of its own."""

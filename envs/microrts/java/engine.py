@@ -35,6 +35,7 @@ BOTS = {
 """Class of each Java bot."""
 
 NO_WAITS: Mapping[int, int] = MappingProxyType({})
+"""All units that are given no order wait for one cycle."""
 
 UNIT_TYPE_TABLE = 2
 """Version of the engine's table of unit types: the one without randomness."""
@@ -255,11 +256,17 @@ class JavaBot:
     def as_new(self, seed: int) -> JavaBot:
         """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
         bot = self._bot.clone()
-        for field in bot.getClass().getDeclaredFields():
-            if field.getType().getName() == "java.util.Random":
-                field.setAccessible(True)
-                field.get(bot).setSeed(seed)
+        for field in self._random:
+            field.get(bot).setSeed(seed)
         return JavaBot(self.java, self.name, bot)
+
+    @functools.cached_property
+    def _random(self) -> list[Any]:
+        """Its fields that draw random numbers."""
+        fields = [f for f in self._bot.getClass().getDeclaredFields() if f.getType().getName() == "java.util.Random"]
+        for field in fields:
+            field.setAccessible(True)
+        return fields
 
     def play(self, game: JavaGame, player: int) -> Any:
         """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,11 @@ NOBODY = 2
 
 _LOCK = threading.Lock()
 """Programs may ask from several threads."""
+
+
+def is_java(name: Any) -> bool:
+    """Return whether a player is named as a bot of the Java engine."""
+    return isinstance(name, str) and name.startswith(JAVA)
 
 
 @functools.cache
@@ -63,19 +68,11 @@ def java_bot(name: str) -> Callable[..., Orders]:
         plane = jax.ShapeDtypeStruct(walls.shape, np.int8)
 
         def ask(states: RTSState, players: jax.Array) -> Orders:
-            started = time.perf_counter()
-            try:
-                with _LOCK:
+            with WAITING.during("java"), _LOCK:
+                try:
                     return _orders(java, bot, walls, jax.tree.map(np.asarray, states), np.asarray(players))
-            except java.jpype.JException as error:
-                failure = RljaxError(f"Java bot {name}: {first_line(error)}")
-                WAITING.fail(failure)
-                raise failure from None
-            except RljaxError as error:
-                WAITING.fail(error)
-                raise
-            finally:
-                WAITING.add("java", time.perf_counter() - started)
+                except java.jpype.JException as error:
+                    raise RljaxError(f"Java bot {name}: {first_line(error)}") from None
 
         shapes = Orders(plane, plane, plane)  # type: ignore[arg-type]
         found: Orders = jax.pure_callback(ask, shapes, known, jnp.asarray(player, jnp.int32), vmap_method="broadcast_all")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ import numpy as np
 from rljax.collect.demos import Dataset, Transitions, Window
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Metrics
-from rljax.core.errors import RljaxError, check_int
+from rljax.core.errors import check_int
 from rljax.core.host import WAITING
 
 READ_AHEAD = 4
@@ -54,24 +53,18 @@ class ReadAhead:
         Raises:
             RljaxError: a file has vanished or changed.
         """
-        started = time.perf_counter()
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, "rljax-data")
-            kept = range(number, number + self.ahead + 1)
-            for dropped in self._ready.keys() - set(kept):
-                self._ready.pop(dropped).cancel()
-            for wanted in kept:
-                if wanted not in self._ready:
-                    self._ready[wanted] = self._pool.submit(self.source.read, wanted)
-            found = self._ready.pop(number)
-        try:
+        with WAITING.during("data"):
+            with self._lock:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(1, "rljax-data")
+                kept = range(number, number + self.ahead + 1)
+                for dropped in self._ready.keys() - set(kept):
+                    self._ready.pop(dropped).cancel()
+                for wanted in kept:
+                    if wanted not in self._ready:
+                        self._ready[wanted] = self._pool.submit(self.source.read, wanted)
+                found = self._ready.pop(number)
             return found.result()
-        except RljaxError as error:
-            WAITING.fail(error)
-            raise
-        finally:
-            WAITING.add("data", time.perf_counter() - started)
 
 
 def make_feed(source: Source, ahead: int = READ_AHEAD) -> Callable[[jax.Array], Any]:

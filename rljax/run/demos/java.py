@@ -13,7 +13,7 @@ from rljax.core.errors import ConfigError, shown
 from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java.engine import Java, JavaBot, parse_bot, start_java
-from rljax.envs.microrts.java.players import JAVA
+from rljax.envs.microrts.java.players import JAVA, is_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import orders_of, state_of
 from rljax.envs.microrts.players import actions_of
@@ -66,11 +66,6 @@ class Step(NamedTuple):
 
 
 Look = Callable[[RTSState, Orders], Step]
-
-
-def is_java(source: Any) -> bool:
-    """Return whether a player of a recording is a bot of the Java engine."""
-    return isinstance(source, str) and source.startswith(JAVA)
 
 
 def find_java_cast(
@@ -143,7 +138,7 @@ class _JavaGame:
         self.steps: list[Step] = []
         for attempt in range(ATTEMPTS):
             self.game, self.over = java.game(cast.game.map_name), False
-            self.position = self.game.position()
+            self._look()
             self._open(how["openings"], np.random.default_rng([how["seed"], number, attempt]))
             if not self.over:
                 return
@@ -160,7 +155,7 @@ class _JavaGame:
 
     def _waits(self) -> dict[int, int]:
         """Return for how many cycles each unit waits that is given no order, by its id."""
-        cycles = np.asarray(self._waits_in(state_of(self.position)))
+        cycles = np.asarray(self._waits_in(self.state))
         return {unit[0]: int(cycles[unit[4], unit[3]]) for unit in self.position.units.tolist() if unit[2] >= 0}
 
     def give_orders(self) -> Orders:
@@ -186,7 +181,11 @@ class _JavaGame:
             self.over = self.game.cycle() or int(self.game.state.getTime()) >= self._limit
             if any(self.game.state.canExecuteAnyAction(player) for player in range(2)):
                 break
+        self._look()
+
+    def _look(self) -> None:
         self.position = self.game.position()
+        self.state = state_of(self.position)
 
 
 def _play_round(look: Look, cast: JavaCast, going: list[_JavaGame]) -> Iterator[Episode]:
@@ -200,13 +199,13 @@ def _play_round(look: Look, cast: JavaCast, going: list[_JavaGame]) -> Iterator[
         return [jax.tree.map(lambda x, i=i: x[i].copy(), steps) for i in range(len(states))]
 
     while going:
-        states = [state_of(game.position) for game in going]
+        states = [game.state for game in going]
         orders = [game.give_orders() for game in going]
         for game, step in zip(going, seen(states, orders), strict=True):
             game.step(step)
         for game in [game for game in going if game.over or len(game.steps) >= how["max_steps"]]:
             going.remove(game)
-            yield from _episodes(cast, game, *seen([state_of(game.position)], [nothing]))
+            yield from _episodes(cast, game, *seen([game.state], [nothing]))
 
 
 def _filled(trees: Sequence[Any], size: int) -> Any:

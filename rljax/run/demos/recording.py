@@ -14,7 +14,8 @@ import jax
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
-from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, is_java, java_rounds
+from rljax.envs.microrts.java.players import is_java
+from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
 from rljax.run.demos.sources import SELF, Cast, Source, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, Episode, continued_dataset, new_dataset
