@@ -212,11 +212,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         large_data.large_data,
     ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
-    "microrts_8x8_coac": _plays_bots("microrts_8x8_league, begun with a clone of CoacAI", microrts.league_from_coac),
+    "microrts_8x8_coac": _plays_bots("microrts_8x8_league from a clone of CoacAI and against it", microrts.league_from_coac),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
     "microrts_16x16_league": _plays_bots(
-        f"microrts_16x16_league with {microrts.LARGE['total_timesteps']:,} steps", microrts.large_league
+        f"microrts_16x16_league from a clone of CoacAI, with {microrts.LARGE['total_timesteps']:,} steps", microrts.large_league
     ),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),

@@ -34,17 +34,29 @@ GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fro
 LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
-LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32}
-"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8."""
-
-LARGE_CLONE: dict[str, Any] = {"total_timesteps": 500_000, "num_minibatches": 16, "openings": 2, "player": "lightrush"}
-"""A rush with workers comes too late on this map: it loses to rushes with light and with ranged units, also in Java."""
+LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32, "ent_coef": 0.002, "final_ent_coef": 0.0002}
+"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8. In so
+few steps a clone has less to try out, so its entropy matters less.
+"""
 
 COAC_CLONE: dict[str, Any] = {
     "episodes": 600, "total_timesteps": 600_000, "openings": 3, "player": "java:coac",
     "against": ["self", "java:workerrush", "java:lightrush", "java:rojobot"],
 }  # fmt: skip
 """CoacAI won competitions, and beats the rushes."""
+
+LARGE_CLONE: dict[str, Any] = {**COAC_CLONE, "episodes": 400, "total_timesteps": 500_000, "num_minibatches": 16, "openings": 2}
+"""A rush with workers comes too late on this map."""
+
+TOWARDS_COAC: dict[str, Any] = {
+    "total_timesteps": 400_000,
+    "scripted": ["workerrush", "lightrush", "randombiased", "java:coac", "java:coac", "java:coac"],
+}
+AGAINST_COAC: dict[str, Any] = {
+    "scripted": ["workerrush", "lightrush", "java:coac", "java:coac", "java:coac", "java:coac"],
+    "learning_rate": 5e-4, "ent_coef": 0.001, "final_ent_coef": 0.0,
+}  # fmt: skip
+"""What differs from the preset in the two parts of the training against CoacAI; in the second, fights go cycle by cycle."""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -59,29 +71,45 @@ def league(report: Report) -> None:
 
 
 def league_from_coac(report: Report) -> None:
-    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine."""
+    """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and trains
+    against it, first with steps of five cycles, then with fights cycle by cycle.
+    """
     check_java()
-    play_bots(report, trained_league(report, "microrts_8x8_league", COAC_CLONE), GAMES)
+    preset = "microrts_8x8_league"
+    begun = trained_league(report, preset, COAC_CLONE, arm="steps of five cycles", **TOWARDS_COAC)
+    params = {**load_config(preset).env_params, "combat_wait_cycles": 1}
+    change = {"env_params": params, "eval_every": None, **AGAINST_COAC}
+    run = report.train(preset, "fights cycle by cycle", begin=partial(begin_with, begun), **change)
+    measure_curve(report, run)
+    play_bots(report, run, GAMES)
 
 
 def large_league(report: Report) -> None:
-    """Play the bots with a league of the grid of 16 x 16, and measure its learning curve."""
+    """Play the bots with a league of the grid of 16 x 16 that begins with a clone of CoacAI, and measure its learning curve."""
+    check_java()
     run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
-    parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
-    curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
-    report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
+    measure_curve(report, run)
     play_bots(report, run, LARGE_GAMES)
 
 
-def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
+def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], arm: str | None = None, **changes: Any) -> Trained:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone."""
     clone, _ = cloned_player(report, load_config(preset), **{"episodes": 300, **cloning})
-    of_first_seed = jax.tree.map(lambda x: x[0], clone.states.params)
+    teacher = {**TOWARDS_CLONE, "teacher_kl_share": 0.25}
+    return report.train(preset, arm, begin=partial(begin_with, clone), eval_every=None, **teacher, **changes)
 
-    def begin(agent: Agent) -> Agent:
-        return agent._replace(init=lambda key: branch(agent, of_first_seed, key))
 
-    return report.train(preset, begin=begin, eval_every=None, **{**TOWARDS_CLONE, "teacher_kl_share": 0.25}, **changes)
+def begin_with(before: Trained, agent: Agent) -> Agent:
+    """Return the agent, but its runs begin with the policy and values of the first seed of another run."""
+    first = jax.tree.map(lambda x: x[0], before.states.params)
+    return agent._replace(init=lambda key: branch(agent, first, key))
+
+
+def measure_curve(report: Report, run: Trained) -> None:
+    """Measure how often a league wins against its scripted players in the course of the training."""
+    parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
+    curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
+    report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
 
 
 def bots_only(report: Report) -> None:
