@@ -38,7 +38,7 @@ LISTED: dict[str, Callable[[], Iterable[str]]] = {
 def list_names(options: List) -> None:
     """`rljax list`: print all names, or the details of one."""
     name = options.name
-    if name in ALGORITHMS:
+    if name is not None and name in ALGORITHMS:
         _print_fields(ALGORITHMS[name])
         return
     if name in preset_names():

@@ -6,9 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rljax.core.config import preset_names
 from rljax.core.errors import ConfigError, shown
-from rljax.run.search.space import parse_range
 
 
 class WholeTable(dict[str, Any]):
@@ -35,6 +33,8 @@ def axes_of(fields: Sequence[tuple[str, Sequence[str]]]) -> dict[str, Any]:
 
     Keys of tables stay dotted.
     """
+    from rljax.run.search.space import parse_range  # It imports JAX, which `rljax --help` does without.
+
     axes: dict[str, Any] = {}
     for flag, texts in fields:
         name = flag.replace("-", "_")
@@ -59,6 +59,8 @@ def merge_tables(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str
 
 def swallowed_hint(values: Mapping[str, Iterable[Any]]) -> str:
     """Return a hint if an option may have taken the preset after it as one of its values, else ""."""
+    from rljax.core.config import preset_names
+
     for name, given in values.items():
         for value in given:
             if isinstance(value, str) and (value.endswith(".toml") or value in preset_names()):

@@ -152,11 +152,14 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str]) -> None:
     """Refuse an unknown field that looks like a misspelt option of the command; `Config` refuses all other unknown fields."""
     from rljax.core.config import ALGORITHMS
 
-    known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
+    def close(name: str, words: Sequence[str]) -> list[str]:
+        return difflib.get_close_matches(name, words, n=1, cutoff=0.6)
+
     for field in fields:
         name = field.replace("-", "_").partition(".")[0]
-        if name in known:
+        if not close(name, options):  # Most fields: no algorithm needs to be imported for them.
             continue
-        closest = difflib.get_close_matches(name, [*known, *options], n=1, cutoff=0.6)
+        known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
+        closest = [] if name in known else close(name, [*known, *options])
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.config import Config
+from rljax.core.config import ALGORITHMS, Config
 from rljax.core.devices import check_platform, shard_state
 from rljax.core.environment import same_structure
 from rljax.core.errors import ConfigError, RljaxError, shown
@@ -284,7 +284,7 @@ def check_average(agent: Agent) -> None:
 
 def _check_loss(config: Config, loss_fn: Any) -> None:
     if type(config) not in _WITH_LOSS:
-        others = ", ".join(sorted(config_class.algorithm for config_class in _WITH_LOSS))
+        others = ", ".join(sorted(name for name, config_class in ALGORITHMS.items() if config_class in _WITH_LOSS))
         raise ConfigError(
             f"loss_fn: {config.algorithm} has no single loss to replace, expected one of: {others}; "
             "a step of your own fits every algorithm: make_agent(config)._replace(step=...)"
@@ -308,24 +308,15 @@ def _checking_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tupl
     return checked
 
 
-ReadRun = Callable[..., Any]
-"""Function that reads a saved run: `(path, seed_index=...) -> Run(config, state, step)`."""
-
-_READERS: list[ReadRun] = []
-
-
-def register_reader(read: ReadRun) -> None:
-    """Let `read_run` read runs; files are a matter of `rljax.run`, which algorithms do not know."""
-    _READERS[:] = [read]
-
-
 def read_run(path: str) -> Any:
     """Return `Run(config, state, step)` of a saved run, or one of its checkpoints; of several seeds the best one.
 
     Raises:
         ConfigError: there is no such run, or it cannot be read.
     """
-    return _READERS[0](path, seed_index="best")
+    import rljax  # Files are a matter of `rljax.run`, which algorithms do not know.
+
+    return rljax.load_run(path, seed_index="best")
 
 
 def own_of(config: Config, make: MakeAgent) -> str:

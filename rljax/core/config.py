@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import importlib.resources
 import math
 import os
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -24,6 +25,7 @@ import numpy as np
 import tomli_w
 from flax.core import FrozenDict
 
+from rljax.algorithms import MODULES
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
 
 T = TypeVar("T")
@@ -49,8 +51,36 @@ MAX_DEPTH = 32
 MAX_FILE_BYTES = 1_000_000
 """Largest size of a configuration file."""
 
-ALGORITHMS: dict[str, type[Config]] = {}
-"""Configuration class by algorithm name, filled by `algorithm`."""
+
+class Algorithms(MutableMapping[str, Any]):
+    """Configuration class by algorithm name. The modules of those that come with rljax are imported when they are asked for."""
+
+    def __init__(self) -> None:
+        self._added: dict[str, type[Config]] = {}
+
+    def __getitem__(self, name: str) -> type[Config]:
+        if name not in self._added and name in MODULES:
+            importlib.import_module(MODULES[name])
+        return self._added[name]
+
+    def __setitem__(self, name: str, config_class: type[Config]) -> None:
+        self._added[name] = config_class
+
+    def __delitem__(self, name: str) -> None:
+        del self._added[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES or name in self._added
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*MODULES, *self._added)))
+
+    def __len__(self) -> int:
+        return len({*MODULES, *self._added})
+
+
+ALGORITHMS = Algorithms()
+"""Filled by `algorithm`."""
 
 
 def leaf(

@@ -329,6 +329,18 @@ def test_list_of_all_imports_no_library_of_environments() -> None:
     assert done.stdout.splitlines()[-1] == "imported"
 
 
+def test_help_imports_no_jax() -> None:
+    # JAX and flax take over a second.
+    script = (
+        "import sys; from rljax.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "finally: print('imported', *{'jax', 'flax', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "imported"
+
+
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--help")
     assert status == 0

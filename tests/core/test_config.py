@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import rljax.core.config
+import rljax
 from rljax import ConfigError, PPOConfig, load_config, preset_names
-from rljax.core.config import dump_config
+from rljax.algorithms import MODULES
+from rljax.core.config import ALGORITHMS, dump_config
 from rljax.core.errors import shown
 
 LEAVES = {
@@ -244,9 +249,9 @@ def test_the_budget_is_floored_to_whole_iterations() -> None:
     assert config.replace(total_timesteps=64).num_iterations == 1
 
 
-@pytest.mark.parametrize("algorithm", sorted(rljax.core.config.ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_whole_numbers_fit_the_programs_that_count_with_them(algorithm: str) -> None:
-    config_class = rljax.core.config.ALGORITHMS[algorithm]
+    config_class = ALGORITHMS[algorithm]
     for field in dataclasses.fields(config_class):
         if field.type not in ("int", "int | None"):
             continue
@@ -457,12 +462,40 @@ def test_values_and_words_of_messages_are_shortened() -> None:
 
 
 def test_the_name_of_an_algorithm_stands_for_its_defaults() -> None:
-    for name, config_class in rljax.core.config.ALGORITHMS.items():
+    for name, config_class in ALGORITHMS.items():
         if name not in preset_names():
             assert load_config(name) == config_class()
     assert load_config("ppo", env="Acrobot-v1", num_envs=2) == PPOConfig(env="Acrobot-v1", num_envs=2)
     with pytest.raises(ConfigError, match="unknown preset 'pp': did you mean 'ppo'"):
         load_config("pp")
+
+
+def test_algorithms_are_imported_when_they_are_asked_for() -> None:
+    code = """
+import sys
+from rljax.core import agent
+from rljax.core.config import ALGORITHMS, load_config
+there = lambda: {name for name in sys.modules if name in ("rljax.algos.ppo", "rljax.algos.sac", "rljax.algos.dreamer")}
+assert "dreamer" in ALGORITHMS and not there()
+load_config("cartpole_ppo")
+assert there() == {"rljax.algos.ppo"}
+assert load_config("dreamer").algorithm == "dreamer"
+assert there() == {"rljax.algos.ppo", "rljax.algos.dreamer"}
+assert set(ALGORITHMS.values()) == set(agent._MAKERS)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_modules_of_algorithms_are_listed() -> None:
+    found = {}
+    for module in pkgutil.walk_packages(rljax.__path__, "rljax."):
+        if re.match(r"rljax\.(algos|league|planning)\.", module.name):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and value.__dict__.get("algorithm"):
+                    found[value.algorithm] = value
+    assert found == dict(ALGORITHMS.items())
+    assert all(found[name].__module__.startswith(module) for name, module in MODULES.items())
 
 
 def test_a_bad_override_is_one_line(tmp_path: Path) -> None:

@@ -215,9 +215,12 @@ def _print_fit(repeats: int) -> None:
 
 
 def _print_startup(repeats: int) -> None:
-    imports = median(_seconds([sys.executable, "-c", "import rljax"]) for _ in range(repeats))
-    bare = median(_seconds([sys.executable, "-c", "pass"]) for _ in range(repeats))
-    print(f"import rljax: {imports - bare:.2f} s (median of {repeats}, interpreter start of {bare:.2f} s taken off)")
+    programs = ("pass", "import rljax", "import rljax; rljax.make_train, rljax.load_config('cartpole_ppo')")
+    bare, imports, used = (median(_seconds([sys.executable, "-c", code]) for _ in range(repeats)) for code in programs)
+    print(
+        f"import rljax: {imports - bare:.2f} s, and {used - bare:.2f} s with what the training of a preset imports "
+        f"(median of {repeats}, interpreter start of {bare:.2f} s taken off)"
+    )
     cold, warm = [], []
     for _ in range(max(1, repeats // 2)):
         with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rljax.core.agent import Agent, make_agent, register_reader
+from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.places import atomic_folder
@@ -428,6 +428,3 @@ def _other_version(folder: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return None if version == __version__ else str(version)
-
-
-register_reader(load_run)
