@@ -58,6 +58,14 @@ def _of_equation(equation: Any) -> int:
     return size
 
 
+def asks_host(program: Jaxpr) -> bool:
+    """Return whether a traced program calls a function of the host while it runs."""
+    return any(
+        equation.primitive.name.endswith("_callback") or any(map(asks_host, programs_of(equation.params)))
+        for equation in program.eqns
+    )
+
+
 def programs_of(params: dict[str, Any]) -> list[Jaxpr]:
     """Return the programs among the parameters of an operation, such as the body of a loop."""
     flat = [y for x in params.values() for y in (x if isinstance(x, (tuple, list)) else (x,))]

@@ -21,6 +21,7 @@ from rljax.core.devices import Target, compiling_for, make_mesh, shardings
 from rljax.core.errors import ConfigError, RljaxError, first_line, shortened, shown
 from rljax.core.host import failures_explained
 from rljax.core.memory import readable_bytes
+from rljax.core.operations import asks_host
 from rljax.core.state import Role, roles_of
 from rljax.run.chunks import vmap_runs
 from rljax.run.compile.costs import kernels_of
@@ -187,7 +188,13 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
         state = _abstract_state(agent, target, seeds)
         layout = jax.tree.map(lambda x: x.sharding, state)
         step = jax.jit(_step(agent, seeds), donate_argnums=0, keep_unused=True, out_shardings=(layout, None))
-        lowered = step.trace(state).lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
+        traced = step.trace(state)
+        if target.platform != "cpu" and asks_host(traced.jaxpr.jaxpr):
+            raise ConfigError(
+                f"env = '{env_name(config)}': the run asks the host as it runs (bots in Java, data in files), and no program for "
+                f"{target.name} can do so before the device is there"
+            )
+        lowered = traced.lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
         if target.platform == "gpu":
             _name_host_memory(lowered, jax.tree.leaves(in_host_memory(state)))
         # Autotuning times kernels on the device, which is not there.

@@ -15,6 +15,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.core.devices import Target, compiling_for, current_target, make_mesh, platform
 from rljax.core.memory import check_memory, tree_bytes
+from rljax.envs import CartPole
 from rljax.run.compile import program as compile_program
 from rljax.run.compile.costs import Kernel
 from rljax.run.compile.estimate import BOUNDS, seconds_by_bound
@@ -215,6 +216,20 @@ def test_a_program_that_the_compiler_refuses_for_its_size_is_one_line(monkeypatc
     monkeypatch.setattr(compile_program, "part_of_leaves", lambda _: ["parameters"])
     with pytest.raises(rljax.ConfigError, match=r"does not fit on cpu: the compiler counts 21.3G bytes, and a device has 15.75G"):
         compile_on(rljax.PPOConfig(env="CartPole-v1", **SMALL), here(), ROUND)
+
+
+def test_a_run_that_asks_the_host_is_one_line() -> None:
+    class Asking(CartPole):
+        def step_env(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+            obs, state, reward, *rest = super().step_env(key, state, action, params)
+            reward = jax.pure_callback(lambda x: x, reward, reward, vmap_method="broadcast_all")
+            return obs, state, reward, *rest
+
+    config = rljax.PPOConfig(env=Asking(), **SMALL)
+    assert compile_on(config, here(), ROUND).flops > 0
+    with pytest.raises(rljax.ConfigError, match="the run asks the host as it runs") as error:
+        compile_on(config, here()._replace(name="v5e-1", platform="tpu"), ROUND)
+    assert "\n" not in str(error.value)
 
 
 def test_within_a_target_programs_are_for_its_platform_devices_and_memory() -> None:
