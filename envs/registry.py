@@ -351,6 +351,8 @@ def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
                     f"environment {env_name}: parameter {name} = {shown(value)}, expected a number of {wanted.name}"
                 )
             return _like(value, default)
+    elif isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
     elif default is None or default is inspect.Parameter.empty or isinstance(value, type(default)):
         return value
     raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected {expected}")

@@ -18,7 +18,7 @@ from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import orders_of, state_of
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.demos.sources import SELF, check_seat, plain_table
+from rljax.run.demos.sources import SELF, Play, check_seat, plain_table
 from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import random_orders, stacked
 
@@ -98,14 +98,11 @@ def find_java_cast(
     return JavaCast(info, game, params, source.removeprefix(JAVA), opponents, seat)
 
 
-def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Callable[[int, int, int], Iterator[Episode]]:
-    """Return the function that plays a round: numbers of the opponent, of games, and of the first one, to the episodes."""
+def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Play:
+    """Return the function that plays rounds in Java."""
     java, look, waits = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
-    at_once = cast.info.recorded["num_envs"]
 
-    def play(whom: int, count: int, first: int) -> Iterator[Episode]:
-        # Seats change with the games against one opponent.
-        earlier = first // at_once // len(cast.against) * at_once
+    def play(whom: int, count: int, first: int, earlier: int) -> Iterator[Episode]:
         seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
         games = [_JavaGame(java, cast, waits, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
         return _play_round(look, cast, games)

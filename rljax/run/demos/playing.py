@@ -107,7 +107,7 @@ class Table(NamedTuple):
     max_steps: int = MAX_EVALUATION_STEPS
 
     def recorded(self, number: int) -> np.ndarray:
-        """Return which players are recorded in the game of this number, bool `[P]`."""
+        """Return which players are recorded in the game of this number against an opponent, bool `[P]`."""
         if len(self.makes) == 1:
             return np.ones(self.game.num_players, bool)
         team = number % self.game.num_teams if self.seat is None else self.seat
@@ -119,7 +119,7 @@ class Program(NamedTuple):
 
     Attributes:
         begin: `(states, key) -> Under`, of `num_games` games.
-        advance: `(states, key, time, Under) -> (Under, Rows)`, of `steps` steps.
+        advance: `(states, key, time, recorded bool [E, P], Under) -> (Under, Rows)`, of `steps` steps.
         num_games: number of games E that are played at once.
         steps: number of steps T of a chunk.
     """
@@ -137,7 +137,6 @@ def compile_table(table: Table, num_games: int, states: Sequence[Any]) -> Progra
         ConfigError: so many games do not fit into memory, or a player's actions do not fit the game.
     """
     game, params = table.game, table.params
-    choosing = jnp.asarray(~np.stack([table.recorded(number) for number in range(num_games)]), jnp.int32)
 
     def seated(states: Sequence[Any]) -> list[Any]:
         return [seat_player(make(state), game, params) for make, state in zip(table.makes, states, strict=True)]
@@ -177,8 +176,10 @@ def compile_table(table: Table, num_games: int, states: Sequence[Any]) -> Progra
         row = Rows(~now.over, now.obs, now.mask, action, reward, game.to_move(now.state))
         return tree_where(now.over, now, after), row
 
-    def advance(states: Sequence[Any], key: jax.Array, time: jax.Array, now: Under, steps: int) -> tuple[Under, Rows]:
-        players = seated(states)
+    def advance(
+        states: Sequence[Any], key: jax.Array, time: jax.Array, recorded: jax.Array, now: Under, steps: int
+    ) -> tuple[Under, Rows]:
+        players, choosing = seated(states), (~recorded).astype(jnp.int32)
 
         def step(now: Under, time: jax.Array) -> tuple[Under, Rows]:
             keys = jax.random.split(jax.random.fold_in(key, time), num_games)
@@ -188,14 +189,16 @@ def compile_table(table: Table, num_games: int, states: Sequence[Any]) -> Progra
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     now = jax.eval_shape(begin, states, key)
-    one = tree_bytes(jax.eval_shape(partial(advance, steps=1), states, key, jax.ShapeDtypeStruct((), jnp.int32), now)[1])
+    time = jax.ShapeDtypeStruct((), jnp.int32)
+    recorded = jax.ShapeDtypeStruct((num_games, game.num_players), jnp.bool_)
+    one = tree_bytes(jax.eval_shape(partial(advance, steps=1), states, key, time, recorded, now)[1])
     check_memory(tree_bytes(now) + one, f"num_envs = {num_games}: playing so many at once", "play fewer")
     steps = max(1, min(CHUNK_STEPS, CHUNK_BYTES // one))
-    return Program(jax.jit(begin), jax.jit(partial(advance, steps=steps), donate_argnums=3), num_games, steps)
+    return Program(jax.jit(begin), jax.jit(partial(advance, steps=steps), donate_argnums=4), num_games, steps)
 
 
 def play_round(
-    table: Table, program: Program, states: Sequence[Any], key: jax.Array, count: int, first: int
+    table: Table, program: Program, states: Sequence[Any], key: jax.Array, count: int, first: int, earlier: int
 ) -> Iterator[Episode]:
     """Play the games of one round from beginning to end, and yield the episodes of their recorded players.
 
@@ -209,13 +212,15 @@ def play_round(
         key: random key of the round.
         count: number of games to yield, at most those that are played at once: the first ones.
         first: number of the first game in the dataset.
+        earlier: number of games against this opponent before it: the recorded player takes its seats in turn.
     """
+    recorded = np.stack([table.recorded(earlier + number) for number in range(program.num_games)])
     begin_key, key = jax.random.split(key)
     now, time = program.begin(states, begin_key), 0
     parts: list[list[Rows]] = [[] for _ in range(count)]
     open_games = list(range(count))
     while open_games:
-        now, chunk = program.advance(states, key, np.int32(time), now)
+        now, chunk = program.advance(states, key, np.int32(time), recorded, now)
         rows = jax.tree.map(np.asarray, chunk)
         time += program.steps
         over, terminated = np.asarray(now.over), np.asarray(now.terminated)
@@ -227,16 +232,14 @@ def play_round(
             last = jax.tree.map(np.asarray, (now.obs, now.mask)) if last is None else last
             open_games.remove(number)
             after = jax.tree.map(lambda x, n=number: x[n], last)
-            yield from _episodes(table, parts[number], after, bool(terminated[number]), first + number, number)
+            yield from _episodes(recorded[number], parts[number], after, bool(terminated[number]), first + number)
             parts[number] = []
 
 
-def _episodes(
-    table: Table, parts: list[Rows], after: tuple[Any, Any], terminated: bool, game: int, number: int
-) -> Iterator[Episode]:
+def _episodes(recorded: np.ndarray, parts: list[Rows], after: tuple[Any, Any], terminated: bool, game: int) -> Iterator[Episode]:
     """Yield the episodes of the recorded players of a game; what others' moves bring belongs to a player's move before them."""
     rows: Rows = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    for seat in np.flatnonzero(table.recorded(number)):
+    for seat in np.flatnonzero(recorded):
         moves = np.flatnonzero(rows.moves[:, seat])
         if not len(moves):
             continue

@@ -17,7 +17,7 @@ from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
 from rljax.envs.microrts.java.players import is_java
 from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
-from rljax.run.demos.sources import SELF, Cast, Source, find_cast
+from rljax.run.demos.sources import SELF, Cast, Play, Source, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, Episode, continued_dataset, new_dataset
 
 NUM_ENVS = 256
@@ -122,17 +122,14 @@ def _writer(path: Path, cast: Cast | JavaCast, shard_bytes: int, resume: bool) -
     return new_dataset(path, cast.info, shard_bytes)
 
 
-Play = Callable[[int, int, int], Iterator[Episode]]
-"""Games of one round: number of the opponent, number of games, number of the first one, to the episodes."""
-
-
 def _record(writer: DatasetWriter, how: Mapping[str, Any], opponents: int, play: Play, progress: Callable[[str], None]) -> None:
     """Play round after round, with the opponents in turn, until all episodes are written."""
     total, at_once = how["num_episodes"], how["num_envs"]
     done, steps = writer.table["episodes_begun"], 0
     while done < total:
         count = min(at_once, total - done)
-        for episode in play(done // at_once % opponents, count, done):
+        rounds, whom = divmod(done // at_once, opponents)
+        for episode in play(whom, count, done, rounds * at_once):
             writer.add(episode)
             steps += len(episode.reward)
         done += count
@@ -147,10 +144,10 @@ def _compiled_rounds(cast: Cast) -> Play:
     at_once, key = how["num_envs"], jax.random.key(how["seed"])
     programs: dict[int, Any] = {}
 
-    def play(whom: int, count: int, first: int) -> Iterator[Episode]:
+    def play(whom: int, count: int, first: int, earlier: int) -> Iterator[Episode]:
         table, states = cast.tables[whom], cast.states[whom]
         if whom not in programs:
             programs[whom] = compile_table(table, at_once, states)
-        return play_round(table, programs[whom], states, jax.random.fold_in(key, first // at_once), count, first)
+        return play_round(table, programs[whom], states, jax.random.fold_in(key, first // at_once), count, first, earlier)
 
     return play

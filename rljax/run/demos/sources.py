@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from rljax.envs import resolve_env
 from rljax.league.training import without_view
 from rljax.planning.mcts import check_searchable, make_mcts, searching
 from rljax.run.demos.playing import Solo, Table
+from rljax.run.demos.writer import Episode
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.zoo import is_address
 from rljax.run.view.tournament import MCTS_SIMULATIONS, UNTRAINED, agent_player, check_one_game, game_of, game_table
@@ -33,6 +34,11 @@ SELF = "self"
 
 Source = Any
 """A run folder or checkpoint (its best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no training."""
+
+
+Play = Callable[[int, int, int, int], Iterator[Episode]]
+"""A round of games, to their episodes: the opponent's number, how many games, the number of the first one in the dataset, and how
+many were played against this opponent before: the recorded player takes its seats in turn."""
 
 
 class Actor(NamedTuple):

@@ -37,7 +37,7 @@ def test_each_game_has_one_of_the_players() -> None:
 
 @pytest.mark.long
 def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
-    env, params = make_env("MicroRTSBots-v0", opponents=("passive",))
+    env, params = make_env("MicroRTSBots-v0", opponents=["passive"])
     assert isinstance(env, Versus)
     rush = scripted_player(env.env, "workerrush")
 

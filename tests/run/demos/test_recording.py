@@ -128,6 +128,12 @@ def test_a_scripted_player_is_recorded_at_its_own_seats_against_each_opponent(tm
         np.testing.assert_array_equal(episode["action"], episode["mask"][:-1].argmax(axis=1))
         if game // 6 % 2:  # against itself it repeats the same two games, one for each seat
             assert episode["action"].tolist() == ([0, 2, 4, 6] if game % 2 == 0 else [1, 3, 5])
+    # One game at a time: each opponent is met from both seats.
+    single = rljax.demonstrations(
+        "first", tmp_path / "single", num_episodes=4, env=FirstCell(), against=["random", "self"], num_envs=1
+    )
+    assert single.episodes.game.tolist() == [0, 1, 1, 2, 3, 3]
+    assert single.episodes.seat.tolist() == [0, 0, 1, 1, 0, 1]
     one = rljax.demonstrations("first", tmp_path / "seat", num_episodes=4, env=FirstCell(), against="random", seat=1)
     assert set(one.episodes.seat) == {1}
 
