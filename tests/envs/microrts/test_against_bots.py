@@ -37,7 +37,7 @@ def test_each_game_has_one_of_the_players() -> None:
 
 @pytest.mark.long
 def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
-    env, params = make_env("MicroRTSBots-v0", opponents=["passive"])
+    env, params = make_env("MicroRTSBots-v0", opponents=("passive",))
     assert isinstance(env, Versus)
     rush = scripted_player(env.env, "workerrush")
 
@@ -64,6 +64,9 @@ def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
 
 
 def test_opponents_are_named() -> None:
+    assert [make_env("MicroRTSBots-v0", opponents=names)[0].opponents for names in (["passive"], ("passive",))] == [
+        ("passive",)
+    ] * 2
     with pytest.raises(ConfigError, match=r"opponents = \(\): expected a list of names"):
         make_env("MicroRTSBots-v0", opponents=())
     with pytest.raises(ConfigError, match="unknown scripted player 'workersrush'"):
