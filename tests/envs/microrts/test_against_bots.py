@@ -64,9 +64,8 @@ def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
 
 
 def test_opponents_are_named() -> None:
-    assert [make_env("MicroRTSBots-v0", opponents=names)[0].opponents for names in (["passive"], ("passive",))] == [
-        ("passive",)
-    ] * 2
+    for names in (["passive"], ("passive",)):
+        assert make_env("MicroRTSBots-v0", opponents=names)[0].opponents == ("passive",)
     with pytest.raises(ConfigError, match=r"opponents = \(\): expected a list of names"):
         make_env("MicroRTSBots-v0", opponents=())
     with pytest.raises(ConfigError, match="unknown scripted player 'workersrush'"):
