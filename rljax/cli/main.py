@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import sys
 import warnings
@@ -27,6 +28,7 @@ from rljax.cli.options import (
     Pull,
     Push,
     Record,
+    Reproduce,
     Show,
     Sweep,
     Tournament,
@@ -34,7 +36,7 @@ from rljax.cli.options import (
     Tune,
     Zoo,
 )
-from rljax.cli.parsing import parse
+from rljax.cli.parsing import OF_FIELDS, parse
 from rljax.cli.terminal import print_anywhere
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line
 
@@ -73,6 +75,33 @@ EXAMPLES = (
     ("rljax launch cartpole_ppo --accelerators H100:1 --max-price 3", "train on a rented machine, through SkyPilot"),
     ("rljax reproduce cartpole_ppo", "measure a published figure again"),
 )
+
+
+FUNCTIONS: dict[type, str] = {
+    Train: "train.train",
+    Sweep: "search.sweep",
+    Tune: "search.tune",
+    Eval: "train.evaluate",
+    Show: "view.show",
+    Plot: "view.plot",
+    Record: "view.record",
+    Log: "view.log",
+    Demo: "data.demo",
+    Opponents: "data.opponents",
+    Tournament: "view.tournament",
+    Play: "view.play",
+    Export: "view.export",
+    Zoo: "agents.zoo",
+    Pack: "agents.pack",
+    Push: "agents.push",
+    Pull: "agents.pull",
+    List: "listing.list_names",
+    Bench: "measure.bench",
+    Compile: "measure.compile_run",
+    Launch: "launch.launch",
+    Reproduce: "measure.reproduce",
+}
+"""Module and function of each command, imported when the command is given."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,52 +180,12 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
 
 
 def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
-    from rljax.cli import agents, data, launch, listing, measure, search, train, view
-
-    if isinstance(command, Train):
-        train.train(command, overrides)
-    elif isinstance(command, Sweep):
-        search.sweep(command, overrides)
-    elif isinstance(command, Tune):
-        search.tune(command, overrides)
-    elif isinstance(command, Eval):
-        train.evaluate(command)
-    elif isinstance(command, Show):
-        view.show(command)
-    elif isinstance(command, Plot):
-        view.plot(command)
-    elif isinstance(command, Record):
-        view.record(command)
-    elif isinstance(command, Log):
-        view.log(command)
-    elif isinstance(command, Demo):
-        data.demo(command)
-    elif isinstance(command, Opponents):
-        data.opponents(command)
-    elif isinstance(command, Tournament):
-        view.tournament(command)
-    elif isinstance(command, Play):
-        view.play(command)
-    elif isinstance(command, Export):
-        view.export(command)
-    elif isinstance(command, Zoo):
-        agents.zoo(command)
-    elif isinstance(command, Pack):
-        agents.pack(command)
-    elif isinstance(command, Push):
-        agents.push(command)
-    elif isinstance(command, Pull):
-        agents.pull(command)
-    elif isinstance(command, List):
-        listing.list_names(command)
-    elif isinstance(command, Bench):
-        measure.bench(command)
-    elif isinstance(command, Compile):
-        measure.compile_run(command, overrides)
-    elif isinstance(command, Launch):
-        launch.launch(command, overrides)
+    module, _, name = FUNCTIONS[type(command)].partition(".")
+    function = getattr(importlib.import_module(f"rljax.cli.{module}"), name)
+    if type(command).__name__.lower() in OF_FIELDS:
+        function(command, overrides)
     else:
-        measure.reproduce(command)
+        function(command)
 
 
 def _use_compilation_cache() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import re
@@ -18,7 +19,9 @@ import pytest
 
 import rljax
 from rljax.cli.listing import LISTED
-from rljax.cli.main import main
+from rljax.cli.main import FUNCTIONS, main
+from rljax.cli.options import Command
+from rljax.cli.parsing import by_name
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
 
@@ -327,6 +330,13 @@ def test_list_of_all_imports_no_library_of_environments() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "imported"
+
+
+def test_every_command_has_its_function() -> None:
+    assert set(FUNCTIONS) == set(by_name(Command).values())
+    for path in FUNCTIONS.values():
+        module, _, name = path.partition(".")
+        assert callable(getattr(importlib.import_module(f"rljax.cli.{module}"), name))
 
 
 def test_help_imports_no_jax() -> None:
