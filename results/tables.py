@@ -331,12 +331,13 @@ def connect_four(record: Record) -> list[Row]:
 
 def against_bots(record: Record) -> list[Row]:
     """A row for each bot: games won, drawn and lost from both seats by the one seed, and the share of all that were won."""
+    trained = sum(config["total_timesteps"] for config in record["configs"].values() if config["algorithm"] != "bc")
     rows = []
     for measure in (name for name in record["summary"] if ": share of " in name):
         bot, games = measure.split(": share of ")
         seats = ["-".join(str(count) for count in record["raw"][f"{bot}: won, drawn and lost as player {i}"][0]) for i in (0, 1)]
         share = f"{100 * record['summary'][measure]['mean']:.0f} % of {games.split()[0]}"
-        rows.append([f"`{record['name']}`", steps(record, list(record["configs"])[-1]), f"`{bot}`", *seats, share])
+        rows.append([f"`{record['name']}`", f"{trained:,}", f"`{bot}`", *seats, share])
     return rows
 
 
