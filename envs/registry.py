@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.config import OBJECT_PREFIX
+from rljax.core.config import OBJECT_PREFIX, freeze
 from rljax.core.contract import attribute, name_of
 from rljax.core.environment import Environment, field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
@@ -352,7 +352,7 @@ def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
                 )
             return _like(value, default)
     elif isinstance(default, tuple) and isinstance(value, list):
-        return tuple(value)
+        return freeze(name, value)
     elif default is None or default is inspect.Parameter.empty or isinstance(value, type(default)):
         return value
     raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected {expected}")

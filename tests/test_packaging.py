@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import rljax
 from rljax.core.errors import DISTRIBUTION
+from rljax.lazy import PACKAGES
 
 REPO = Path(__file__).parent.parent
 
@@ -63,6 +66,44 @@ def test_import_leaves_heavy_and_optional_packages_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["[]", "[]"]
+
+
+def test_the_names_for_type_checkers_are_those_there_are() -> None:
+    stub = ast.parse((REPO / "rljax" / "__init__.pyi").read_text())
+    listed = next(ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))
+    assert sorted(listed) == rljax.__all__
+
+
+def test_packages_that_import_nothing_import_their_modules_when_asked() -> None:
+    found = set()
+    for path in (REPO / "rljax").glob("**/__init__.py"):
+        imports = any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(path.read_text()).body)
+        package = ".".join(path.parent.relative_to(REPO / "rljax").parts)
+        if not imports and package not in ("cli", "zoo"):
+            found.add(package)
+    assert found == set(PACKAGES)
+    code = "import rljax; rljax.nn.initializers.orthogonal, rljax.core.versus.Remembering, rljax.collect.games.play_match\n"
+    code += "assert not hasattr(rljax.core, 'vresus') and not hasattr(rljax.nn, '__wrapped__')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_threads_may_ask_for_names_at_the_same_time() -> None:
+    code = """
+import threading, rljax
+names = ["fit", "tune", "play", "league", "make_mcts", "DreamerConfig", "LeagueConfig", "envs", "load_run", "record", "plot"]
+missing, barrier = set(names), threading.Barrier(len(names))
+def ask(name):
+    barrier.wait()
+    getattr(rljax, name)
+    missing.discard(name)
+threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not missing, missing
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_every_package_is_listed_for_the_wheel() -> None:

@@ -56,31 +56,39 @@ class Algorithms(MutableMapping[str, Any]):
     """Configuration class by algorithm name. The modules of those that come with rljax are imported when they are asked for."""
 
     def __init__(self) -> None:
-        self._added: dict[str, type[Config]] = {}
+        self._modules = dict(MODULES)
+        self._classes: dict[str, type[Config]] = {}
 
     def __getitem__(self, name: str) -> type[Config]:
-        if name not in self._added and name in MODULES:
-            importlib.import_module(MODULES[name])
-        return self._added[name]
+        if name in self._modules:  # Also where the class is there: its module may not be done, in another thread.
+            importlib.import_module(self._modules[name])
+        return self._classes[name]
 
     def __setitem__(self, name: str, config_class: type[Config]) -> None:
-        self._added[name] = config_class
+        if name in self._modules and not config_class.__module__.startswith(self._modules[name]):
+            importlib.import_module(self._modules[name])  # It would replace this class when it is imported.
+        self._classes[name] = config_class
 
     def __delitem__(self, name: str) -> None:
-        del self._added[name]
+        self[name]  # Its module might be imported later, and bring it back.
+        self._modules.pop(name, None)
+        del self._classes[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in MODULES or name in self._added
+        return name in self._modules or name in self._classes
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*MODULES, *self._added)))
+        return iter(dict.fromkeys((*self._modules, *self._classes)))
 
     def __len__(self) -> int:
-        return len({*MODULES, *self._added})
+        return len({*self._modules, *self._classes})
+
+    def __repr__(self) -> str:
+        return f"Algorithms({list(self)})"
 
 
 ALGORITHMS = Algorithms()
-"""Filled by `algorithm`."""
+"""Configuration class by algorithm name; `algorithm` adds to it."""
 
 
 def leaf(

@@ -58,11 +58,14 @@ def _of_equation(equation: Any) -> int:
     return size
 
 
+CALLS = ("_callback", "debug_print")
+"""How the names of operations end that call a function of the host."""
+
+
 def asks_host(program: Jaxpr) -> bool:
     """Return whether a traced program calls a function of the host while it runs."""
     return any(
-        equation.primitive.name.endswith("_callback") or any(map(asks_host, programs_of(equation.params)))
-        for equation in program.eqns
+        equation.primitive.name.endswith(CALLS) or any(map(asks_host, programs_of(equation.params))) for equation in program.eqns
     )
 
 

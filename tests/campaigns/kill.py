@@ -47,6 +47,9 @@ from tests.campaigns.campaign import Campaign, keep_compiled, main, scratch
 from tests.run.tiny_runs import TINY, VARIANTS, assert_same_run, assert_same_state
 from tests.run.tiny_teacher import ready
 
+for name in rljax.__all__:  # imported before the forks
+    getattr(rljax, name)
+
 FULL_SIZE = 1000
 """Kills of the whole campaign, over all kinds."""
 

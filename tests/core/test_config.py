@@ -487,6 +487,26 @@ assert set(ALGORITHMS.values()) == set(agent._MAKERS)
     assert done.returncode == 0, done.stderr
 
 
+def test_a_users_algorithm_may_take_the_place_of_one_of_rljax() -> None:
+    code = """
+import rljax
+from rljax.core.config import ALGORITHMS, Config, algorithm
+@algorithm("ppo")
+class Mine(Config):
+    pass
+rljax.make_train, rljax.PPOConfig
+assert ALGORITHMS["ppo"] is Mine and type(rljax.load_config("ppo")) is Mine
+del ALGORITHMS["ppo"], ALGORITHMS["sac"]
+assert "ppo" not in ALGORITHMS and "sac" not in set(ALGORITHMS)
+try:
+    rljax.load_config("cartpole_ppo")
+except rljax.ConfigError as error:
+    assert "did you mean" in str(error) or "expected" in str(error), error
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_modules_of_algorithms_are_listed() -> None:
     found = {}
     for module in pkgutil.walk_packages(rljax.__path__, "rljax."):

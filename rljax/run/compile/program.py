@@ -191,8 +191,8 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
         traced = step.trace(state)
         if target.platform != "cpu" and asks_host(traced.jaxpr.jaxpr):
             raise ConfigError(
-                f"env = '{env_name(config)}': the run asks the host as it runs (bots in Java, data in files), and no program for "
-                f"{target.name} can do so before the device is there"
+                f"env = '{env_name(config)}': the run asks the host as it runs (bots in Java, data in files, callbacks, "
+                f"jax.debug.print), and no program for {target.name} can do so before the device is there"
             )
         lowered = traced.lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
         if target.platform == "gpu":

@@ -212,7 +212,7 @@ def play_round(
         key: random key of the round.
         count: number of games to yield, at most those that are played at once: the first ones.
         first: number of the first game in the dataset.
-        earlier: number of games against this opponent before it: the recorded player takes its seats in turn.
+        earlier: number of games played against this opponent before, on which depends the recorded player's seat in the first.
     """
     recorded = np.stack([table.recorded(earlier + number) for number in range(program.num_games)])
     begin_key, key = jax.random.split(key)

@@ -35,9 +35,8 @@ LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
 LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32, "ent_coef": 0.002, "final_ent_coef": 0.0002}
-"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8. In so
-few steps a clone has less to try out, so its entropy matters less.
-"""
+"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8, and a
+smaller entropy bonus: there is little time to try things out."""
 
 COAC_CLONE: dict[str, Any] = {
     "episodes": 600, "total_timesteps": 600_000, "openings": 3, "player": "java:coac",
@@ -46,17 +45,19 @@ COAC_CLONE: dict[str, Any] = {
 """CoacAI won competitions, and beats the rushes."""
 
 LARGE_CLONE: dict[str, Any] = {**COAC_CLONE, "episodes": 400, "total_timesteps": 500_000, "num_minibatches": 16, "openings": 2}
-"""A rush with workers comes too late on this map."""
+"""A rush with workers comes too late on this map, and CoacAI's clone beats other rushes."""
 
 TOWARDS_COAC: dict[str, Any] = {
     "total_timesteps": 400_000,
     "scripted": ["workerrush", "lightrush", "randombiased", "java:coac", "java:coac", "java:coac"],
 }
+"""What differs from the preset in the first part of the training against CoacAI, with steps of five cycles."""
+
 AGAINST_COAC: dict[str, Any] = {
     "scripted": ["workerrush", "lightrush", "java:coac", "java:coac", "java:coac", "java:coac"],
     "learning_rate": 5e-4, "ent_coef": 0.001, "final_ent_coef": 0.0,
 }  # fmt: skip
-"""What differs from the preset in the two parts of the training against CoacAI; in the second, fights go cycle by cycle."""
+"""The same in the second part, in which fights go cycle by cycle."""
 
 POINTS = 20
 """Number of points of a learning curve."""

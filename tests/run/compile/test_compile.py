@@ -218,12 +218,21 @@ def test_a_program_that_the_compiler_refuses_for_its_size_is_one_line(monkeypatc
         compile_on(rljax.PPOConfig(env="CartPole-v1", **SMALL), here(), ROUND)
 
 
-def test_a_run_that_asks_the_host_is_one_line() -> None:
+def called(x: Any) -> Any:
+    return jax.pure_callback(lambda x: x, x, x, vmap_method="broadcast_all")
+
+
+def printed(x: Any) -> Any:
+    jax.debug.print("{}", x)
+    return x
+
+
+@pytest.mark.parametrize("ask", [called, printed])
+def test_a_run_that_asks_the_host_is_one_line(ask: Any) -> None:
     class Asking(CartPole):
         def step_env(self, key: Any, state: Any, action: Any, params: Any) -> Any:
             obs, state, reward, *rest = super().step_env(key, state, action, params)
-            reward = jax.pure_callback(lambda x: x, reward, reward, vmap_method="broadcast_all")
-            return obs, state, reward, *rest
+            return obs, state, ask(reward), *rest
 
     config = rljax.PPOConfig(env=Asking(), **SMALL)
     assert compile_on(config, here(), ROUND).flops > 0

@@ -214,7 +214,7 @@ assert rljax.record.__module__ == "rljax.run.view.record"
 try:
     rljax.plots
 except AttributeError as error:
-    assert str(error) == "No rljax attribute plots"
+    assert str(error) == "module 'rljax' has no attribute 'plots'"
 else:
     raise SystemExit("no error")
 """
