@@ -547,7 +547,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     ),
     "microrts_curve": (
         ["trained", "steps", "games won against scripted players, in %, in 20 equal parts of training"],
-        {"microrts_16x16_league": won_in_training},
+        {"microrts_8x8_coac": won_in_training, "microrts_16x16_league": won_in_training},
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
