@@ -31,6 +31,9 @@ SEARCHING = ("droplet:10", "grojoa3n:10", "izanagi:10", "mixedbot:10", "tiamat:1
 GAMES = {**dict.fromkeys(SCRIPTED, 100), **dict.fromkeys(OTHERS, 40), **dict.fromkeys(SEARCHING, 4)}
 """Number of games against each bot, half of them from each seat."""
 
+COAC_GAMES = {bot: count for bot, count in GAMES.items() if bot != "grojoa3n:10"}
+"""The same for the league that trains against CoacAI: GRojoA3N takes several minutes for a game with it."""
+
 LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
@@ -82,7 +85,7 @@ def league_from_coac(report: Report) -> None:
     change = {"env_params": params, "eval_every": None, **AGAINST_COAC}
     run = report.train(preset, "fights cycle by cycle", begin=partial(begin_with, begun), **change)
     measure_curve(report, run)
-    play_bots(report, run, GAMES)
+    play_bots(report, run, COAC_GAMES)
 
 
 def large_league(report: Report) -> None:
