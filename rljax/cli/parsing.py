@@ -150,16 +150,16 @@ def _check_bounds(command: Any) -> None:
 
 def _check_misspelt(fields: Iterable[str], options: Sequence[str]) -> None:
     """Refuse an unknown field that looks like a misspelt option of the command; `Config` refuses all other unknown fields."""
+    names = {field: field.replace("-", "_").partition(".")[0] for field in fields}
+    suspects = [field for field, name in names.items() if difflib.get_close_matches(name, options, n=1, cutoff=0.6)]
+    if not suspects:
+        return  # The usual case, in which no algorithm but the chosen one is imported.
     from rljax.core.config import ALGORITHMS
 
-    def close(name: str, words: Sequence[str]) -> list[str]:
-        return difflib.get_close_matches(name, words, n=1, cutoff=0.6)
-
-    for field in fields:
-        name = field.replace("-", "_").partition(".")[0]
-        if not close(name, options):  # Most fields: no algorithm needs to be imported for them.
+    known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
+    for field in suspects:
+        if names[field] in known:
             continue
-        known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
-        closest = [] if name in known else close(name, [*known, *options])
+        closest = difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

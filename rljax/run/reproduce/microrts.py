@@ -54,13 +54,13 @@ TOWARDS_COAC: dict[str, Any] = {
     "total_timesteps": 400_000,
     "scripted": ["workerrush", "lightrush", "randombiased", "java:coac", "java:coac", "java:coac"],
 }
-"""What differs from the preset in the first part of the training against CoacAI, with steps of five cycles."""
+"""Changes to the preset for the first part of the training against CoacAI. Units wait for five cycles at a time in it."""
 
 AGAINST_COAC: dict[str, Any] = {
     "scripted": ["workerrush", "lightrush", "java:coac", "java:coac", "java:coac", "java:coac"],
     "learning_rate": 5e-4, "ent_coef": 0.001, "final_ent_coef": 0.0,
 }  # fmt: skip
-"""The same in the second part, in which fights go cycle by cycle."""
+"""Changes to the preset for the second part. Fights go cycle by cycle in it."""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -82,8 +82,8 @@ def league_from_coac(report: Report) -> None:
     preset = "microrts_8x8_league"
     begun = trained_league(report, preset, COAC_CLONE, arm="steps of five cycles", **TOWARDS_COAC)
     params = {**load_config(preset).env_params, "combat_wait_cycles": 1}
-    change = {"env_params": params, "eval_every": None, **AGAINST_COAC}
-    run = report.train(preset, "fights cycle by cycle", begin=partial(begin_with, begun), **change)
+    begin = partial(begin_with, begun)
+    run = report.train(preset, "fights cycle by cycle", begin=begin, env_params=params, eval_every=None, **AGAINST_COAC)
     measure_curve(report, run)
     play_bots(report, run, COAC_GAMES)
 
