@@ -96,8 +96,9 @@ class MicroRTS(Game):
         max_entities: number of entities E of "entities".
         wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
-        combat_wait_cycles: the same for a unit whose range an enemy is in or would enter with a step; None: `wait_cycles`. With 1
-            fights are decided cycle by cycle, as the Java bots do, and the rest of the game keeps its few steps.
+        wait_until_change: whether it waits only until something changes: for one cycle if any unit is given an order in this
+            step, else until an action of a unit ends, `wait_cycles` at most. Players that go by the state alone, and not by the
+            time, then play as if they were asked in each cycle, as the Java bots are, in about two thirds of the steps.
     """
 
     best_is_random = True
@@ -113,25 +114,22 @@ class MicroRTS(Game):
         fog: bool = False,
         max_entities: int = 64,
         wait_cycles: int = 1,
-        combat_wait_cycles: int | None = None,
+        wait_until_change: bool = False,
     ):
-        waits = {"wait_cycles": wait_cycles}
-        if combat_wait_cycles is not None:
-            waits["combat_wait_cycles"] = combat_wait_cycles
-        check_int("MicroRTS-v0", 1, max_entities=max_entities, **waits)
+        check_int("MicroRTS-v0", 1, max_entities=max_entities, wait_cycles=wait_cycles)
         for name, value, allowed in (("actions", actions, ACTIONS), ("observation", observation, OBSERVATIONS)):
             if value not in allowed:
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
-        if not isinstance(fog, bool):
-            raise ConfigError(f"MicroRTS-v0: fog = {shown(fog)}, expected true or false")
-        for name, cycles in waits.items():
-            if cycles > MAX_WAIT:
-                raise ConfigError(f"MicroRTS-v0: {name} = {cycles}, expected at most {MAX_WAIT}")
+        for name, flag in (("fog", fog), ("wait_until_change", wait_until_change)):
+            if not isinstance(flag, bool):
+                raise ConfigError(f"MicroRTS-v0: {name} = {shown(flag)}, expected true or false")
+        if wait_cycles > MAX_WAIT:
+            raise ConfigError(f"MicroRTS-v0: wait_cycles = {wait_cycles}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
-        self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, combat_wait_cycles)
+        self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, wait_until_change)
         entities = self.max_entities if observation == "entities" else None
         self.by_unit = ByUnit(self.walls, entities, fog, self.waits)
 
@@ -209,7 +207,7 @@ class MicroRTS(Game):
 
     def with_waits(self, state: RTSState, orders: Orders) -> Orders:
         """Return the orders, but units without one wait for as long as the game lets them: `waits`."""
-        wait = self.waits.of(state)
+        wait = self.waits.of(state, orders)
         # A unit that is to wait for one cycle is given no order.
         return orders.replace(parameter=jnp.where(orders.action == NONE, jnp.where(wait > 1, wait, 0), orders.parameter))
 

@@ -7,40 +7,43 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.envs.microrts.engine import any_of, around
-from rljax.envs.microrts.layout import games_last
-from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import RANGE
+from rljax.envs.microrts.engine import is_idle
+from rljax.envs.microrts.layout import games_last, over_cells
+from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.units import NONE
 
 
 class Waits(NamedTuple):
     """How long units wait that are given no order.
 
     Attributes:
-        cycles: number of cycles.
-        combat_cycles: that of units whose range an enemy is in or would enter with a step; None: as all others.
+        cycles: largest number of cycles.
+        until_change: whether they wait only until something changes; False: always `cycles`.
     """
 
     cycles: int
-    combat_cycles: int | None
+    until_change: bool
 
-    def of(self, state: RTSState) -> jax.Array:
-        """Return the number of cycles for the unit in each cell, i8 `[H, W]`."""
-        usual = jnp.full_like(state.hp, self.cycles)
-        if self.combat_cycles is None:
-            return usual
-        return jnp.where(_enemies_near(state), jnp.int8(self.combat_cycles), usual)
+    def of(self, state: RTSState, orders: Orders) -> jax.Array:
+        """Return the number of cycles, i8 []: one if a unit is given an order, since others may then decide otherwise."""
+        if not self.until_change:
+            return jnp.asarray(self.cycles, jnp.int8)
+        return jnp.where(_any_given(state, orders), jnp.int8(1), self.longest(state))
+
+    def longest(self, state: RTSState) -> jax.Array:
+        """Return the number of cycles if no unit is given an order, i8 []."""
+        if not self.until_change:
+            return jnp.asarray(self.cycles, jnp.int8)
+        return jnp.minimum(_until_next_end(state), self.cycles).astype(jnp.int8)
 
 
 @games_last
-def _enemies_near(state: RTSState) -> jax.Array:
-    """Return which units could attack an enemy that is a step nearer, bool `[H, W]`; ranges are counted in steps here."""
-    near = []
-    for player in range(2):
-        seen = state.owner == 1 - player
-        for distance in range(1, RANGE.max() + 2):
-            seen = any_of([seen, *around(seen, False)])
-            attacks = [state.unit == kind for kind, reach in enumerate(RANGE) if reach and reach + 1 == distance]
-            if attacks:
-                near.append((state.owner == player) & any_of(attacks) & seen)
-    return any_of(near)
+def _any_given(state: RTSState, orders: Orders) -> jax.Array:
+    return over_cells(jnp.logical_or, is_idle(state) & (orders.action != NONE))
+
+
+@games_last
+def _until_next_end(state: RTSState) -> jax.Array:
+    """Return the number of cycles until the first of the actions under way ends, i16 []."""
+    acts = (state.action != NONE) & (state.remaining > 0)
+    return over_cells(jnp.minimum, jnp.where(acts, state.remaining, jnp.iinfo(jnp.int16).max))

@@ -100,11 +100,11 @@ def find_java_cast(
 
 def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Play:
     """Return the function that plays rounds in Java."""
-    java, look, waits = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
+    java, look, wait = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
 
     def play(whom: int, count: int, first: int, earlier: int) -> Iterator[Episode]:
         seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
-        games = [_JavaGame(java, cast, waits, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
+        games = [_JavaGame(java, cast, wait, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
         return _play_round(look, cast, games)
 
     return play
@@ -125,9 +125,15 @@ class _JavaGame:
     """A game under way, after its opening: the bots at its seats, its position, and what was recorded."""
 
     def __init__(
-        self, java: Java, cast: JavaCast, waits: Callable[[RTSState], jax.Array], opponent: str | None, number: int, seat: int
+        self,
+        java: Java,
+        cast: JavaCast,
+        wait: Callable[[RTSState, Orders], jax.Array],
+        opponent: str | None,
+        number: int,
+        seat: int,
     ):
-        how, self.number, self._waits_in = cast.info.recorded, number, waits
+        how, self.number, self._wait = cast.info.recorded, number, wait
         self._limit = int(cast.params.max_cycles)
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
@@ -144,27 +150,27 @@ class _JavaGame:
     def _open(self, moves: int, rng: np.random.Generator) -> None:
         """Play steps in which both players' orders are random."""
         for _ in range(moves):
-            waits = self._waits()
-            for player in range(2):
-                rows = random_orders(self.game, player, rng)
-                self.game.issue(player, rows[rows[:, 1] != NONE], waits)
+            self._give([random_orders(self.game, player, rng) for player in range(2)])
             self._pass_time()
-
-    def _waits(self) -> dict[int, int]:
-        """Return for how many cycles each unit waits that is given no order, by its id."""
-        cycles = np.asarray(self._waits_in(self.state))
-        return {unit[0]: int(cycles[unit[4], unit[3]]) for unit in self.position.units.tolist() if unit[2] >= 0}
 
     def give_orders(self) -> Orders:
         """Give both bots' orders to the engine, and return them."""
-        plans, waits = [], self._waits()
-        for player in range(2):
-            rows = self.bots[player].orders(self.game, player)
-            plans.append(self.game.plan(player, rows[rows[:, 1] != NONE], waits))
-        given = np.concatenate([self.game.orders_in(plan) for plan in plans])
+        return self._give([bot.orders(self.game, player) for player, bot in enumerate(self.bots)])
+
+    def _give(self, wanted: list[np.ndarray]) -> Orders:
+        """Give orders of both players, i32 `[K, 6]` each, to the engine; return those that could be given, and the waits."""
+        wanted = [rows[rows[:, 1] != NONE] for rows in wanted]
+        given, _ = self._planned(wanted, 1)
+        # How long the other units wait depends on them.
+        given, plans = self._planned(wanted, int(self._wait(self.state, orders_of(self.position, given[given[:, 1] != NONE]))))
         for plan in plans:
             self.game.state.issueSafe(plan)
         return orders_of(self.position, given)
+
+    def _planned(self, wanted: list[np.ndarray], wait: int) -> tuple[np.ndarray, list[Any]]:
+        """Return what `JavaGame.plan` makes of orders of both players, as orders i32 `[K, 6]` and as the plans themselves."""
+        plans = [self.game.plan(player, rows, wait) for player, rows in enumerate(wanted)]
+        return np.concatenate([self.game.orders_in(plan) for plan in plans]), plans
 
     def step(self, seen: Step) -> None:
         """Note what the players saw and did, and play until a unit has no order under way."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from rljax.core.errors import ConfigError
 from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
+from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
 from rljax.envs.microrts.seats import TURNED
 from rljax.envs.microrts.state import Orders, RTSState
@@ -32,7 +32,6 @@ from rljax.envs.microrts.units import (
     NONE,
     OFFSETS,
     PRODUCE,
-    RANGE,
     RETURN,
     SIGHT,
     WORKER,
@@ -314,25 +313,45 @@ def test_the_picture_shows_owners_numbers_and_changes() -> None:
     assert not changed[32:].any()
 
 
-def test_units_near_enemies_wait_for_another_time() -> None:
-    """Those whose range an enemy is in or would enter with a step: two steps away, for ranged units four."""
-    waits = MicroRTS(wait_cycles=5, combat_wait_cycles=2).waits
-    start = MicroRTS().map.start()
-    assert MicroRTS(wait_cycles=5).waits.of(start).tolist() == [[5] * 8] * 8
-    rng = np.random.default_rng(0)
-    shape = 40, 8, 8
-    unit = np.where(rng.random(shape) < 0.2, rng.integers(0, 7, shape), -1).astype(np.int8)
-    owner = np.where(unit > 0, rng.integers(0, 2, shape), -1).astype(np.int8)
-    found = jax.vmap(lambda unit, owner: waits.of(start.replace(unit=unit, owner=owner)))(unit, owner)
-    cells = list(np.ndindex(8, 8))
-    expected = np.full(shape, 5)
-    for game, (row, column) in itertools.product(range(40), cells):
-        reach = int(RANGE[unit[game, row, column]]) if unit[game, row, column] > 0 else 0
-        enemies = [abs(y - row) + abs(x - column) for y, x in cells if owner[game, y, x] == 1 - owner[game, row, column]]
-        if reach and min(enemies, default=99) <= reach + 1:
-            expected[game, row, column] = 2
-    np.testing.assert_array_equal(found, expected)
-    assert 0.02 < np.mean(expected == 2) < 0.2
+@pytest.mark.parametrize("wait_cycles", [5, 100])
+def test_units_that_wait_until_something_changes_play_the_games_of_those_that_are_asked_in_each_cycle(wait_cycles: int) -> None:
+    """Bots that go by the state alone, after random openings: the same end at the same time, with far fewer steps."""
+
+    key = jax.random.key(0)
+
+    def played(starts: RTSState, **waits: Any) -> tuple[RTSState, jax.Array]:
+        env, params = make_env("MicroRTS-v0", max_cycles=400, **waits)
+
+        def going(now: tuple[RTSState, jax.Array, jax.Array]) -> jax.Array:
+            return ~now[1]
+
+        def step(now: tuple[RTSState, jax.Array, jax.Array]) -> tuple[RTSState, jax.Array, jax.Array]:
+            orders = both_bots(now[0], env.walls)
+            state, _, over = env.play(now[0], env.with_waits(now[0], orders), params)
+            return state, over, now[2] + 1
+
+        end, _, steps = jax.vmap(lambda s: jax.lax.while_loop(going, step, (s, jnp.asarray(False), 0)))(starts)
+        return end, steps
+
+    def both_bots(state: RTSState, walls: np.ndarray, names: tuple[str, str] = ("workerrush", "lightrush")) -> Orders:
+        return engine.merge_orders(state, *(find_bot(name)(key, state, player, walls) for player, name in enumerate(names)))
+
+    def opened(key: jax.Array) -> RTSState:
+        env, params = make_env("MicroRTS-v0")
+        _, state = env.reset_env(key, params)
+        for now in jax.random.split(key, 6):
+            orders = engine.merge_orders(state, *(find_bot("randombiased")(now, state, player, env.walls) for player in range(2)))
+            state, _, _ = env.play(state, orders, params)
+        return state
+
+    starts = jax.jit(jax.vmap(opened), compiler_options=QUICK)(jax.random.split(key, 12))
+    every, until_change = (
+        jax.jit(functools.partial(played, **waits), compiler_options=QUICK)(starts)
+        for waits in ({"wait_cycles": 1}, {"wait_cycles": wait_cycles, "wait_until_change": True})
+    )
+    jax.tree.map(np.testing.assert_array_equal, every[0], until_change[0])
+    assert len(np.unique(every[0].time)) > 3
+    assert np.sum(until_change[1]) < 0.6 * np.sum(every[1])
 
 
 @pytest.mark.slow
@@ -365,8 +384,7 @@ def test_a_step_lasts_until_the_next_unit_is_idle() -> None:
     [
         ({"wait_cycles": 0}, "wait_cycles = 0, expected"),
         ({"wait_cycles": 101}, "wait_cycles = 101, expected"),
-        ({"combat_wait_cycles": 0}, "combat_wait_cycles = 0, expected"),
-        ({"combat_wait_cycles": 101}, "combat_wait_cycles = 101, expected"),
+        ({"wait_until_change": 1}, "wait_until_change = 1, expected true or false"),
         ({"map_name": "basesWorker8x8"}, "unknown map 'basesWorker8x8'.*basesWorkers8x8"),
         ({"actions": "gridnets"}, "actions = 'gridnets'.*gridnet"),
         ({"observation": "plane"}, "observation = 'plane'.*planes"),

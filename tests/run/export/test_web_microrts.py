@@ -28,7 +28,12 @@ NUM_STEPS = 1000
 
 GAMES: dict[str, dict[str, Any]] = {
     "8 x 8": {"map_name": "basesWorkers8x8", "wait_cycles": 5, "max_cycles": 600, "worker_weight": 0.1, "attack_weight": 0.3},
-    "8 x 8, fights cycle by cycle": {"map_name": "basesWorkers8x8", "wait_cycles": 5, "combat_wait_cycles": 1, "max_cycles": 600},
+    "8 x 8, until something changes": {
+        "map_name": "basesWorkers8x8",
+        "wait_cycles": 5,
+        "wait_until_change": True,
+        "max_cycles": 600,
+    },
     "4 x 4, cycle by cycle": {"map_name": "melee4x4light2", "max_cycles": 150, "win_weight": 10.0},
 }
 

@@ -94,20 +94,16 @@ export function makeRules({ params, microrts }) {
     });
   }
 
-  /** Whether a unit could attack an enemy that is a step nearer; ranges are counted in steps here. */
-  function enemyNear(state, cell) {
-    const reach = units.range[state.unit[cell]];
-    const steps = (other) => Math.abs(Math.floor(cell / width) - Math.floor(other / width)) + Math.abs((cell % width) - (other % width));
-    return reach > 0 && cells.some((other) => state.owner[other] === 1 - state.owner[cell] && steps(other) <= reach + 1);
-  }
-
-  function waiting(state, cell) {
-    const wait = waits.combat_cycles !== null && enemyNear(state, cell) ? waits.combat_cycles : waits.cycles;
+  /** How long units wait that are given no order. If they wait only until something changes, an order is a change, too. */
+  function waiting(state, chosen) {
+    const given = cells.some((cell) => isIdle(state, cell) && orders[chosen[cell]].action !== NONE);
+    const ends = cells.filter((cell) => state.remaining[cell] > 0 && state.action[cell] !== NONE).map((cell) => state.remaining[cell]);
+    const wait = !waits.until_change ? waits.cycles : given ? 1 : Math.min(waits.cycles, ...ends);
     return wait > 1 ? wait : 0;
   }
 
-  function duration(state, cell, { action, product }) {
-    if (action === NONE) return waiting(state, cell);
+  function duration(state, cell, { action, product }, wait) {
+    if (action === NONE) return wait;
     if (action === MOVE) return units.move_time[state.unit[cell]];
     return action === PRODUCE ? units.produce_time[product] : times[action];
   }
@@ -115,18 +111,18 @@ export function makeRules({ params, microrts }) {
   /** Give orders, of which no two of one player are in conflict. Units of both that would enter one cell wait for the shorter. */
   function issue(state, chosen) {
     const next = copy(state);
-    const rivals = new Map();
+    const [rivals, wait] = [new Map(), waiting(state, chosen)];
     for (const cell of cells)
       if (enters(orders[chosen[cell]].action)) {
         const aim = target(cell, orders[chosen[cell]]);
-        rivals.set(aim, [...(rivals.get(aim) ?? []), duration(state, cell, orders[chosen[cell]])]);
+        rivals.set(aim, [...(rivals.get(aim) ?? []), duration(state, cell, orders[chosen[cell]], wait)]);
       }
     for (const cell of cells.filter((cell) => isIdle(state, cell))) {
       const order = orders[chosen[cell]];
       const contest = enters(order.action) ? rivals.get(target(cell, order)) : [];
       const acts = contest.length > 1 ? { action: NONE, parameter: 0, product: EMPTY } : order;
       for (const field of ["action", "parameter", "product"]) next[field][cell] = acts[field];
-      next.remaining[cell] = contest.length > 1 ? Math.min(...contest) : duration(state, cell, order);
+      next.remaining[cell] = contest.length > 1 ? Math.min(...contest) : duration(state, cell, order, wait);
     }
     return next;
   }
