@@ -98,7 +98,7 @@ class MicroRTS(Game):
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
         wait_until_change: whether it waits only until something changes: for one cycle if any unit is given an order in this
             step, else until an action of a unit ends, `wait_cycles` at most. Players that go by the state alone, and not by the
-            time, then play as if they were asked in each cycle, as the Java bots are, in about two thirds of the steps.
+            time, then play as if they were asked in each cycle, as the Java bots are, in about half of the steps.
     """
 
     best_is_random = True

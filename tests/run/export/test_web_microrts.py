@@ -32,7 +32,7 @@ GAMES: dict[str, dict[str, Any]] = {
         "map_name": "basesWorkers8x8",
         "wait_cycles": 5,
         "wait_until_change": True,
-        "max_cycles": 600,
+        "max_cycles": 400,
     },
     "4 x 4, cycle by cycle": {"map_name": "melee4x4light2", "max_cycles": 150, "win_weight": 10.0},
 }
@@ -105,7 +105,7 @@ def test_page_takes_the_steps_of_the_game_in_python(name: str, run_node: Any) ->
         np.testing.assert_array_equal(found["first"][field], np.ravel(value) if value.ndim else value)
     assert begins.sum() > 3, "several games"
     # Workers move, harvest, return and produce, some also attack; the light units of the small map move and attack.
-    assert len(np.unique(after.action)) == {"8 x 8": 5, "8 x 8, fights cycle by cycle": 6}.get(name, 3)
+    assert len(np.unique(after.action)) == {"8 x 8": 5, "8 x 8, until something changes": 6}.get(name, 3)
 
 
 @pytest.mark.slow
