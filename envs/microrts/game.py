@@ -12,7 +12,7 @@ from flax import struct
 
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import Game, ScriptedPlayer
+from rljax.core.game import RESULT, Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
 from rljax.envs.microrts import engine, picture, words
 from rljax.envs.microrts.actions import (
@@ -188,7 +188,13 @@ class MicroRTS(Game):
             state, components, terminated = self.play(state, self.orders(state, action), params)
         weights = {name: getattr(params, f"{name}_weight") for name in components}
         reward = sum(weights[name] * value for name, value in components.items())
-        return self.observe(state, params), state, reward, terminated, {"reward_components": components}
+        return (
+            self.observe(state, params),
+            state,
+            reward,
+            terminated,
+            {"reward_components": components, RESULT: components["win"]},
+        )
 
     def _play_by_unit(
         self, state: CycleState, action: dict[str, jax.Array], params: RTSParams

@@ -20,7 +20,7 @@ import numpy as np
 from rljax.core.chance import outcomes_of
 from rljax.core.environment import action_mask_of, attribute
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
-from rljax.core.game import Game
+from rljax.core.game import RESULT, Game
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 from rljax.core.wrappers import Wrapper
@@ -168,6 +168,9 @@ def check_contract(env: Any, params: Any) -> list[str]:
     if not isinstance(info, Mapping):
         subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
     _check_metrics(subject, info.get(METRICS, {}))
+    result = info.get(RESULT) if lead else None
+    if result is not None and not (is_array(result) and result.shape == lead and jnp.issubdtype(result.dtype, jnp.floating)):
+        subject.refuse(f"info['{RESULT}'] is {describe(result)}, expected one for each player, float32[{players}]")
     mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None or (lead and not isinstance(action_space, Box)):
         _check_mask(subject, mask, action_space, lead)

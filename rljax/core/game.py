@@ -13,6 +13,9 @@ from rljax.core.environment import Environment
 from rljax.core.spaces import Dict, as_space, head_sizes
 from rljax.core.wrappers import split_privileged
 
+RESULT = "result"
+"""Entry of a game's `info`: the result of the game for each player, f32 `[P]`, see `Game`."""
+
 ScriptedPlayer = Callable[[jax.Array, Any, Any], Any]
 """Player that follows rules: `(key, state, params) -> action [P, ...]`, what it would do at each seat. It sees the state."""
 
@@ -25,13 +28,17 @@ class Game(Environment):
     elements with a leading axis of players, such as i32 `[P]` for Discrete and `{name: i32 [P]}` for named heads. Actions of
     players who are not to move are ignored. A player's observation must not contain what it must not know.
 
+    Who is ahead when a game ends has won it: in leagues, tournaments and matches. By default, who is ahead is told by returns.
+    A game whose rewards hold more than that, such as rewards for what is useful on the way, gives `info["result"]`, f32 `[P]`:
+    how the game stands for each player after the step. It is read in the last step of a game.
+
     A player who drops out is not to move any more until the game is over. It should get no reward of its own afterwards; what its
     team gets belongs to its last move.
 
     Attributes:
         num_players: number of players P.
         teams: team of each player, counted from 0; teams may differ in size, and if there is only one, all players cooperate.
-            By default each player is its own team. The result of a team is the mean of its players' returns.
+            By default each player is its own team. The result of a team is the mean of its players' results.
         roles: role of each player, counted from 0: players of one role do the same job, so they can share weights where roles
             have weights of their own. By default all players have role 0.
         turn_gap: largest number of steps of others between two moves of a player in a game; 0 if several may move at a step. If

@@ -154,24 +154,25 @@ def without_view(scripted: ScriptedPlayer, params: Any) -> Player:
     return lambda key, state, _obs, _mask: scripted(key, state, params)
 
 
-def _team_returns(parts: GameParts, steps: GameSteps) -> jax.Array:
-    """Return the mean return of each team's players in the game so far, f32 `[T, E, teams]`."""
+def _team_means(parts: GameParts, values: jax.Array) -> jax.Array:
+    """Return the mean over each team's players of values `[T, E, P]`, f32 `[T, E, teams]`."""
     of_team = jnp.asarray(parts.game.teams) == jnp.arange(parts.game.num_teams)[:, None]
-    return jnp.stack([jnp.mean(steps.returns, axis=-1, where=members) for members in of_team], axis=-1)
+    return jnp.stack([jnp.mean(values, axis=-1, where=members) for members in of_team], axis=-1)
 
 
-def _own_return(parts: GameParts, steps: GameSteps) -> jax.Array:
-    """Return the return of the learner's team in its game so far, f32 `[T, E]`."""
+def _own(parts: GameParts, steps: GameSteps, of_teams: jax.Array) -> jax.Array:
+    """Return the part of the learner's team in values `[T, E, teams]`, f32 `[T, E]`."""
     own = steps.team[..., None] == jnp.arange(parts.game.num_teams)
-    return jnp.sum(jnp.where(own, _team_returns(parts, steps), 0.0), axis=-1)
+    return jnp.sum(jnp.where(own, of_teams, 0.0), axis=-1)
 
 
 def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
     """Return the result of the learner's team so far, f32 `[T, E]`: the mean over the other teams of 1 where it is ahead and
     -1 where it is behind. So equal players have a win rate of 1/2 in games of any number of teams.
     """
+    of_teams = _team_means(parts, steps.result)
     # Its own team adds 0.
-    ahead = jnp.sign(_own_return(parts, steps)[..., None] - _team_returns(parts, steps))
+    ahead = jnp.sign(_own(parts, steps, of_teams)[..., None] - of_teams)
     return jnp.sum(ahead, axis=-1) / max(parts.game.num_teams - 1, 1)
 
 
@@ -283,7 +284,7 @@ def rating(league: League) -> jax.Array:
 def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
     """Average the games that ended: return of main agents against others (of player 0 in self-play), length, and count."""
     config = parts.config
-    returns = _own_return(parts, steps) if config.has_pool else steps.returns[..., 0]
+    returns = _own(parts, steps, _team_means(parts, steps.returns)) if config.has_pool else steps.returns[..., 0]
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // parts.learners)
     nvec = action_heads(parts.game, parts.game_params)
     without = moves_without_action(steps.mask, steps.moves, nvec, steps.action)

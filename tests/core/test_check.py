@@ -154,6 +154,8 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
      "info['metrics'] is float32[], expected a dictionary of scalars"),
     ("metric of a shape", Walk, {"info": lambda *_: {"metrics": {"won": jnp.zeros(2)}}},
      "info['metrics']['won'] is float32[2], expected a scalar such as float32[]"),
+    ("one result", Pass, {"step_env": stepping(Pass, info={"result": jnp.zeros(())})},
+     "info['result'] is float32[], expected one for each player, float32[2]"),
     ("scalar reward", Pass, {"step_env": stepping(Pass, reward=0.0)},
      "step_env returned a reward float32[], expected one for each player, float32[2]"),
     ("mask of one player", Pass, {"action_mask": lambda *_: jnp.ones(2, bool)},

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.collect.games.matches import play_games
 from rljax.core.errors import ConfigError
 from rljax.core.game import ScriptedPlayer
+from rljax.core.versus import Player
 from rljax.envs import NumberDuel, TicTacToe
 from rljax.league.training import game_collect, game_init, game_parts, scripted_metrics
 
@@ -74,6 +76,43 @@ def test_results_against_scripted_players_are_not_in_the_record() -> None:
     team, returns = np.asarray(steps.team), np.asarray(steps.returns)
     own = np.take_along_axis(returns, team[..., None], -1)[..., 0].reshape(20, 4, 8)[:, 1:][done[:, 1:]]
     assert share == pytest.approx((0.5 + 0.5 * np.sign(own)).mean(), abs=1e-6)
+
+
+class Shaped(Stubborn):
+    """The same with rewards for each step besides, and the other player winning: who is ahead by returns has lost, or drawn."""
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        drawn = action[0] == 1
+        return obs, state, reward, terminated, {**info, "result": jnp.where(terminated & ~drawn, -jnp.sign(reward), 0.0)}
+
+
+def test_results_of_a_game_decide_it_and_not_its_rewards() -> None:
+    """In the record of the league, in its metrics, and in matches."""
+    sizes = SIZE | {"num_envs": 64, "num_steps": 24, "main_exploiters": 0, "total_timesteps": 4096}
+    parts = game_parts(rljax.LeagueConfig(env=Shaped(), scripted=("always 2", "always 0"), **sizes))
+    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    done, there = np.asarray(steps.done), parts.scripted >= 0
+    of_first = np.asarray(steps.extras["result"])[..., 0]
+    assert {-1.0, 0.0, 1.0} == set(of_first[done].tolist())
+    own = np.where(np.asarray(steps.team) == 0, of_first, -of_first)
+    share = float(scripted_metrics(parts, steps)["league/win_rate_scripted"])
+    assert share == pytest.approx((0.5 + 0.5 * own[done & there]).mean(), abs=1e-6)
+    by_returns = np.sign(np.asarray(steps.returns)[..., 0])[done]
+    assert (by_returns != of_first[done]).mean() > 0.5
+    assert state.league is not None
+    assert float(state.league.payoff.record.draws.sum()) > 0
+
+    def always(number: int) -> Player:
+        return lambda *_: jnp.full(2, number, jnp.int32)
+
+    game = Shaped()
+    for first, second in ((2, 0), (0, 2)):
+        found = play_games(game, game.default_params, [always(first), always(second)], jax.random.key(0), 2)
+        plain = play_games(Stubborn(), game.default_params, [always(first), always(second)], jax.random.key(0), 2)
+        np.testing.assert_array_equal(found.place, plain.place[:, ::-1])
+        np.testing.assert_array_equal(found.result, -np.sign(plain.result))
+        assert [found.counts(team) for team in range(2)] == [plain.counts(team)[::-1] for team in range(2)]
 
 
 class Toss(NumberDuel):

@@ -16,7 +16,7 @@ from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import RESULT, Game
 from rljax.core.game_wrappers import player_view
 from rljax.core.versus import Player, Remembering, Seated, random_player, seat_player, where_players
 
@@ -28,15 +28,16 @@ class Games(NamedTuple):
     """Results of G games of N entrants.
 
     Attributes:
-        returns: return of each entrant, the mean of its team's players, f32 `[G, N]`; NaN where a game did not end.
-        place: place of each entrant by its return, i32 `[G, N]`, counted from 1; equal returns share the better place. 0 where a
+        result: result of each entrant, f32 `[G, N]`: the mean over its team's players of `info["result"]` in the last step, or of
+            their returns if the game does not have it. NaN where a game did not end.
+        place: place of each entrant by its result, i32 `[G, N]`, counted from 1; equal results share the better place. 0 where a
             game did not end.
         seating: entrant that played each team, i32 `[G, N]`.
         length: number of steps, i32 `[G]`.
         new: False where an earlier game had the same seating, moves and observations, bool `[G]`.
     """
 
-    returns: jax.Array
+    result: jax.Array
     place: jax.Array
     seating: jax.Array
     length: jax.Array
@@ -44,12 +45,13 @@ class Games(NamedTuple):
 
     def counts(self, team: int) -> tuple[int, int, int]:
         """Return how many games of two teams entrant 0 won, drew and lost as this team."""
-        result = np.asarray(self.returns)[np.asarray(self.seating)[:, team] == 0, 0]
-        return int((result > 0).sum()), int((result == 0).sum()), int((result < 0).sum())
+        place = np.asarray(self.place)[(np.asarray(self.seating)[:, team] == 0) & np.isfinite(self.result[:, 0])]
+        ahead = place[:, 1] - place[:, 0]
+        return int((ahead > 0).sum()), int((ahead == 0).sum()), int((ahead < 0).sum())
 
 
 class Match(NamedTuple):
-    """Results of G games. `result` f32 `[G]` is the return of the first player's side, NaN where a game did not end; `seat` i32
+    """Results of G games. `result` f32 `[G]` is that of the first player's side, NaN where a game did not end; `seat` i32
     `[G]` is the team that it played; `length` i32 `[G]` is the number of steps; `new` bool `[G]` is False where an earlier game
     had the same seats, moves and observations.
     """
@@ -75,13 +77,14 @@ def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -
 
 
 class _Playing(NamedTuple):
-    """Games under way; `total` is what each player has got, `print` a fingerprint of the game up to here, and `carries` is the
-    memory of each different entrant at all seats.
+    """Games under way; `total` is what each player has got, `result` how the game stands for it, `print` a fingerprint of the
+    game up to here, and `carries` is the memory of each different entrant at all seats.
     """
 
     state: Any
     obs: Any
     total: jax.Array
+    result: jax.Array
     length: jax.Array
     print: jax.Array
     over: jax.Array
@@ -120,7 +123,7 @@ def play_match(
     seatings = [tuple((team - seat) % sides for team in range(sides)) for seat in range(sides)]
     found = play_games(game, params, entrants, key, num_games, max_steps, opening_moves, seatings)
     seat = jnp.arange(num_games, dtype=jnp.int32) % sides
-    return Match(found.returns[:, 0], seat, found.length, found.new)
+    return Match(found.result[:, 0], seat, found.length, found.new)
 
 
 def seatings_of(count: int) -> list[tuple[int, ...]]:
@@ -208,16 +211,18 @@ def play_games(
     def begun(state: Any, obs: Any) -> _Playing:
         zero = jnp.zeros((), jnp.int32)
         carries = tuple(player.initial(state, obs) for player in seated)
-        return _Playing(state, obs, jnp.zeros(game.num_players), zero, fingerprint(obs), jnp.zeros((), bool), carries)
+        even = jnp.zeros(game.num_players)
+        return _Playing(state, obs, even, even, zero, fingerprint(obs), jnp.zeros((), bool), carries)
 
     def moved(key: jax.Array, now: _Playing, action: Any, carries: tuple[Any, ...]) -> _Playing:
-        obs, state, reward, over, _ = game.step_env(key, now.state, action, params)
+        obs, state, reward, over, info = game.step_env(key, now.state, action, params)
         told = where_players(game.to_move(now.state), action, jax.tree.map(jnp.zeros_like, action))
         print_ = fingerprint(told, obs, reward, after=now.print)
         over |= game.is_truncated(state, params)
         # Players are never asked to act in a finished game: they need not handle it, and a search might not end.
         state, obs = tree_where(over, (now.state, now.obs), strong((state, obs)))
-        return _Playing(state, obs, now.total + reward, now.length + 1, print_, over, carries)
+        total = now.total + reward
+        return _Playing(state, obs, total, info.get(RESULT, total), now.length + 1, print_, over, carries)
 
     chance = seat_player(random_player, game, params)
 
@@ -251,10 +256,10 @@ def play_games(
         now = jax.tree.map(lambda x: jnp.repeat(x, len(table), axis=0)[:num_games], now)
     _, now = jax.lax.while_loop(going, step, (jnp.zeros((), jnp.int32), now))
     member = teams == np.arange(game.num_teams)[:, None]
-    of_team = jnp.sum(jnp.where(member, now.total[:, None], 0.0), axis=-1) / member.sum(1)
+    of_team = jnp.sum(jnp.where(member, now.result[:, None], 0.0), axis=-1) / member.sum(1)
     # Entrant n played the team where the seating has n.
-    returns = jnp.take_along_axis(of_team, jnp.argsort(seating, axis=1), axis=1)
-    place = 1 + jnp.sum(returns[:, None, :] > returns[:, :, None], axis=-1, dtype=jnp.int32)
+    result = jnp.take_along_axis(of_team, jnp.argsort(seating, axis=1), axis=1)
+    place = 1 + jnp.sum(result[:, None, :] > result[:, :, None], axis=-1, dtype=jnp.int32)
     over = now.over[:, None]
     prints = jax.vmap(lambda game, who: fingerprint(who, after=game))(now.print, seating)
-    return Games(jnp.where(over, returns, jnp.nan), jnp.where(over, place, 0), seating, now.length, first_occurrences(prints))
+    return Games(jnp.where(over, result, jnp.nan), jnp.where(over, place, 0), seating, now.length, first_occurrences(prints))

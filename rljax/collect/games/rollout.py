@@ -18,7 +18,7 @@ from rljax.collect.rollout import metrics_of, reset_carry, steps_without_action
 from rljax.collect.scans import packed_scan
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.environment import step_or_restart
-from rljax.core.game import Game
+from rljax.core.game import RESULT, Game
 from rljax.core.versus import advance_carry
 from rljax.moved import moved_names
 
@@ -58,7 +58,7 @@ class GameSteps(NamedTuple):
         lane: opponent that the game began with, i32 `[T, E]`.
         metrics: metrics of `info["metrics"]`, f32 `[T, E]` each.
         extras: entries of `info` that the rollout was asked to keep; `final_observation` has what all players observed after the
-            step, before any reset.
+            step, before any reset. Also `result`, if the game has it.
         carry: memory of all seats before the first step, `[E, P, ...]`; None without memory.
     """
 
@@ -76,6 +76,11 @@ class GameSteps(NamedTuple):
     metrics: Mapping[str, jax.Array] = FrozenDict()
     extras: Mapping[str, Any] = FrozenDict()
     carry: Any = None
+
+    @property
+    def result(self) -> jax.Array:
+        """Return what decides games that end, f32 `[T, E, P]`: the game's own results, or else returns."""
+        return self.extras.get(RESULT, self.returns)
 
 
 class GameNoise(NamedTuple):
@@ -184,6 +189,7 @@ def game_rollout(
         )(step_keys, fresh_episodes(game, params, noise_t.env, pool), now.game, joint)
         done = terminated | truncated
         returns, length = now.returns + reward, now.length + 1
+        told = (RESULT,) if RESULT in info else ()
         happened = GameSteps(
             view,
             mask,
@@ -197,7 +203,7 @@ def game_rollout(
             now.team,
             now.lane,
             metrics_of(info),
-            FrozenDict({name: info[name] for name in keep}),
+            FrozenDict({name: info[name] for name in (*keep, *told)}),
         )
         playing = Playing(
             game=state,

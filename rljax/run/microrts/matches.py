@@ -127,5 +127,5 @@ def games_of(played: JavaGames) -> Games:
     result = np.where(played.winner < 0, 0.0, np.where(played.winner == played.seat, 1.0, -1.0)).astype(np.float32)
     place = np.stack([1 + (result < 0), 1 + (result > 0)], axis=-1).astype(np.int32)
     seating = np.stack([played.seat, 1 - played.seat], axis=-1)
-    returns: Any = np.stack([result, -result], axis=-1)
-    return Games(returns, place, seating, played.length, played.new)  # type: ignore[arg-type]
+    results: Any = np.stack([result, -result], axis=-1)
+    return Games(results, place, seating, played.length, played.new)  # type: ignore[arg-type]

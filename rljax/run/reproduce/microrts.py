@@ -138,5 +138,5 @@ def play_bots(report: Report, run: Trained, number_of_games: Mapping[str, int]) 
         ]
         for seat in range(2):
             report.measure(f"{bot}: won, drawn and lost as player {seat}", [games.counts(seat) for games in played])
-        share = [np.mean(games.returns[:, 0] > 0) for games in played]
+        share = [np.mean(games.result[:, 0] > 0) for games in played]
         report.measure(f"{bot}: share of {count} games won", share, ENOUGH if bot in SCRIPTED else None)

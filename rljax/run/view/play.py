@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import RESULT, Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.versus import Player, seat_player
 
@@ -54,7 +54,7 @@ def play(
     seated = seat_player(opponent, game, params)
     carry = jax.jit(seated.initial)(state, obs)
     choose, step = jax.jit(seated.act), jax.jit(lambda k, s, a: game.step_env(k, s, a, params))
-    returns, over = np.zeros(game.num_players), False
+    returns, over, info = np.zeros(game.num_players), False, {}
     while not over:
         key, act_key, step_key = jax.random.split(key, 3)
         moves, mask = jax.tree.map(np.asarray, look(state))
@@ -74,22 +74,22 @@ def play(
                 who = "the agent" if game.num_players == 2 else f"player {other}"
                 what = _describe(heads, jax.tree.map(lambda x: x[other], action))  # noqa: B023
                 say(f"{who} chooses {what}{' (at the same time)' if moves[seat] else ''}")
-        obs, state, reward, terminated, _ = step(step_key, state, jax.tree.map(jnp.asarray, action))
+        obs, state, reward, terminated, info = step(step_key, state, jax.tree.map(jnp.asarray, action))
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     _show(game, state, params, seat, say)
-    say(f"{_result(game, returns, seat)}: {returns[seat]:+g}")
+    say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {returns[seat]:+g}")
     return float(returns[seat])
 
 
-def _result(game: Game, returns: np.ndarray, seat: int) -> str:
-    """Return the result of a finished game in words: by sign against one other team, by place against several."""
+def _result(game: Game, result: np.ndarray, seat: int) -> str:
+    """Return the results of a finished game, `[P]`, in words: by sign against one other team, by place against several."""
     if game.num_teams == 1:
         return "your team gets"
     if game.num_teams == 2:
-        return "you win" if returns[seat] > 0 else "you lose" if returns[seat] < 0 else "a draw"
+        return "you win" if result[seat] > 0 else "you lose" if result[seat] < 0 else "a draw"
     teams = np.array(game.teams)
-    of_team = np.array([returns[teams == team].mean() for team in range(game.num_teams)])
+    of_team = np.array([result[teams == team].mean() for team in range(game.num_teams)])
     own = of_team[teams[seat]]
     shared = " (shared)" if (of_team == own).sum() > 1 else ""
     return f"you have place {1 + (of_team > own).sum()} of {game.num_teams}{shared}"

@@ -316,7 +316,7 @@ def tournament(
             found = play_java_match(rules, params, program, player.state, bot, match_key, num_games, opening_moves, progress)
         else:
             found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
-        over = np.isfinite(found.returns[:, 0])
+        over = np.isfinite(found.result[:, 0])
         counts = over & (found.new | any(entry.draws for entry in who))
         place = found.place[counts]
         for a, b in itertools.permutations(range(teams), 2):

@@ -106,7 +106,7 @@ def test_three_entrants_take_all_seats_and_get_what_plain_python_says(game: Para
     for n, row in enumerate(seating):
         of_team, _, steps = plain_parade(game, lambda s, count: plain_choice(game.space, shifts[row[game.teams[s]]], s, count))  # noqa: B023
         returns = [of_team[list(row).index(entrant)] for entrant in range(3)]
-        np.testing.assert_allclose(found.returns[n], returns, rtol=1e-6)
+        np.testing.assert_allclose(found.result[n], returns, rtol=1e-6)
         assert found.place[n].tolist() == [1 + sum(other > own for other in returns) for own in returns]
         assert found.length[n] == steps
     match = jax.jit(lambda key: play_match(game, game.default_params, entrants[0], entrants[1], key, 3))(jax.random.key(0))
@@ -145,5 +145,5 @@ def test_a_game_that_does_not_end_in_time_has_no_places() -> None:
     game = Parade((0, 1))
     players = [counting("discrete", 0), counting("discrete", 1)]
     found = jax.jit(lambda key: play_games(game, game.default_params, players, key, 2, max_steps=6))(jax.random.key(0))
-    assert bool(jnp.isnan(found.returns).all())
+    assert bool(jnp.isnan(found.result).all())
     assert found.place.tolist() == [[0, 0], [0, 0]]

@@ -81,7 +81,7 @@ def test_results_are_counted_by_seat() -> None:
     assert played.counts() == (2, 1, 1)
     assert played.counts(1) == (1, 0, 1)
     found = games_of(played)
-    assert np.asarray(found.returns).tolist() == [[1, -1], [-1, 1], [0, 0], [1, -1]]
+    assert np.asarray(found.result).tolist() == [[1, -1], [-1, 1], [0, 0], [1, -1]]
     assert np.asarray(found.place).tolist() == [[1, 2], [2, 1], [1, 1], [1, 2]]
     assert np.asarray(found.seating).tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]
 
@@ -237,7 +237,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(java_engine: java
         program = java_program(game, params, lambda _: player)
         found = play_java_match(game, params, program, None, bot, jax.random.key(0), 8, opening_moves=2)
         assert sorted(np.asarray(found.seating)[:, 0].tolist()) == [0] * 4 + [1] * 4
-        return list(np.asarray(found.returns)[:, 0].tolist())
+        return list(np.asarray(found.result)[:, 0].tolist())
 
     assert np.mean(result("workerrush", "lightrush")) > 0.5
     assert result("workerrush", "passive") == [1.0] * 8

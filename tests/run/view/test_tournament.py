@@ -21,7 +21,7 @@ from rljax.collect.games.matches import play_match
 from rljax.core.config import dump_config
 from rljax.core.spaces import Box
 from rljax.core.versus import random_player
-from rljax.envs import make_env
+from rljax.envs import TicTacToe, make_env
 from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
@@ -238,6 +238,24 @@ def test_a_person_plays_either_seat_and_illegal_input_is_asked_again(seat: int) 
     assert "the agent chooses" in text
     assert " X | " in text or " O | " in text
     assert ("you win" in text) == (result > 0)
+
+
+class Misere(TicTacToe):
+    """Tic-tac-toe that rewards three in a row, and in which who has them has lost."""
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, reward, terminated, {**info, "result": -reward}
+
+
+def test_a_person_is_told_the_result_of_the_game_and_its_return() -> None:
+    def first_empty(key: Any, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
+        return jnp.argmax(mask, axis=-1)
+
+    said: list[str] = []
+    game = Misere()
+    play(game, game.default_params, first_empty, seat=0, key=jax.random.key(0), ask=replies("7", "5", "3"), say=said.append)
+    assert said[-1] == "you lose: +1"
 
 
 def test_quitting_and_the_end_of_input_leave_the_game() -> None:
