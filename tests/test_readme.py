@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rljax.cli.main import main
-from rljax.core.config import load_config
+from rljax.core.config import holds_phases, load_config
 from rljax.run.export.web.runtime import is_there, runtime_folder
-from rljax.run.phases.plan import holds_phases, load_phases
+from rljax.run.phases.plan import load_phases
 
 ROOT = Path(__file__).parent.parent
 PAGES = {

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import rljax
-from rljax.cli.options import Saved
+from rljax.cli.options import Saved, Train
+from rljax.core.config import holds_phases
+from rljax.core.errors import ConfigError
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
-from rljax.run.files.folder import Run, read_info, split_path
+from rljax.run.files.folder import PHASES_FILE, Run, read_info, split_path
 from rljax.run.files.scores import best_seed
 
 
@@ -25,6 +27,19 @@ def fork_folder(run: Path) -> Path:
     """Return the folder for a fork of a run: next to the run, even if the run is the working directory."""
     name = f"{run.resolve().name}-fork"
     return run.with_name(name) if run.name not in ("", "..") else run.resolve().with_name(name)
+
+
+def wants_phases(options: Train) -> bool:
+    """Return whether a run of phases is to be trained or resumed."""
+    if options.resume is not None:
+        return os.path.isfile(Path(options.resume) / PHASES_FILE)
+    return options.config is not None and holds_phases(options.config)
+
+
+def check_or_resume(options: Train) -> None:
+    """Refuse --or-resume without the folder that it is about."""
+    if options.or_resume and options.run_dir is None:
+        raise ConfigError("--or-resume: needs --run-dir, the folder in which the run may be already")
 
 
 def load_saved(options: Saved) -> tuple[Run, str]:

@@ -17,13 +17,13 @@ from rljax.cli.folders import free_folder
 from rljax.cli.options import Launch
 from rljax.cli.overrides import merge_tables
 from rljax.cli.phases import changed_phases
-from rljax.core.config import Config, dump_config, env_name, load_config
+from rljax.core.config import Config, dump_config, env_name, holds_phases, load_config
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, shown
 from rljax.run.files.outputs import make_folder
 from rljax.run.files.remote import EXTRAS, Remote
 from rljax.run.launch import skypilot
 from rljax.run.launch import task as tasks
-from rljax.run.phases.plan import check_phases, dump_phases, holds_phases
+from rljax.run.phases.plan import check_phases, dump_phases
 from rljax.run.view.layout import say
 
 SHOWN_OFFERS = 10

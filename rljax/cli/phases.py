@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljax.cli.folders import free_folder
+from rljax.cli.folders import check_or_resume, free_folder
 from rljax.cli.options import Train
 from rljax.cli.overrides import merge_tables
 from rljax.cli.parsing import split_commas
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted, printable
 from rljax.run.files.folder import PHASES_FILE, check_free
-from rljax.run.phases.plan import Phase, check_names, holds_phases, load_phases
+from rljax.run.phases.plan import Phase, check_names, load_phases
 from rljax.run.phases.train import fit_phases, read_phases
 from rljax.run.progress import default_progress
 from rljax.run.view.layout import say
-
-
-def wants_phases(options: Train) -> bool:
-    """Return whether a run of phases is to be trained or resumed."""
-    if options.resume is not None:
-        return os.path.isfile(Path(options.resume) / PHASES_FILE)
-    return options.config is not None and holds_phases(options.config)
 
 
 def train_phases(options: Train, overrides: dict[str, Any]) -> None:
@@ -64,12 +56,6 @@ def train_phases(options: Train, overrides: dict[str, Any]) -> None:
     print(f"  rljax eval {last}")
     print(f"  rljax show {quoted}")
     print(f"  rljax plot {quoted}/*/")
-
-
-def check_or_resume(options: Train) -> None:
-    """Refuse --or-resume without the folder that it is about."""
-    if options.or_resume and options.run_dir is None:
-        raise ConfigError("--or-resume: needs --run-dir, the folder in which the run may be already")
 
 
 def changed_phases(source: str, overrides: dict[str, Any]) -> dict[str, Phase]:

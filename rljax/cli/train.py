@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 import rljax
-from rljax.cli.folders import fork_folder, free_folder, load_saved
+from rljax.cli.folders import check_or_resume, fork_folder, free_folder, load_saved, wants_phases
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.cli.parsing import split_commas
-from rljax.cli.phases import check_or_resume, train_phases, wants_phases
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env, make_game, make_training_env
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import describe_resets
@@ -36,6 +35,8 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         if getattr(options, name) is not None and options.config is not None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run; give no other")
     if wants_phases(options):
+        from rljax.cli.phases import train_phases  # Takes a while to import.
+
         train_phases(options, overrides)
         return
     if options.coordinator is not None:

@@ -30,6 +30,9 @@ from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
 
 T = TypeVar("T")
 
+PHASES = "phases"
+"""Table of a TOML file that has a table for each phase of a run."""
+
 OBJECT_PREFIX = "object:"
 """Prefix with which an environment or network given as an object is written to TOML, "object:module:Class"; this is no id."""
 
@@ -398,6 +401,11 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
 def names_algorithm(source: str) -> bool:
     """Return whether a text names an algorithm, with its defaults, rather than a preset or a file."""
     return source in ALGORITHMS and source not in preset_names()
+
+
+def holds_phases(source: str) -> bool:
+    """Return whether a preset or a TOML file describes a run of phases."""
+    return not names_algorithm(source) and PHASES in (table := read_table(source)) and "algorithm" not in table
 
 
 def read_table(preset_or_path: str | Path) -> dict[str, Any]:

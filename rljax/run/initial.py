@@ -14,8 +14,6 @@ import numpy as np
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.errors import ConfigError, RljaxWarning
-from rljax.league.exploit import branch
-from rljax.league.parts import Player
 from rljax.nn.opponents import check_same_opponent_model
 from rljax.run.files.checkpoint import describe, named_arrays
 from rljax.run.files.folder import load_run
@@ -68,6 +66,9 @@ def check_begins(agent: Agent, other: Agent, name: str) -> None:
 
 def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     """Return an agent whose runs begin with the policy in the state of a run with this configuration."""
+    from rljax.league.exploit import branch  # Only few runs need leagues, which take a while to import.
+    from rljax.league.parts import Player
+
     check_same_opponent_model(config, agent.config, path)
     fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
     learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, config))

@@ -14,14 +14,11 @@ import tomli_w
 from rljax.algos.imitation.distill import DistillConfig, teacher_parts
 from rljax.algos.imitation.parts import imitation_parts
 from rljax.core.agent import Agent, data_of, make_agent
-from rljax.core.config import ALGORITHMS, Config, config_of, config_table, names_algorithm, read_table
+from rljax.core.config import ALGORITHMS, PHASES, Config, config_of, config_table, read_table
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.run.files.checkpoint import CHECKPOINTS
 from rljax.run.files.folder import CONFIG_FILE, split_path
 from rljax.run.initial import check_begins
-
-PHASES = "phases"
-"""Table of a TOML file that has a table for each phase."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """A phase's name: it is a folder, a key of TOML and a flag."""
@@ -39,11 +36,6 @@ class Phase(NamedTuple):
     config: Any
     init_from: str | None = None
     seeds: int | None = None
-
-
-def holds_phases(source: str) -> bool:
-    """Return whether a preset or a TOML file describes a run of phases."""
-    return not names_algorithm(source) and PHASES in (table := read_table(source)) and "algorithm" not in table
 
 
 def load_phases(path: str | os.PathLike[str], /, **overrides: Any) -> dict[str, Phase]:
