@@ -428,7 +428,7 @@ def test_equal_players_win_half_in_games_of_any_number_of_teams(players: int) ->
 def test_results_against_several_teams_are_means_over_them() -> None:
     parts = game_parts(rljax.LeagueConfig(env="KuhnPoker-v0", env_params={"num_players": 4}, num_envs=32))
     returns = jnp.array([[3.0, 1.0, 1.0, -5.0]] * 4)[None]
-    found = result_of(parts, SimpleNamespace(team=jnp.arange(4)[None], returns=returns))
+    found = result_of(parts, SimpleNamespace(team=jnp.arange(4)[None], result=returns))
     np.testing.assert_allclose(found[0], [1, 0, 0, -1])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ BOTS = {
     "workerrush": "ai.abstraction.WorkerRush",
 }
 """Class of each Java bot."""
+
+NO_WAITS: Mapping[int, int] = MappingProxyType({})
+"""All units that are given no order wait for one cycle."""
 
 UNIT_TYPE_TABLE = 2
 """Version of the engine's table of unit types: the one without randomness."""
@@ -194,13 +198,14 @@ class JavaGame:
                 ]
         return orders_array(rows)
 
-    def issue(self, player: int, orders: np.ndarray) -> None:
+    def issue(self, player: int, orders: np.ndarray, waits: Mapping[int, int] = NO_WAITS) -> None:
         """Give the orders of a player, i32 `[K, 6]`, as `plan` makes them. Give both players' orders, then call `cycle`."""
-        self.state.issueSafe(self.plan(player, orders))
+        self.state.issueSafe(self.plan(player, orders, waits))
 
-    def plan(self, player: int, orders: np.ndarray, wait: int = 1) -> Any:
+    def plan(self, player: int, orders: np.ndarray, waits: Mapping[int, int] = NO_WAITS) -> Any:
         """Return orders of a player, i32 `[K, 6]`, as the engine's `PlayerAction`. Units without one, and those whose order
-        cannot be carried out together with those before it or with those under way, wait for `wait` cycles.
+        cannot be carried out together with those before it or with those under way, wait as many cycles as `waits` says by their
+        id, or one.
         """
         plan = self.java.PlayerAction()
         board = self.state.getPhysicalGameState()
@@ -214,7 +219,11 @@ class JavaGame:
             if usage.consistentWith(plan.getResourceUsage(), self.state):
                 plan.getResourceUsage().merge(usage)
                 plan.addUnitAction(unit, action)
-        plan.fillWithNones(self.state, player, wait)
+        for name, cycles in waits.items():
+            unit = board.getUnit(name)
+            if unit.getPlayer() == player and self.state.getUnitAction(unit) is None and plan.getAction(unit) is None:
+                plan.addUnitAction(unit, self.java.UnitAction(NONE, cycles))
+        plan.fillWithNones(self.state, player, 1)
         return plan
 
     def orders_in(self, plan: Any) -> np.ndarray:

@@ -39,7 +39,7 @@ GAMES = 64
 HELD_OUT_STEPS = 4096
 """Number of held-out steps whose orders are compared."""
 
-MAP = ("map_name", "wait_cycles", "wait_until_change")
+MAP = ("map_name", "wait_cycles")
 """Parameters of the game itself; without the others a game's return is 1, 0 or -1."""
 
 IMPROVEMENT: dict[str, Any] = {"total_timesteps": 400_000}
