@@ -25,7 +25,8 @@ JAVA = "java:"
 
 WITHOUT_MEMORY = ("coac", "heavyrush", "lightrush", "passive", "rangedrush", "rojobot", "workerrush")
 """Bots that can be asked about a state without having seen those before it. They order the same each time, but for CoacAI: where
-the way of a fighter is blocked, it moves in a direction that nothing here decides.
+the way of a fighter is blocked, it moves in a direction that nothing here decides. CoacAI also remembers in a game which workers
+harvest, so it orders workers otherwise without its memory.
 """
 
 NOBODY = 2
