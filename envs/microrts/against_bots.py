@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.versus import Versus, VersusState, drawn_once, one_of
+from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.bots import find_bots
 from rljax.envs.microrts.game import MicroRTS, RTSParams
-from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.players import actions_of, scripted_players
 
 
 class MicroRTSBots(Versus):
@@ -43,7 +43,7 @@ class MicroRTSBots(Versus):
                 f"MicroRTSBots-v0: opponents = {shown(opponents)}: expected a list of names, such as ['workerrush']"
             )
         game = MicroRTS(map_name, actions, observation, fog, max_entities, wait_cycles, combat_wait_cycles, wait_until_change)
-        super().__init__(game, one_of([scripted_player(game, name) for name in opponents]))
+        super().__init__(game, scripted_players(game, opponents))
         self.opponents, self._bots = tuple(opponents), find_bots(opponents)
 
     @property
@@ -51,11 +51,15 @@ class MicroRTSBots(Versus):
         return "MicroRTSBots-v0"
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: RTSParams) -> tuple[Any, Any]:
-        """Do what the opponent would, but for its seat only, and with one computation for all that rush."""
+        """Do what the opponent would, but for its seat only."""
         draw_key, key = jax.random.split(key)
-        carry = drawn_once(draw_key, state.carry, len(self.opponents))
-        orders = self._bots(carry[0] - 1, key, state.game, 1 - state.team, self.env.walls)
-        return actions_of(self.env, state.game, orders), carry
+        which, memories = drawn_once(draw_key, state.carry, len(self.opponents), 2)
+        seat = 1 - state.team
+        memory = jax.tree.map(lambda x: x[seat], memories)
+        orders, memory = self._bots(which[0] - 1, key, state.game, seat, self.env.walls, memory)
+        if memories is not None:
+            memories = jax.tree.map(lambda x, new: x.at[seat].set(new), memories, memory)
+        return actions_of(self.env, state.game, orders), drawn_carry(which, memories)
 
     def step_env(
         self, key: jax.Array, state: VersusState, action: Any, params: RTSParams

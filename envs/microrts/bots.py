@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
-from rljax.envs.microrts.java.players import JAVA, NOBODY, WITHOUT_MEMORY, is_java, java_bot
+from rljax.envs.microrts.java.players import JAVA, NOBODY, OPPONENTS, RememberingBot, is_java, java_bot
 from rljax.envs.microrts.layout import games_last, running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
@@ -46,8 +46,9 @@ from rljax.envs.microrts.units import (
     WORKER,
 )
 
-Bot = Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray], Orders]
-"""`(key, state, player, walls) -> orders` for the idle units of player 0 or 1, which may be traced; `walls` is bool `[H, W]`."""
+Bot = Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray], Orders] | RememberingBot
+"""`(key, state, player, walls) -> orders` for the idle units of player 0 or 1, which may be traced; `walls` is bool `[H, W]`. Or
+`RememberingBot`."""
 
 PAUSE = 10
 """Number of cycles for which a unit without an order waits."""
@@ -300,7 +301,7 @@ BOTS: dict[str, Bot] = {
 }
 """The scripted players in JAX by name."""
 
-SCRIPTED = (*BOTS, *(JAVA + name for name in WITHOUT_MEMORY))
+SCRIPTED = (*BOTS, *(JAVA + name for name in OPPONENTS))
 """Names of all scripted players: those in JAX, and bots of the Java engine."""
 
 
@@ -317,10 +318,20 @@ def find_bot(name: str) -> Bot:
     return BOTS[name]
 
 
-def find_bots(names: Sequence[str]) -> Callable[[jax.Array, jax.Array, RTSState, jax.Array | int, np.ndarray], Orders]:
-    """Return the scripted players of these names as one, which is told which of them it is: `(which, *arguments of Bot)`.
+def order(
+    bot: Bot, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: Any = None
+) -> tuple[Orders, Any]:
+    """Return a bot's orders and its memory, which is None for one without."""
+    if isinstance(bot, RememberingBot):
+        return bot.act(key, state, player, walls, memory)
+    return bot(key, state, player, walls), None
 
-    All that rush are one computation, whichever it is.
+
+def find_bots(names: Sequence[str]) -> Callable[..., tuple[Orders, Any]]:
+    """Return the scripted players of these names as one, which is told which of them it is.
+
+    It is `(which, key, state, player, walls, memory=None) -> (orders, memory)`; what all remember is one tree. All that rush are
+    one computation, whichever it is.
 
     Raises:
         ConfigError: there is none of a name; the closest match is named.
@@ -331,15 +342,19 @@ def find_bots(names: Sequence[str]) -> Callable[[jax.Array, jax.Array, RTSState,
     fighters = np.array([FIGHTERS.get(name, WORKER) for name in names])
     branch = np.array([kinds.index(bot) for bot in bots])
 
-    def play(which: jax.Array, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+    def play(
+        which: jax.Array, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: Any = None
+    ) -> tuple[Orders, Any]:
         fighter = jnp.asarray(fighters)[which]
         kind = jnp.asarray(branch)[which]
-        orders = []
+        orders, memories = [], []
         for number, bot in enumerate(kinds):
             act = partial(rush, fighter=fighter) if bot is rush else bot
             # Java is asked for the games of its bot only.
             asked = jnp.where(kind == number, player, NOBODY) if bot in from_java else player
-            orders.append(act(key, state, asked, walls))
-        return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[kind], *orders)
+            given, after = order(act, key, state, asked, walls, None if memory is None else memory[number])
+            orders.append(given)
+            memories.append(after)
+        return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[kind], *orders), tuple(memories)
 
     return play

@@ -12,8 +12,9 @@ from flax import struct
 
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import RESULT, Game, ScriptedPlayer
+from rljax.core.game import RESULT, Game, RememberingScript, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
+from rljax.core.versus import Player, Remembering
 from rljax.envs.microrts import engine, picture, words
 from rljax.envs.microrts.actions import (
     NUM_ORDERS,
@@ -240,11 +241,12 @@ class MicroRTS(Game):
 
     @property
     def scripted(self) -> Mapping[str, ScriptedPlayer]:
-        def without_views(name: str) -> ScriptedPlayer:
-            # Made when it plays: a bot of the Java engine starts Java.
-            return lambda key, state, _params: scripted_player(self, name)(key, state, None, None)
+        def without_views(player: Player) -> ScriptedPlayer:
+            if isinstance(player, Remembering):
+                return RememberingScript(lambda key, state, _params, carry: player.act(key, state, None, None, carry))
+            return lambda key, state, _params: player(key, state, None, None)
 
-        return {name: without_views(name) for name in SCRIPTED}
+        return {name: without_views(scripted_player(self, name)) for name in SCRIPTED}
 
     def text(self, state: RTSState, params: RTSParams, player: int) -> str:
         visible = visible_cells(state, player) if self.fog else jnp.ones(state.unit.shape, bool)

@@ -11,7 +11,7 @@ An idea of ROA-Star (Huang et al., "A robust and opponent-aware league training 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.keys import as_key
-from rljax.core.versus import Versus, one_of
+from rljax.core.versus import Versus, one_of, without_view
 from rljax.core.wrappers import split_privileged
 from rljax.nn.observations import flat_axes
 from rljax.nn.opponents import Observed, OpponentModel, check_observed, observed_row, slide
@@ -40,7 +40,8 @@ MAX_HELD_OUT = 64
 def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versus:
     """Return a game as an environment of one agent, against one of the game's scripted players, drawn anew for each episode.
 
-    The number of the opponent, from 1 in the order of `names`, is in the state, `state.carry` i32 `[P]`.
+    The number of the opponent, from 1 in the order of `names`, is in the state, `state.carry` i32 `[P]`, where no opponent has a
+    memory (see `rljax.core.versus.drawn_carry`).
 
     Raises:
         ConfigError: the game has no scripted player of a name.
@@ -50,10 +51,7 @@ def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versu
             known = did_you_mean(name, game.scripted) if game.scripted else f"{game.name} has none"
             raise ConfigError(f"scripted player '{name}': {known}")
 
-    def player(name: str) -> Callable[[jax.Array, Any, Any, Any], Any]:
-        return lambda key, state, _obs, _mask: game.scripted[name](key, state, env_params)
-
-    return Versus(game, one_of([player(name) for name in names]))
+    return Versus(game, one_of([without_view(game.scripted[name], env_params) for name in names]))
 
 
 def opponent_windows(window: Window, before: jax.Array, observed: Observed) -> tuple[jax.Array, jax.Array]:

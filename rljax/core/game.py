@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,19 @@ from rljax.core.wrappers import split_privileged
 RESULT = "result"
 """Entry of a game's `info`: the result of the game for each player, f32 `[P]`, see `Game`."""
 
-ScriptedPlayer = Callable[[jax.Array, Any, Any], Any]
-"""Player that follows rules: `(key, state, params) -> action [P, ...]`, what it would do at each seat. It sees the state."""
+
+class RememberingScript(NamedTuple):
+    """Player that follows rules and remembers: `act(key, state, params, carry) -> (action [P, ...], carry)`.
+
+    The carry is that of `rljax.core.versus.Remembering`: a part for each seat, zeros or None where a game begins.
+    """
+
+    act: Callable[[jax.Array, Any, Any, Any], tuple[Any, Any]]
+
+
+ScriptedPlayer = Callable[[jax.Array, Any, Any], Any] | RememberingScript
+"""Player that follows rules: `(key, state, params) -> action [P, ...]`, what it would do at each seat, or `RememberingScript`. It
+sees the state."""
 
 
 class Game(Environment):

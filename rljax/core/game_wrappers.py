@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.game import Game, ScriptedPlayer
+from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, as_space
 from rljax.core.wrappers import (
     PRIVILEGED,
@@ -68,6 +68,8 @@ class WrappedGame(Wrapper, Game):
     @property
     def scripted(self) -> dict[str, ScriptedPlayer]:
         def inside(play: ScriptedPlayer) -> ScriptedPlayer:
+            if isinstance(play, RememberingScript):
+                return RememberingScript(lambda key, state, params, carry: play.act(key, self.inner(state), params, carry))
             return lambda key, state, params: play(key, self.inner(state), params)
 
         return {name: inside(play) for name, play in self.env.scripted.items()}

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.core.environment import strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes, legal_action
 from rljax.core.wrappers import Wrapper
 
@@ -43,28 +43,53 @@ def random_actions(game: Game, params: Any, key: jax.Array, mask: Any) -> Any:
     return jax.vmap(lambda m, u: legal_action(space, m, u)[0])(mask, noise)
 
 
-def one_of(players: Sequence[Callable[[jax.Array, Any, Any, Any], Any]]) -> Remembering:
-    """Return a player that is one of several without memory, drawn uniformly when a game begins.
+def without_view(scripted: ScriptedPlayer, params: Any) -> Player:
+    """Return a scripted player, which knows the state, as a player that is also told observations and masks."""
+    if isinstance(scripted, RememberingScript):
+        return Remembering(lambda key, state, _obs, _mask, carry: scripted.act(key, state, params, carry))
+    return lambda key, state, _obs, _mask: scripted(key, state, params)
 
-    All of them act in every step, and the action of the one that was drawn is taken.
+
+def one_of(players: Sequence[Player]) -> Remembering:
+    """Return a player that is one of several, drawn uniformly when a game begins.
+
+    All of them act in every step, and the action of the one that was drawn is taken. The carry is that of `drawn_once`, with the
+    memory of each player.
     """
 
-    def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, jax.Array]:
+    def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
         draw_key, *keys = jax.random.split(key, len(players) + 1)
-        seats = jax.tree.leaves(obs)[0].shape[0]
-        which = drawn_once(draw_key, jnp.zeros(seats, jnp.int32) if carry is None else carry, len(players))
-        actions = [player(k, state, obs, mask) for player, k in zip(players, keys, strict=True)]
-        chosen = actions[0]
-        for number, action in enumerate(actions[1:], 2):
-            chosen = where_players(which == number, action, chosen)
-        return chosen, which
+        which, before = drawn_once(draw_key, carry, len(players), jax.tree.leaves(obs)[0].shape[0])
+        chosen, memories = None, []
+        for number, (player, player_key) in enumerate(zip(players, keys, strict=True)):
+            if isinstance(player, Remembering):
+                action, memory = player.act(player_key, state, obs, mask, None if before is None else before[number])
+            else:
+                action, memory = player(player_key, state, obs, mask), None
+            chosen = action if chosen is None else where_players(which == number + 1, action, chosen)
+            memories.append(memory)
+        return chosen, drawn_carry(which, tuple(memories))
 
     return Remembering(act)
 
 
-def drawn_once(key: jax.Array, carry: jax.Array, count: int) -> jax.Array:
-    """Return which of `count` players plays at each seat, from 1, i32 `[P]`: that in `carry`, or where it is 0 one drawn now."""
-    return jnp.where(carry == 0, jax.random.randint(key, (), 1, count + 1), carry)
+def drawn_once(key: jax.Array, carry: Any, count: int, seats: int) -> tuple[jax.Array, Any]:
+    """Return which of `count` players plays at each seat, from 1, i32 `[P]`, drawn now where a game begins, and their memories.
+
+    Args:
+        key: draws the player.
+        carry: as from `drawn_carry`; None for one of zeros, with None for the memories.
+        count: number of players.
+        seats: number of seats P.
+    """
+    which, memories = carry if isinstance(carry, tuple) else (carry, None)
+    which = jnp.zeros(seats, jnp.int32) if which is None else which
+    return jnp.where(which == 0, jax.random.randint(key, (), 1, count + 1), which), memories
+
+
+def drawn_carry(which: jax.Array, memories: Any) -> Any:
+    """Return the carry of a player that is one of several: which of them, i32 `[P]`, and their memories if there are any."""
+    return (which, memories) if jax.tree.leaves(memories) else which
 
 
 class Seated(NamedTuple):
@@ -99,6 +124,8 @@ def seat_player(player: Player, game: Game, params: Any) -> Seated:
         return action, carry
 
     def initial(state: Any, obs: Any) -> Any:
+        if not isinstance(player, Remembering):
+            return None
         mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
         carry = jax.eval_shape(lambda k, s, o, m: choose(k, s, o, m, None)[1], key, state, obs, mask)
         for leaf in jax.tree.leaves(carry):

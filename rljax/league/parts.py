@@ -28,6 +28,7 @@ from rljax.core.game_wrappers import public_part
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import copy_of_params, copy_of_state, per_environment, statistics
+from rljax.core.versus import Seated, seat_player, without_view
 from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
 from rljax.league.league import League
@@ -220,6 +221,16 @@ def batch_size(parts: GameParts) -> int:
     return moves // (share * config.num_minibatches) * config.num_minibatches
 
 
+def scripted_players(parts: GameParts) -> dict[str, tuple[Seated, np.ndarray]]:
+    """Return the scripted opponents by name, and the numbers of the games against each, i32 `[games]`."""
+    config, game, params, scripted = parts.config, parts.game, parts.game_params, parts.scripted
+    found = {}
+    for name in dict.fromkeys(config.scripted) if isinstance(config, LeagueConfig) else ():
+        games = np.flatnonzero([number >= 0 and config.scripted[number] == name for number in scripted])
+        found[name] = seat_player(without_view(game.scripted[name], params), game, params), games
+    return found
+
+
 def game_init(parts: GameParts, key: jax.Array) -> GameState:
     """Return the state before the first iteration: untrained learners with different weights, and new games."""
     config, learners = parts.config, parts.learners
@@ -227,13 +238,17 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
     game, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
     one = jax.tree.map(lambda x: x[0, 0], obs)
     params = _stack([parts.ppo.policy.init(k, one) for k in jax.random.split(params_key, learners)])
-    players = parts.game.num_players
+    players, against = parts.game.num_players, scripted_players(parts)
+    begin = {
+        name: jax.vmap(lambda state, player=player: player.initial(state, None))(game) for name, (player, _) in against.items()
+    }
     playing = Playing(
         game=game,
         returns=jnp.zeros((config.num_envs, players)),
         length=jnp.zeros(config.num_envs, jnp.int32),
         team=draw_teams(parts, team_key, (config.num_envs,)),
         lane=jnp.zeros(config.num_envs, jnp.int32),
+        scripted=begin,
     )
     seats = config.num_envs // learners * players
     obs_statistics = _of_each(learners, init_statistics(one)) if config.normalize_observations else None

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.algos.common.game_policy import game_act
 from rljax.algos.common.optimizer import adam, annealed
@@ -29,9 +28,8 @@ from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
-from rljax.core.game import ScriptedPlayer
 from rljax.core.spaces import action_heads
-from rljax.core.versus import Player, Seated, seat_player, where_players
+from rljax.core.versus import Seated, where_players
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
@@ -50,6 +48,7 @@ from rljax.league.parts import (
     of_learners,
     player,
     players_of,
+    scripted_players,
     split_player,
     with_ppo_fields,
 )
@@ -129,29 +128,27 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
     return state.replace(env_state=playing, obs=obs, carry=carry, league=league, key=key), steps
 
 
-def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, Any], Any]:
+def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, Any, Any], tuple[Any, Any]]:
     """Return the function by which `game_rollout` lets scripted players act in the games that are against them."""
-    config, game, params, scripted = parts.config, parts.game, parts.game_params, parts.scripted
-    assert isinstance(config, LeagueConfig)
+    players = scripted_players(parts)
 
-    def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any) -> Any:
-        for name in dict.fromkeys(config.scripted):  # One computation for all games against a player.
-            games = np.flatnonzero([number >= 0 and config.scripted[number] == name for number in scripted])
-            player = seat_player(without_view(game.scripted[name], params), game, params)
+    def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any, memories: Any) -> tuple[Any, Any]:
+        memories = dict(memories)
+        for name, (seated, games) in players.items():  # One computation for all games against a player.
 
-            def chosen(key: jax.Array, state: Any, own: jax.Array, action: Any, player: Seated = player) -> Any:
-                return where_players(~own, player.act(key, state, None, None, None)[0], action)
+            def chosen(
+                key: jax.Array, state: Any, own: jax.Array, action: Any, memory: Any, seated: Seated = seated
+            ) -> tuple[Any, Any]:
+                given, memory = seated.act(key, state, None, None, memory)
+                return where_players(~own, given, action), memory
 
-            of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, action))
-            action = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), action, jax.vmap(chosen)(*of_games))
-        return action
+            before = (action, memories[name])
+            of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, *before))
+            after = jax.vmap(chosen)(*of_games)
+            action, memories[name] = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), before, after)
+        return action, memories
 
     return replaced
-
-
-def without_view(scripted: ScriptedPlayer, params: Any) -> Player:
-    """Return a scripted player, which knows the state, as a player that is also told observations and masks."""
-    return lambda key, state, _obs, _mask: scripted(key, state, params)
 
 
 def _team_means(parts: GameParts, values: jax.Array) -> jax.Array:

@@ -34,6 +34,11 @@ BOTS = {
 }
 """Class of each Java bot."""
 
+MEMORIES = {"coac": "harvesting"}
+"""For bots whose orders depend on more than the state: the Java field with what they remember, a map from units to units. CoacAI
+knows which worker harvests for which base.
+"""
+
 NO_WAITS: Mapping[int, int] = MappingProxyType({})
 """All units that are given no order wait for one cycle."""
 
@@ -112,6 +117,7 @@ class Java:
         try:
             self.GameState, self.PhysicalGameState = jpype.JClass("rts.GameState"), jpype.JClass("rts.PhysicalGameState")
             self.PlayerAction, self.UnitAction = jpype.JClass("rts.PlayerAction"), jpype.JClass("rts.UnitAction")
+            self.Long = jpype.JClass("java.lang.Long")
             self.types = jpype.JClass("rts.units.UnitTypeTable")(UNIT_TYPE_TABLE)
         except TypeError as error:
             raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
@@ -267,6 +273,23 @@ class JavaBot:
         for field in fields:
             field.setAccessible(True)
         return fields
+
+    @property
+    def memory(self) -> dict[int, int]:
+        """What it remembers, the ids of units by those of units: its field in `MEMORIES`."""
+        return {int(unit): int(other) for unit, other in self._memory.items()}
+
+    @memory.setter
+    def memory(self, memory: dict[int, int]) -> None:
+        self._memory.clear()
+        for unit, other in memory.items():
+            self._memory.put(self.java.Long(unit), self.java.Long(other))
+
+    @property
+    def _memory(self) -> Any:
+        field = self._bot.getClass().getDeclaredField(MEMORIES[self.name])
+        field.setAccessible(True)
+        return field.get(self._bot)
 
     def play(self, game: JavaGame, player: int) -> Any:
         """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""

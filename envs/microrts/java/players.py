@@ -6,7 +6,7 @@ import functools
 import threading
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,22 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, shown
 from rljax.core.host import WAITING
-from rljax.envs.microrts.java.engine import SEARCHING, Java, JavaBot, start_java
+from rljax.envs.microrts.java.engine import MEMORIES, SEARCHING, Java, JavaBot, start_java
 from rljax.envs.microrts.java.positions import NONE
-from rljax.envs.microrts.java.states import orders_of, position_of
+from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import EMPTY
 
 JAVA = "java:"
 """Before the name of a bot of the Java engine."""
 
-WITHOUT_MEMORY = ("coac", "heavyrush", "lightrush", "passive", "rangedrush", "rojobot", "workerrush")
-"""Bots that can be asked about a state without having seen those before it. They order the same each time, but for CoacAI: where
-the way of a fighter is blocked, it moves in a direction that nothing here decides. CoacAI also remembers in a game which workers
-harvest, so it orders workers otherwise without its memory.
+OPPONENTS = ("coac", "heavyrush", "lightrush", "passive", "rangedrush", "rojobot", "workerrush")
+"""Bots whose orders follow from the state, and from what is in `MEMORIES`. They order the same each time, but for CoacAI: where
+the way of a fighter is blocked, it moves in a direction that nothing here decides.
 """
+
+MAX_REMEMBERED = 16
+"""Largest number of units for which a bot remembers something. CoacAI has two for each of its bases."""
 
 NOBODY = 2
 """In place of a player's number: there is nothing to order."""
@@ -41,49 +43,74 @@ def is_java(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(JAVA)
 
 
+class RememberingBot(NamedTuple):
+    """Bot with memory: `act(key, state, player, walls, memory) -> (orders, memory)`.
+
+    The memory is an array; zeros, or None, where a game begins.
+    """
+
+    act: Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray, jax.Array | None], tuple[Orders, jax.Array]]
+
+
 @functools.cache
-def java_bot(name: str) -> Callable[..., Orders]:
+def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
     """Return a bot of the Java engine as a `rljax.envs.microrts.bots.Bot`.
 
-    It is asked as if its game had begun in the state, and its random numbers are drawn from the state, so its orders depend on
-    the state alone. Runs against it can be repeated and resumed bit for bit, except those against CoacAI (see `WITHOUT_MEMORY`).
+    It is asked as if its game had begun in the state, but with its memory if it has one, and its random numbers are drawn from
+    the state, so its orders depend on state and memory alone. Runs against it can be repeated and resumed bit for bit, except
+    those against CoacAI (see `OPPONENTS`). A memory, i32 `[MAX_REMEMBERED, 2]`, has pairs of units by their `lasting_ids`.
     It sees the whole state, with fog, too. A compiled program calls Java in this process, on the host, for all states that are
     stacked by `vmap` at once.
 
     Args:
-        name: name in `WITHOUT_MEMORY`.
+        name: name in `OPPONENTS`.
 
     Raises:
         ConfigError: there is no such bot, or it searches or plays at random.
         RljaxError: when a program with it is traced: Java is not installed.
     """
-    if name not in WITHOUT_MEMORY:
+    if name not in OPPONENTS:
         searches = name.partition(":")[0] in SEARCHING
         why = "it searches for a time, so that its orders are never quite the same; " if searches else ""
-        raise ConfigError(f"scripted player {shown(JAVA + name)}: {why}{did_you_mean(name, WITHOUT_MEMORY)}")
+        raise ConfigError(f"scripted player {shown(JAVA + name)}: {why}{did_you_mean(name, OPPONENTS)}")
 
-    def play(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+    shape = MAX_REMEMBERED if name in MEMORIES else 0, 2
+
+    def act(
+        _key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: jax.Array | None
+    ) -> tuple[Orders, jax.Array]:
         java = start_java()
         bot = java.bot(name)
         known = RTSState(*(getattr(state, field) for field in RTSState.__dataclass_fields__))
         plane = jax.ShapeDtypeStruct(walls.shape, np.int8)
+        memory = jnp.zeros(shape, jnp.int32) if memory is None else memory
 
-        def ask(states: RTSState, players: jax.Array) -> Orders:
+        def ask(states: RTSState, players: jax.Array, memory: jax.Array) -> tuple[Orders, np.ndarray]:
             with WAITING.during("java"), _LOCK:
                 try:
-                    return _orders(java, bot, walls, jax.tree.map(np.asarray, states), np.asarray(players))
+                    of_states = jax.tree.map(np.asarray, states)
+                    return _orders(java, bot, walls, of_states, np.asarray(players), np.array(memory))
                 except java.jpype.JException as error:
                     raise RljaxError(f"Java bot {name}: {first_line(error)}") from None
 
-        shapes = Orders(plane, plane, plane)  # type: ignore[arg-type]
-        found: Orders = jax.pure_callback(ask, shapes, known, jnp.asarray(player, jnp.int32), vmap_method="broadcast_all")
+        shapes = Orders(plane, plane, plane), jax.ShapeDtypeStruct(shape, np.int32)  # type: ignore[arg-type]
+        asked = known, jnp.asarray(player, jnp.int32), memory
+        found: tuple[Orders, jax.Array] = jax.pure_callback(ask, shapes, *asked, vmap_method="broadcast_all")
         return found
 
-    return play
+    def play(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
+        return act(key, state, player, walls, None)[0]
+
+    return RememberingBot(act) if name in MEMORIES else play
 
 
-def _orders(java: Java, bot: JavaBot, walls: np.ndarray, states: RTSState, players: np.ndarray) -> Orders:
-    """Return a bot's orders in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`."""
+def _orders(
+    java: Java, bot: JavaBot, walls: np.ndarray, states: RTSState, players: np.ndarray, memories: np.ndarray
+) -> tuple[Orders, np.ndarray]:
+    """Return a bot's orders and memories in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`.
+
+    `memories`, i32 `[..., K, 2]`, is changed in place; K is 0 for a bot without memory.
+    """
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
     for place in np.ndindex(players.shape):
@@ -92,8 +119,37 @@ def _orders(java: Java, bot: JavaBot, walls: np.ndarray, states: RTSState, playe
             continue
         position = position_of(state, walls)
         new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
+        if memories[place].size:
+            ids = lasting_ids(state)
+            new.memory = _recalled(memories[place], ids)
         rows = new.orders(java.game_at(position), player)
+        if memories[place].size:
+            memories[place] = _noted(new.memory, ids)
         found = orders_of(position, rows[rows[:, 1] != NONE])
         for plane, orders in zip(planes, jax.tree.leaves(found), strict=True):
             plane[place] = orders
-    return Orders(*planes)
+    return Orders(*planes), memories
+
+
+def _recalled(pairs: np.ndarray, ids: np.ndarray) -> dict[int, int]:
+    """Return remembered pairs of units, i32 `[K, 2]`, by their numbers in a position, without those that are gone.
+
+    Args:
+        pairs: units by `lasting_ids`, zeros where there is none.
+        ids: the lasting ids of the position's units.
+    """
+    memory: dict[int, int] = {}
+    for unit, other in pairs.tolist():
+        alike, others = (np.flatnonzero(ids == name).tolist() for name in (unit, other))
+        number = next((number for number in alike if number not in memory), None)
+        if number is not None and others:
+            memory[number] = others[0]
+    return memory
+
+
+def _noted(memory: dict[int, int], ids: np.ndarray) -> np.ndarray:
+    """Return remembered pairs of units by their lasting ids: the inverse of `_recalled`."""
+    pairs = np.zeros((MAX_REMEMBERED, 2), np.int32)
+    for row, (unit, other) in zip(pairs, sorted(memory.items()), strict=False):
+        row[:] = ids[unit], ids[other]
+    return pairs

@@ -18,6 +18,7 @@ from rljax.envs.microrts.units import (
     MOVE,
     MOVE_TIME,
     NONE,
+    NUM_TYPES,
     OFFSETS,
     PRODUCE,
     PRODUCE_TIME,
@@ -58,8 +59,7 @@ def position_of(state: RTSState, walls: np.ndarray) -> Position:
 
     Units are numbered in the order of their birth, and one that waits is said to have begun just now.
     """
-    places = np.nonzero(state.unit != EMPTY)
-    places = tuple(axis[np.argsort(state.born[places], kind="stable")] for axis in places)
+    places = _by_age(state)
     columns = (state.unit, state.owner, places[1], places[0], state.carried, state.hp)
     of_units = [column[places] if column.ndim == 2 else column for column in columns]
     units = np.stack([np.arange(len(places[0])), *of_units], axis=1).astype(np.int32)
@@ -73,6 +73,22 @@ def position_of(state: RTSState, walls: np.ndarray) -> Position:
             started.append(int(state.time) + left - duration(kind, parameter, product, int(state.unit[place])))
     resources = np.asarray(state.resources, np.int32)
     return Position(walls, int(state.time), resources, units, orders_array(orders), np.array(started, np.int32))
+
+
+def lasting_ids(state: RTSState) -> np.ndarray:
+    """Return a number for each unit of `position_of(state)` that stays its own while it lives, i32 `[n]`, above 0.
+
+    Units of one player and type that appear in the same cycle share one.
+    """
+    places = _by_age(state)
+    begun = state.born[places].astype(np.int32) - np.iinfo(np.int16).min
+    return (begun * 3 + state.owner[places] + 1) * NUM_TYPES + state.unit[places]
+
+
+def _by_age(state: RTSState) -> tuple[np.ndarray, ...]:
+    """Return the cells of all units, rows and columns, in the order of their birth."""
+    places = np.nonzero(state.unit != EMPTY)
+    return tuple(axis[np.argsort(state.born[places], kind="stable")] for axis in places)
 
 
 def duration(action: int, parameter: int, product: int, unit: int) -> int:

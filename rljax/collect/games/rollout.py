@@ -32,6 +32,7 @@ class Playing(NamedTuple):
         length: number of steps so far, i32 `[E]`.
         team: team of the learner, i32 `[E]`.
         lane: opponent that the game began with, i32 `[E]`; a learner has two, 0 and 1, one for new games and one for older ones.
+        scripted: memories of scripted players, `[E, P, ...]` each, zeros where a game begins; None without scripted players.
     """
 
     game: Any
@@ -39,6 +40,7 @@ class Playing(NamedTuple):
     length: jax.Array
     team: jax.Array
     lane: jax.Array
+    scripted: Any = None
 
 
 class GameSteps(NamedTuple):
@@ -148,7 +150,7 @@ def game_rollout(
     only_mine: bool,
     carry: Any = None,
     keep: tuple[str, ...] = (),
-    scripted: Callable[[Any, jax.Array, jax.Array, jax.Array], Any] | None = None,
+    scripted: Callable[[Any, jax.Array, jax.Array, Any, Any], tuple[Any, Any]] | None = None,
 ) -> tuple[Playing, Any, Any, GameSteps]:
     """Step E games T times.
 
@@ -164,8 +166,8 @@ def game_rollout(
         carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when
             it moves.
         keep: entries of `info` that `GameSteps.extras` shall hold.
-        scripted: `(states [E, ...], keys [E], own bool [E, P], action [E, P, ...]) -> action` replaces the actions of players who
-            are not the learner's by those of scripted players; None: without them.
+        scripted: `(states [E, ...], keys [E], own bool [E, P], action [E, P, ...], memories [E, P, ...]) -> (action, memories)`
+            replaces the actions of players who are not the learner's by those of scripted players; None: without them.
 
     Returns:
         `(playing, obs, carry, steps)`.
@@ -179,11 +181,11 @@ def game_rollout(
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
         action, after = act(view, mask, mine, now.lane, noise_t.action, of_acting(game, carry, moves))
         joint = to_env(action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1))
-        step_keys = noise_t.env.step_key
+        step_keys, memories = noise_t.env.step_key, now.scripted
         if scripted is not None:
             both = jax.vmap(jax.random.split)(step_keys)  # Nobody sees the chance of the step.
             step_keys = both[:, 0]
-            joint = scripted(now.game, both[:, 1], teams == now.team[:, None], joint)
+            joint, memories = scripted(now.game, both[:, 1], teams == now.team[:, None], joint, memories)
         next_obs, state, reward, terminated, truncated, info = jax.vmap(
             lambda k, f, s, a: step_or_restart(game, k, f, s, a, params)
         )(step_keys, fresh_episodes(game, params, noise_t.env, pool), now.game, joint)
@@ -211,6 +213,7 @@ def game_rollout(
             length=jnp.where(done, 0, length),
             team=jnp.where(done, noise_t.team, now.team),
             lane=jnp.where(done, noise_t.lane, now.lane),
+            scripted=reset_carry(memories, done),
         )
         return (playing, next_obs, reset_carry(_remembered(game, carry, after, moves), done)), happened
 

@@ -18,10 +18,9 @@ from rljax.core.environment import action_mask_of, plays_greedily
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
-from rljax.core.versus import Player, Remembering, random_player
+from rljax.core.versus import Player, Remembering, random_player, without_view
 from rljax.core.wrappers import TimeLimit, flatten_observation, split_privileged
 from rljax.envs import resolve_env
-from rljax.league.training import without_view
 from rljax.planning.mcts import check_searchable, make_mcts, searching
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode

@@ -130,7 +130,7 @@ def shares_won(report: Report, arms: dict[str, Trained], like: Trained) -> list[
 
     def opponent(which: jax.Array) -> Player:
         def play(key: jax.Array, state: Any, _obs: Any, _mask: Any) -> Any:
-            both = [bots(which, k, state, player, game.walls) for player, k in enumerate(jax.random.split(key))]
+            both = [bots(which, k, state, player, game.walls)[0] for player, k in enumerate(jax.random.split(key))]
             return actions_of(game, state, merge_orders(state, *both))
 
         return play

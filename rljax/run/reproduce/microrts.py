@@ -50,17 +50,12 @@ COAC_CLONE: dict[str, Any] = {
 LARGE_CLONE: dict[str, Any] = {**COAC_CLONE, "episodes": 400, "total_timesteps": 500_000, "num_minibatches": 16, "openings": 2}
 """A rush with workers comes too late on this map, and CoacAI's clone beats other rushes."""
 
-TOWARDS_COAC: dict[str, Any] = {
-    "total_timesteps": 400_000,
-    "scripted": ["workerrush", "lightrush", "randombiased", "java:coac", "java:coac", "java:coac"],
-}
-"""Changes to the preset for the first part of the training against CoacAI. Units wait for five cycles at a time in it."""
-
 AGAINST_COAC: dict[str, Any] = {
+    "total_timesteps": 2_400_000,
     "scripted": ["workerrush", "lightrush", "java:coac", "java:coac", "java:coac", "java:coac"],
-    "learning_rate": 5e-4, "ent_coef": 0.001, "final_ent_coef": 0.0,
+    "ent_coef": 0.002, "final_ent_coef": 0.0, "teacher_kl_share": 0.1,
 }  # fmt: skip
-"""Changes to the preset for the second part. Fights go cycle by cycle in it."""
+"""Changes to the preset for the league that trains against CoacAI."""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -76,14 +71,12 @@ def league(report: Report) -> None:
 
 def league_from_coac(report: Report) -> None:
     """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and trains
-    against it, first with steps of five cycles, then with fights cycle by cycle.
+    against it in the games that the two would play if both were asked in each cycle, as in Java.
     """
     check_java()
     preset = "microrts_8x8_league"
-    begun = trained_league(report, preset, COAC_CLONE, arm="steps of five cycles", **TOWARDS_COAC)
-    params = {**load_config(preset).env_params, "combat_wait_cycles": 1}
-    begin = partial(begin_with, begun)
-    run = report.train(preset, "fights cycle by cycle", begin=begin, env_params=params, eval_every=None, **AGAINST_COAC)
+    params = {**load_config(preset).env_params, "wait_until_change": True}
+    run = trained_league(report, preset, COAC_CLONE, env_params=params, **AGAINST_COAC)
     measure_curve(report, run)
     play_bots(report, run, COAC_GAMES)
 
@@ -96,11 +89,12 @@ def large_league(report: Report) -> None:
     play_bots(report, run, LARGE_GAMES)
 
 
-def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], arm: str | None = None, **changes: Any) -> Trained:
+def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
     """Train a league that scripted players take part in. As in AlphaStar, its main agent begins with a clone."""
-    clone, _ = cloned_player(report, load_config(preset), **{"episodes": 300, **cloning})
-    teacher = {**TOWARDS_CLONE, "teacher_kl_share": 0.25}
-    return report.train(preset, arm, begin=partial(begin_with, clone), eval_every=None, **teacher, **changes)
+    of_clone = {name: changes[name] for name in ("env_params",) if name in changes}
+    clone, _ = cloned_player(report, load_config(preset, **of_clone), **{"episodes": 300, **cloning})
+    changes = {**TOWARDS_CLONE, "teacher_kl_share": 0.25, "eval_every": None, **changes}
+    return report.train(preset, begin=partial(begin_with, clone), **changes)
 
 
 def begin_with(before: Trained, agent: Agent) -> Agent:

@@ -15,11 +15,12 @@ import rljax
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.core.host import WAITING, failures_explained
 from rljax.envs import make_env
-from rljax.envs.microrts.bots import find_bot, find_bots
+from rljax.envs.microrts.bots import find_bot, find_bots, order
+from rljax.envs.microrts.engine import merge_orders
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java import engine, players
 from rljax.envs.microrts.java.positions import NONE
-from rljax.envs.microrts.java.states import orders_of, position_of, state_of
+from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of, state_of
 from rljax.envs.microrts.state import RTSState
 from rljax.run.microrts.games import stacked
 from tests.envs.microrts.oracle import GOLDEN, load
@@ -50,7 +51,7 @@ def test_states_become_positions_and_states_again() -> None:
 def test_a_compiled_program_gets_the_orders_of_the_java_bots(java_engine: engine.Java) -> None:
     states = recorded_states()[:40]
     both = stacked([np.zeros(len(states), np.int32), np.ones(len(states), np.int32)])
-    for name in sorted(set(players.WITHOUT_MEMORY) - {"coac"}):
+    for name in sorted(set(players.OPPONENTS) - {"coac"}):
         # Players and states are stacked by two nested vmaps.
         of_states = jax.vmap(partial(find_bot(f"java:{name}"), walls=WALLS), (None, 0, 0))
         given = jax.jit(jax.vmap(of_states, (None, None, 0)))(jax.random.key(0), stacked(states), both)
@@ -72,7 +73,8 @@ def test_answers_do_not_depend_on_what_was_asked_before(java_engine: engine.Java
 
     def ask(name: str, map_name: str, states: list[RTSState]) -> np.ndarray:
         walls = MicroRTS(map_name).walls
-        given = jax.vmap(partial(find_bot(f"java:{name}"), walls=walls), (None, 0, None))(jax.random.key(0), stacked(states), 0)
+        asked = partial(order, find_bot(f"java:{name}"), walls=walls)
+        given, _ = jax.vmap(asked, (None, 0, None))(jax.random.key(0), stacked(states), 0)
         return np.stack(jax.tree.leaves(given), axis=1)
 
     def ask_new(name: str, state: RTSState) -> np.ndarray:
@@ -103,9 +105,79 @@ def test_java_is_asked_for_the_games_of_its_bots_only(java_engine: engine.Java, 
     state = next(s for s in recorded_states() if ((s.owner == 1) & (s.remaining == 0)).any())
     bots = find_bots(["passive", "java:rojobot", "java:lightrush"])
     which = jnp.array([0, 1, 2, 2, 0])
-    given = jax.vmap(lambda which: bots(which, jax.random.key(0), jax.tree.map(jnp.asarray, state), 1, WALLS))(which)
+    given, memories = jax.vmap(lambda which: bots(which, jax.random.key(0), jax.tree.map(jnp.asarray, state), 1, WALLS))(which)
+    assert not jax.tree.leaves(memories)
     assert sorted(asked) == ["lightrush", "lightrush", "rojobot"]
     np.testing.assert_array_equal(given.action[2], given.action[3])
+
+
+def test_coac_remembers_who_harvests(java_engine: engine.Java) -> None:
+    """A compiled program's CoacAI orders what one does that is kept for the whole game, but where the latter moves at random.
+
+    Asked without its memory it lets more workers harvest.
+    """
+    asked, alike, alike_without = 0, 0, 0
+    bot = find_bot("java:coac")
+    ask = jax.jit(lambda state, memory: order(bot, jax.random.key(0), state, 0, WALLS, memory))
+    game, kept, other = java_engine.game(MAP), java_engine.bot("coac"), java_engine.bot("lightrush")
+    nothing = memory = jnp.zeros((players.MAX_REMEMBERED, 2), jnp.int32)
+    begun: dict[int, int] = {}
+    over = False
+    while not over:
+        position = game.position()
+        state = state_of(position)
+        born = np.array(state.born)
+        for name, _, _, x, y, _, _ in position.units.tolist():
+            born[y, x] = begun.setdefault(name, position.time or int(born[y, x]))
+        state = state.replace(born=born)
+        rows = kept.orders(game, 0)
+        rows = rows[rows[:, 1] != NONE]
+        given, memory = ask(state, memory)
+        idle = (state.owner == 0) & (state.remaining == 0)
+        if idle.any():
+            wanted = orders_of(position, rows)
+            for orders, count in ((given, True), (ask(state, nothing)[0], False)):
+                same = all(
+                    (a[idle] == np.asarray(b)[idle]).all() for a, b in zip(*map(jax.tree.leaves, (wanted, orders)), strict=True)
+                )
+                alike, alike_without = alike + (same and count), alike_without + (same and not count)
+            asked += 1
+        game.issue(0, rows)
+        game.state.issueSafe(other.play(game, 1))
+        over = game.cycle()
+    assert asked > 20
+    assert alike > 0.9 * asked
+    assert alike_without < 0.8 * asked
+    # Two workers harvest for the base.
+    assert memory[:, 0].astype(bool).sum() == 2
+    assert [len(set(memory[:2, column].tolist())) for column in range(2)] == [2, 1]
+
+
+def test_units_keep_their_lasting_ids_while_they_live() -> None:
+    game: Any = MicroRTS(MAP)
+
+    def step(state: RTSState, key: jax.Array) -> tuple[RTSState, RTSState]:
+        rushes = [find_bot("workerrush")(key, state, player, WALLS) for player in range(2)]
+        return game.play(state, game.with_waits(state, merge_orders(state, *rushes)), game.default_params)[0], state
+
+    _, state = game.reset_env(jax.random.key(0), game.default_params)
+    _, states = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys))(state, jax.random.split(jax.random.key(0), 150))
+    games = [jax.tree.map(lambda x, i=i: np.asarray(x[i]), states) for i in range(150)]
+    before: dict[int, tuple[int, int]] = {}
+    died = appeared = 0
+    for state in games:
+        position, ids = position_of(state, WALLS), lasting_ids(state).tolist()
+        now = {name: (kind, owner) for name, (_, kind, owner, *_) in zip(ids, position.units.tolist(), strict=True)}
+        assert len(now) == len(ids)
+        assert min(now) > 0
+        assert all(now[name] == before[name] for name in now.keys() & before.keys())
+        appeared += len(now.keys() - before.keys())
+        died += len(before.keys() - now.keys())
+        before = now
+    # All ids are those of the start and of units that were made: a unit that moved with another id would be counted anew.
+    assert appeared == len(set().union(*(lasting_ids(state).tolist() for state in games)))
+    assert died > 3
+    assert appeared - died == len(before)
 
 
 @pytest.mark.slow
@@ -124,7 +196,7 @@ def test_a_java_bot_as_an_opponent_beats_a_player_that_only_waits(java_engine: e
     _, (reward, over, carry) = jax.jit(jax.vmap(lambda s, k: jax.lax.scan(step, s, k)))(state, keys)
     first = np.argmax(over, axis=1)
     assert over.any(axis=1).all()
-    opponent = np.asarray(carry)[np.arange(12), first, 0] - 1
+    opponent = np.asarray(carry[0])[np.arange(12), first, 0] - 1
     result = np.asarray(reward)[np.arange(12), first]
     assert set(opponent.tolist()) == {0, 1, 2}
     np.testing.assert_array_equal(result, np.where(opponent == 1, 0.0, -1.0))
