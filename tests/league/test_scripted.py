@@ -14,8 +14,9 @@ import pytest
 import rljax
 from rljax.collect.games.matches import play_games
 from rljax.core.errors import ConfigError
-from rljax.core.game import ScriptedPlayer
-from rljax.core.versus import Player
+from rljax.core.game import RememberingScript, ScriptedPlayer
+from rljax.core.game_wrappers import GameTimeLimit
+from rljax.core.versus import Player, Versus, one_of, without_view
 from rljax.envs import NumberDuel, TicTacToe
 from rljax.league.training import game_collect, game_init, game_parts, scripted_metrics
 
@@ -60,6 +61,66 @@ def test_scripted_players_act_in_their_games_only() -> None:
     others = history[np.flatnonzero(free), 1 - team[free]]
     assert len(set(others.reshape(-1).tolist())) == 5
     assert np.asarray(steps.mine).sum() == steps.mine.size / 2
+
+
+class Counts(Stubborn):
+    """The same with a player who counts the rounds of a game by heart: it names 0, then 1, and so on."""
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        def count(_key: jax.Array, _state: Any, _params: Any, carry: Any) -> tuple[jax.Array, jax.Array]:
+            rounds = jnp.zeros(2, jnp.int32) if carry is None else carry
+            return rounds, rounds + 1
+
+        return {**super().scripted, "counts": RememberingScript(count)}
+
+
+def test_scripted_players_remember_within_a_game() -> None:
+    """A game has five rounds, so after 8 steps its player names 0, 1, 2 again; its memory is there in the games against it."""
+    for game in (Counts(), GameTimeLimit(Counts(), 10)):
+        parts = game_parts(rljax.LeagueConfig(env=game, scripted=("counts", "always 2", "counts"), **SIZE))
+        state, _ = jax.jit(lambda key, parts=parts: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+        played = state.env_state.game
+        history = np.asarray((played.env_state if isinstance(game, GameTimeLimit) else played).history)
+        team = np.asarray(state.env_state.team)
+        memory = state.env_state.scripted
+        assert memory["always 2"] is None
+        for number, wanted in enumerate(([0, 1, 2], [2, 2, 2], [0, 1, 2])):
+            for place in np.flatnonzero(parts.scripted == number):
+                assert history[place, 1 - team[place], :3].tolist() == wanted
+        there = np.isin(parts.scripted, (0, 2))
+        np.testing.assert_array_equal(memory["counts"], np.where(there, 3, 0)[:, None] * np.ones(2))
+
+
+def test_a_scripted_player_that_remembers_plays_matches_and_is_one_of_several() -> None:
+    game: Any = Counts()
+    params = game.default_params
+    counts, two = (without_view(game.scripted[name], params) for name in ("counts", "always 2"))
+    wins = jnp.array([game_reward(n, 2) for n in range(5)])
+    found = play_games(game, params, [counts, two], jax.random.key(0), 4)
+    np.testing.assert_allclose(found.result[:, 0], wins.sum(), atol=1e-6)
+
+    env = Versus(game, one_of([two, counts]))
+    _, state = env.reset_env(jax.random.key(0), params)
+    assert [leaf.shape for leaf in jax.tree.leaves(state.carry)] == [(2,), (2,)]
+    seen = set()
+    for seed in range(8):
+        key = jax.random.key(seed)
+        _, state = env.reset_env(key, params)
+        for _ in range(5):
+            _, state, *_ = env.step_env(key, state, jnp.int32(0), params)
+        which = int(state.carry[0][0])
+        named = np.asarray(state.game.history)[1 - int(state.team)].tolist()
+        assert named == [[2] * 5, list(range(5))][which - 1]
+        seen.add(which)
+    assert seen == {1, 2}
+
+
+def game_reward(own: int, other: int) -> float:
+    """What a round of Number Duel wins, from its description."""
+    if (own - other) % 5 in (1, 2):
+        return (own + 1) / 5
+    return -(other + 1) / 5 if own != other else 0.0
 
 
 @pytest.mark.slow
