@@ -11,7 +11,7 @@ from rljax.core.chance import uses_key
 from rljax.core.contract import BELIEF
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import RESULT, Game
 
 
 class RaceState(NamedTuple):
@@ -113,6 +113,7 @@ class Race(Game):
         info = dict(info)
         if BELIEF in info:  # of who waits it stays as it was
             info[BELIEF] = belief = jnp.where(moves, info[BELIEF], belief)
+        info.pop(RESULT, None)  # an environment's own entry is no result of the race
         metrics = {name: jnp.mean(x) for name, x in info.pop("metrics", {}).items()}
         return (
             obs,

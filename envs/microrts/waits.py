@@ -51,9 +51,9 @@ def _any_given(state: RTSState, orders: Orders) -> jax.Array:
 
 @games_last
 def _until_next_end(state: RTSState) -> jax.Array:
-    """Return the number of cycles until the first of the actions under way ends, i16 []."""
-    acts = (state.action != NONE) & (state.remaining > 0)
-    return over_cells(jnp.minimum, jnp.where(acts, state.remaining, jnp.iinfo(jnp.int16).max))
+    """Return the number of cycles until the first unit is idle that has an order or whose order was cancelled, i16 []."""
+    busy = state.remaining > 0
+    return over_cells(jnp.minimum, jnp.where(busy, state.remaining, jnp.iinfo(jnp.int16).max))
 
 
 @games_last

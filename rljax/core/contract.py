@@ -168,9 +168,10 @@ def check_contract(env: Any, params: Any) -> list[str]:
     if not isinstance(info, Mapping):
         subject.refuse(f"step_env returned an info {describe(info)}, expected a dictionary, such as {{}}")
     _check_metrics(subject, info.get(METRICS, {}))
-    result = info.get(RESULT) if lead else None
-    if result is not None and not (is_array(result) and result.shape == lead and jnp.issubdtype(result.dtype, jnp.floating)):
-        subject.refuse(f"info['{RESULT}'] is {describe(result)}, expected one for each player, float32[{players}]")
+    if lead and RESULT in info:
+        result = info[RESULT]
+        if not (is_array(result) and result.shape == lead and jnp.issubdtype(result.dtype, jnp.floating)):
+            subject.refuse(f"info['{RESULT}'] is {describe(result)}, expected one for each player, float32[{players}]")
     mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None or (lead and not isinstance(action_space, Box)):
         _check_mask(subject, mask, action_space, lead)

@@ -332,6 +332,18 @@ def test_list_of_all_imports_no_library_of_environments() -> None:
     assert done.stdout.splitlines()[-1] == "imported"
 
 
+@pytest.mark.slow
+def test_training_one_configuration_imports_neither_phases_nor_leagues(tmp_path: Path) -> None:
+    """What this takes is part of each start."""
+    script = (
+        "import sys; from rljax.cli.main import main\n"
+        f"main(['train', 'cartpole_ppo', '--total-timesteps', '64', '--run-dir', {str(tmp_path / 'run')!r}])\n"
+        "print('imported', *[name for name in sys.modules if name.startswith(('rljax.league', 'rljax.run.phases.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1] == "imported", done.stdout + done.stderr
+
+
 def test_every_command_has_its_function() -> None:
     assert set(FUNCTIONS) == set(by_name(Command).values())
     for path in FUNCTIONS.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import rljax
 from rljax.core.errors import ConfigError
-from rljax.envs import make_env
+from rljax.envs import TMaze, make_env
 from rljax.envs.race import Race
 
 
@@ -57,6 +59,17 @@ def test_relative_rewards_sum_to_zero() -> None:
     own, between = (x.step_env(jax.random.key(0), state, action, params)[2] for x in (plain, game))
     assert own.tolist() == [1.0, 0.0, 1.0]
     assert between.tolist() == [0.5, -1.0, 0.5]
+
+
+def test_the_entry_result_of_an_environment_decides_no_race() -> None:
+    class Told(TMaze):
+        def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+            *rest, info = super().step_env(key, state, action, params)
+            return *rest, {**info, "result": jnp.ones(())}
+
+    game: Any = Race(Told())
+    _, state = game.reset_env(jax.random.key(0), game.default_params)
+    assert "result" not in game.step_env(jax.random.key(0), state, jnp.zeros(2, jnp.int32), game.default_params)[-1]
 
 
 @pytest.mark.slow

@@ -204,9 +204,9 @@ class JavaGame:
                 ]
         return orders_array(rows)
 
-    def issue(self, player: int, orders: np.ndarray, waits: Mapping[int, int] = NO_WAITS) -> None:
+    def issue(self, player: int, orders: np.ndarray) -> None:
         """Give the orders of a player, i32 `[K, 6]`, as `plan` makes them. Give both players' orders, then call `cycle`."""
-        self.state.issueSafe(self.plan(player, orders, waits))
+        self.state.issueSafe(self.plan(player, orders))
 
     def plan(self, player: int, orders: np.ndarray, waits: Mapping[int, int] = NO_WAITS) -> Any:
         """Return orders of a player, i32 `[K, 6]`, as the engine's `PlayerAction`. Units without one, and those whose order

@@ -128,13 +128,13 @@ class _JavaGame:
         self,
         java: Java,
         cast: JavaCast,
-        waits: Callable[[RTSState, Orders], jax.Array],
+        waits: Callable[[RTSState, Orders | None], jax.Array],
         opponent: str | None,
         number: int,
         seat: int,
     ):
         how, self.number, self._waits_in = cast.info.recorded, number, waits
-        self._limit = int(cast.params.max_cycles)
+        self._limit, self._until_change = int(cast.params.max_cycles), cast.game.waits.until_change
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
         self.bots: list[JavaBot] = [java.bot(name) for name in names]
@@ -160,9 +160,10 @@ class _JavaGame:
     def _give(self, wanted: list[np.ndarray]) -> Orders:
         """Give orders of both players, i32 `[K, 6]` each, to the engine; return those that could be given, and the waits."""
         wanted = [rows[rows[:, 1] != NONE] for rows in wanted]
-        given, _ = self._planned(wanted, NO_WAITS)
-        # How long the other units wait may depend on them.
-        orders = orders_of(self.position, given[given[:, 1] != NONE])
+        orders = None
+        if self._until_change:  # How long the other units wait depends on what is ordered.
+            given, _ = self._planned(wanted, NO_WAITS)
+            orders = orders_of(self.position, given[given[:, 1] != NONE])
         given, plans = self._planned(wanted, self._waits(orders))
         for plan in plans:
             self.game.state.issueSafe(plan)
@@ -173,7 +174,7 @@ class _JavaGame:
         plans = [self.game.plan(player, rows, waits) for player, rows in enumerate(wanted)]
         return np.concatenate([self.game.orders_in(plan) for plan in plans]), plans
 
-    def _waits(self, orders: Orders) -> dict[int, int]:
+    def _waits(self, orders: Orders | None) -> dict[int, int]:
         """Return for how many cycles each unit waits that is given no order, by its id."""
         cycles = np.asarray(self._waits_in(self.state, orders))
         return {unit[0]: int(cycles[unit[4], unit[3]]) for unit in self.position.units.tolist() if unit[2] >= 0}

@@ -83,14 +83,14 @@ def play(
 
 
 def _result(game: Game, result: np.ndarray, seat: int) -> str:
-    """Return the results of a finished game, `[P]`, in words: by sign against one other team, by place against several."""
+    """Return the results of a finished game, `[P]`, in words: who is ahead of one other team, or the place among several."""
     if game.num_teams == 1:
         return "your team gets"
-    if game.num_teams == 2:
-        return "you win" if result[seat] > 0 else "you lose" if result[seat] < 0 else "a draw"
     teams = np.array(game.teams)
     of_team = np.array([result[teams == team].mean() for team in range(game.num_teams)])
     own = of_team[teams[seat]]
+    if game.num_teams == 2:
+        return "a draw" if (of_team == own).all() else "you win" if own == of_team.max() else "you lose"
     shared = " (shared)" if (of_team == own).sum() > 1 else ""
     return f"you have place {1 + (of_team > own).sum()} of {game.num_teams}{shared}"
 

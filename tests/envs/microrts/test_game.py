@@ -377,6 +377,18 @@ def test_units_that_wait_until_something_changes_play_the_games_of_those_that_ar
     assert np.sum(until_change[1]) < 0.6 * np.sum(every[1])
 
 
+def test_an_order_that_is_cancelled_is_a_change_when_its_time_is_over() -> None:
+    """Two want one cell, so both wait for 8 cycles; a third, which was given no order, is asked again when they are."""
+    env, params = make_env("MicroRTS-v0", map_name="melee4x4light2", wait_cycles=100, wait_until_change=True)
+    state = position((4, 4), (0, 0), (LIGHT, 0, 0, 0), (LIGHT, 1, 0, 2), (LIGHT, 0, 3, 3))
+    play = jax.jit(lambda state, orders: env.play(state, env.with_waits(state, orders), params)[0], compiler_options=QUICK)
+    state = play(state, orders_of((4, 4), (0, 0, MOVE, RIGHT, -1), (0, 2, MOVE, LEFT, -1)))
+    assert np.asarray(engine.is_idle(state)).sum() == int(state.time) == 1
+    state = play(state, orders_of((4, 4)))
+    assert int(state.time) == 8
+    assert np.asarray(engine.is_idle(state)).sum() == 3
+
+
 @pytest.mark.slow
 def test_a_step_lasts_until_the_next_unit_is_idle() -> None:
     """With waits of five cycles and nobody else at work, the state is that of five cycles of the engine."""

@@ -248,14 +248,31 @@ class Misere(TicTacToe):
         return obs, state, reward, terminated, {**info, "result": -reward}
 
 
-def test_a_person_is_told_the_result_of_the_game_and_its_return() -> None:
-    def first_empty(key: Any, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
-        return jnp.argmax(mask, axis=-1)
+def first_empty(key: Any, state: Any, obs: Any, mask: jax.Array) -> jax.Array:
+    return jnp.argmax(mask, axis=-1)
 
+
+def test_a_person_is_told_the_result_of_the_game_and_its_return() -> None:
     said: list[str] = []
     game = Misere()
     play(game, game.default_params, first_empty, seat=0, key=jax.random.key(0), ask=replies("7", "5", "3"), say=said.append)
     assert said[-1] == "you lose: +1"
+
+
+class Ahead(TicTacToe):
+    """Tic-tac-toe in which both have a good result; who has more is ahead."""
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, reward, terminated, {**info, "result": 5 + reward}
+
+
+def test_who_is_ahead_has_won() -> None:
+    for moves, words in ((("7", "5", "3"), "you win: +1"), (("9", "8", "5"), "you lose: -1")):
+        said: list[str] = []
+        game = Ahead()
+        play(game, game.default_params, first_empty, seat=0, key=jax.random.key(0), ask=replies(*moves), say=said.append)
+        assert said[-1] == words
 
 
 def test_quitting_and_the_end_of_input_leave_the_game() -> None:

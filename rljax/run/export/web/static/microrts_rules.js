@@ -104,7 +104,7 @@ export function makeRules({ params, microrts }) {
   /** How long a unit waits that is given no order. If units wait only until something changes, an order is a change, too. */
   function waiting(state, chosen) {
     const given = cells.some((cell) => isIdle(state, cell) && orders[chosen[cell]].action !== NONE);
-    const ends = cells.filter((cell) => state.remaining[cell] > 0 && state.action[cell] !== NONE).map((cell) => state.remaining[cell]);
+    const ends = cells.filter((cell) => state.remaining[cell] > 0).map((cell) => state.remaining[cell]);
     const longest = !waits.until_change ? waits.cycles : given ? 1 : Math.min(waits.cycles, ...ends);
     return (cell) => {
       const wait = waits.combat_cycles !== null && enemyNear(state, cell) ? Math.min(waits.combat_cycles, longest) : longest;
