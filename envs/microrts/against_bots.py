@@ -23,7 +23,7 @@ class MicroRTSBots(Versus):
 
     Args:
         opponents: names in `rljax.envs.microrts.bots.SCRIPTED`.
-        map_name, actions, observation, fog, max_entities, wait_cycles, combat_wait_cycles, wait_until_change: as in `MicroRTS`.
+        map_name, actions, observation, fog, max_entities, wait_cycles, wait_until_change: as in `MicroRTS`.
     """
 
     def __init__(
@@ -35,14 +35,13 @@ class MicroRTSBots(Versus):
         fog: bool = False,
         max_entities: int = 64,
         wait_cycles: int = 1,
-        combat_wait_cycles: int | None = None,
         wait_until_change: bool = False,
     ):
         if not isinstance(opponents, (list, tuple)) or not opponents:
             raise ConfigError(
                 f"MicroRTSBots-v0: opponents = {shown(opponents)}: expected a list of names, such as ['workerrush']"
             )
-        game = MicroRTS(map_name, actions, observation, fog, max_entities, wait_cycles, combat_wait_cycles, wait_until_change)
+        game = MicroRTS(map_name, actions, observation, fog, max_entities, wait_cycles, wait_until_change)
         super().__init__(game, scripted_players(game, opponents))
         self.opponents, self._bots = tuple(opponents), find_bots(opponents)
 

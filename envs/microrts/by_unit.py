@@ -205,7 +205,7 @@ class ByUnit(NamedTuple):
             planes = zip(jnp.asarray(ORDERS)[number], (orders.action, orders.parameter, orders.product), strict=True)
             orders = Orders(*(jnp.where(here, value, plane) for value, plane in planes))
             cycles = jnp.asarray(_DURATION)[number, jnp.sum(jnp.where(here, state.unit, 0))]
-            duration = jnp.where(here, jnp.where(number == WAIT, self.waits.of(state).astype(jnp.int16), cycles), duration)
+            duration = jnp.where(here, jnp.where(number == WAIT, self.waits.longest(state).astype(jnp.int16), cycles), duration)
             ended.append(state.pending.ended[player] | ~jnp.any(here))
         state = state.replace(pending=Pending(orders, duration, jnp.stack(ended)))
         more = [jnp.any(self.choices(state, player).source) for player in range(2)]

@@ -97,10 +97,8 @@ class MicroRTS(Game):
         max_entities: number of entities E of "entities".
         wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.
-        combat_wait_cycles: the largest number for a unit whose range an enemy is in or would enter with a step; None: as all
-            others. With 1 fights are decided cycle by cycle, as the Java bots do.
         wait_until_change: whether units wait only until something changes: for one cycle if any unit is given an order in this
-            step, else until an action of a unit ends, `wait_cycles` at most. Players that go by the state alone, and not by the
+            step, else until the next unit is ready, `wait_cycles` at most. Players that go by the state alone, and not by the
             time, then play as if they were asked in each cycle, as the Java bots are, in about half of the steps.
     """
 
@@ -117,28 +115,22 @@ class MicroRTS(Game):
         fog: bool = False,
         max_entities: int = 64,
         wait_cycles: int = 1,
-        combat_wait_cycles: int | None = None,
         wait_until_change: bool = False,
     ):
-        waits = {"wait_cycles": wait_cycles}
-        if combat_wait_cycles is not None:
-            waits["combat_wait_cycles"] = combat_wait_cycles
-        check_int("MicroRTS-v0", 1, max_entities=max_entities, **waits)
+        check_int("MicroRTS-v0", 1, max_entities=max_entities, wait_cycles=wait_cycles)
         for name, value, allowed in (("actions", actions, ACTIONS), ("observation", observation, OBSERVATIONS)):
             if value not in allowed:
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(value)}: {did_you_mean(str(value), allowed)}")
         for name, flag in (("fog", fog), ("wait_until_change", wait_until_change)):
             if not isinstance(flag, bool):
                 raise ConfigError(f"MicroRTS-v0: {name} = {shown(flag)}, expected true or false")
-        for name, cycles in waits.items():
-            if cycles > MAX_WAIT:
-                raise ConfigError(f"MicroRTS-v0: {name} = {cycles}, expected at most {MAX_WAIT}")
+        if wait_cycles > MAX_WAIT:
+            raise ConfigError(f"MicroRTS-v0: wait_cycles = {wait_cycles}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
-        self.max_entities = min(max_entities, self.walls.size)
-        self.waits = Waits(wait_cycles, combat_wait_cycles, wait_until_change)
+        self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, wait_until_change)
         entities = self.max_entities if observation == "entities" else None
         self.by_unit = ByUnit(self.walls, entities, fog, self.waits)
 

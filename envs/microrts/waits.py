@@ -7,41 +7,33 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.envs.microrts.engine import any_of, around, is_idle
+from rljax.envs.microrts.engine import is_idle
 from rljax.envs.microrts.layout import games_last, over_cells
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import NONE, RANGE
+from rljax.envs.microrts.units import NONE
 
 
 class Waits(NamedTuple):
     """How long units wait that are given no order.
 
     Attributes:
-        cycles: number of cycles.
-        combat_cycles: that of units whose range an enemy is in or would enter with a step; None: as all others.
-        until_change: whether units wait no longer than until something changes.
+        cycles: largest number of cycles.
+        until_change: whether they wait only until something changes; False: always `cycles`.
     """
 
     cycles: int
-    combat_cycles: int | None
     until_change: bool
 
-    def of(self, state: RTSState, orders: Orders | None = None) -> jax.Array:
-        """Return the number of cycles for the unit in each cell, i8 `[H, W]`.
+    def of(self, state: RTSState, orders: Orders) -> jax.Array:
+        """Return the number of cycles, i8 []: one if a unit is given an order, since others may then decide otherwise."""
+        longest = self.longest(state)
+        return jnp.where(_any_given(state, orders), jnp.int8(1), longest) if self.until_change else longest
 
-        Args:
-            state: where the game is.
-            orders: what both players order now; None: nothing. An order is a change, too.
-        """
-        wait = jnp.full_like(state.hp, self.cycles)
-        if self.until_change:
-            first = _until_next_end(state)
-            if orders is not None:
-                first = jnp.where(_any_given(state, orders), 1, first)
-            wait = jnp.minimum(wait, first).astype(wait.dtype)
-        if self.combat_cycles is not None:
-            wait = jnp.where(_enemies_near(state), jnp.minimum(wait, jnp.int8(self.combat_cycles)), wait)
-        return wait
+    def longest(self, state: RTSState) -> jax.Array:
+        """Return the number of cycles if no unit is given an order, i8 []."""
+        if not self.until_change:
+            return jnp.asarray(self.cycles, jnp.int8)
+        return jnp.minimum(_until_next_end(state), self.cycles).astype(jnp.int8)
 
 
 @games_last
@@ -54,17 +46,3 @@ def _until_next_end(state: RTSState) -> jax.Array:
     """Return the number of cycles until the first unit is idle that has an order or whose order was cancelled, i16 []."""
     busy = state.remaining > 0
     return over_cells(jnp.minimum, jnp.where(busy, state.remaining, jnp.iinfo(jnp.int16).max))
-
-
-@games_last
-def _enemies_near(state: RTSState) -> jax.Array:
-    """Return which units could attack an enemy that is a step nearer, bool `[H, W]`; ranges are counted in steps here."""
-    near = []
-    for player in range(2):
-        seen = state.owner == 1 - player
-        for distance in range(1, RANGE.max() + 2):
-            seen = any_of([seen, *around(seen, False)])
-            attacks = [state.unit == kind for kind, reach in enumerate(RANGE) if reach and reach + 1 == distance]
-            if attacks:
-                near.append((state.owner == player) & any_of(attacks) & seen)
-    return any_of(near)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,6 @@ MEMORIES = {"coac": "harvesting"}
 """For bots whose orders depend on more than the state: the Java field with what they remember, a map from units to units. CoacAI
 knows which worker harvests for which base.
 """
-
-NO_WAITS: Mapping[int, int] = MappingProxyType({})
-"""All units that are given no order wait for one cycle."""
 
 UNIT_TYPE_TABLE = 2
 """Version of the engine's table of unit types: the one without randomness."""
@@ -208,10 +204,9 @@ class JavaGame:
         """Give the orders of a player, i32 `[K, 6]`, as `plan` makes them. Give both players' orders, then call `cycle`."""
         self.state.issueSafe(self.plan(player, orders))
 
-    def plan(self, player: int, orders: np.ndarray, waits: Mapping[int, int] = NO_WAITS) -> Any:
+    def plan(self, player: int, orders: np.ndarray, wait: int = 1) -> Any:
         """Return orders of a player, i32 `[K, 6]`, as the engine's `PlayerAction`. Units without one, and those whose order
-        cannot be carried out together with those before it or with those under way, wait as many cycles as `waits` says by their
-        id, or one.
+        cannot be carried out together with those before it or with those under way, wait for `wait` cycles.
         """
         plan = self.java.PlayerAction()
         board = self.state.getPhysicalGameState()
@@ -225,11 +220,7 @@ class JavaGame:
             if usage.consistentWith(plan.getResourceUsage(), self.state):
                 plan.getResourceUsage().merge(usage)
                 plan.addUnitAction(unit, action)
-        for name, cycles in waits.items():
-            unit = board.getUnit(name)
-            if unit.getPlayer() == player and self.state.getUnitAction(unit) is None and plan.getAction(unit) is None:
-                plan.addUnitAction(unit, self.java.UnitAction(NONE, cycles))
-        plan.fillWithNones(self.state, player, 1)
+        plan.fillWithNones(self.state, player, wait)
         return plan
 
     def orders_in(self, plan: Any) -> np.ndarray:

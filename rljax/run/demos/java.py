@@ -12,7 +12,7 @@ from rljax.collect.demos.schema import DatasetInfo
 from rljax.core.errors import ConfigError, shown
 from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
-from rljax.envs.microrts.java.engine import NO_WAITS, Java, JavaBot, parse_bot, start_java
+from rljax.envs.microrts.java.engine import Java, JavaBot, parse_bot, start_java
 from rljax.envs.microrts.java.players import JAVA, is_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import orders_of, state_of
@@ -100,11 +100,11 @@ def find_java_cast(
 
 def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Play:
     """Return the function that plays rounds in Java."""
-    java, look, waits = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
+    java, look, wait = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
 
     def play(whom: int, count: int, first: int, earlier: int) -> Iterator[Episode]:
         seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
-        games = [_JavaGame(java, cast, waits, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
+        games = [_JavaGame(java, cast, wait, cast.against[whom], first + i, seat) for i, seat in enumerate(seats)]
         return _play_round(look, cast, games)
 
     return play
@@ -128,13 +128,13 @@ class _JavaGame:
         self,
         java: Java,
         cast: JavaCast,
-        waits: Callable[[RTSState, Orders | None], jax.Array],
+        wait: Callable[[RTSState, Orders], jax.Array],
         opponent: str | None,
         number: int,
         seat: int,
     ):
-        how, self.number, self._waits_in = cast.info.recorded, number, waits
-        self._limit, self._until_change = int(cast.params.max_cycles), cast.game.waits.until_change
+        how, self.number, self._wait_after = cast.info.recorded, number, wait
+        self._limit, self._waits = int(cast.params.max_cycles), cast.game.waits
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
         self.bots: list[JavaBot] = [java.bot(name) for name in names]
@@ -160,24 +160,19 @@ class _JavaGame:
     def _give(self, wanted: list[np.ndarray]) -> Orders:
         """Give orders of both players, i32 `[K, 6]` each, to the engine; return those that could be given, and the waits."""
         wanted = [rows[rows[:, 1] != NONE] for rows in wanted]
-        orders = None
-        if self._until_change:  # How long the other units wait depends on what is ordered.
-            given, _ = self._planned(wanted, NO_WAITS)
-            orders = orders_of(self.position, given[given[:, 1] != NONE])
-        given, plans = self._planned(wanted, self._waits(orders))
+        wait = self._waits.cycles
+        if self._waits.until_change:  # How long the other units wait depends on what can be given.
+            given, _ = self._planned(wanted, 1)
+            wait = int(self._wait_after(self.state, orders_of(self.position, given[given[:, 1] != NONE])))
+        given, plans = self._planned(wanted, wait)
         for plan in plans:
             self.game.state.issueSafe(plan)
         return orders_of(self.position, given)
 
-    def _planned(self, wanted: list[np.ndarray], waits: Mapping[int, int]) -> tuple[np.ndarray, list[Any]]:
+    def _planned(self, wanted: list[np.ndarray], wait: int) -> tuple[np.ndarray, list[Any]]:
         """Return what `JavaGame.plan` makes of orders of both players, as orders i32 `[K, 6]` and as the plans themselves."""
-        plans = [self.game.plan(player, rows, waits) for player, rows in enumerate(wanted)]
+        plans = [self.game.plan(player, rows, wait) for player, rows in enumerate(wanted)]
         return np.concatenate([self.game.orders_in(plan) for plan in plans]), plans
-
-    def _waits(self, orders: Orders | None) -> dict[int, int]:
-        """Return for how many cycles each unit waits that is given no order, by its id."""
-        cycles = np.asarray(self._waits_in(self.state, orders))
-        return {unit[0]: int(cycles[unit[4], unit[3]]) for unit in self.position.units.tolist() if unit[2] >= 0}
 
     def step(self, seen: Step) -> None:
         """Note what the players saw and did, and play until a unit has no order under way."""

@@ -40,8 +40,7 @@ from tests.envs.microrts.oracle import GOLDEN, load
 from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, position
 from tests.envs.play import QUICK
 
-MAP, STEPS, END = "basesWorkers8x8", 20, 64
-WAITS: dict[str, Any] = {"wait_cycles": 3, "combat_wait_cycles": 2, "wait_until_change": True}
+MAP, STEPS, END, WAIT = "basesWorkers8x8", 20, 64, 3
 
 
 def number_of(*order: int) -> int:
@@ -94,7 +93,7 @@ def recorded() -> RTSState:
 
 @functools.cache
 def random_cycles() -> Cycles:
-    env, params = make_env("MicroRTS-v0", actions="units", **WAITS)
+    env, params = make_env("MicroRTS-v0", actions="units", wait_cycles=WAIT, wait_until_change=True)
     space = env.action_space(params)
 
     def cycle(start: RTSState, noise: jax.Array) -> Any:
@@ -129,7 +128,7 @@ def test_a_cycle_unit_by_unit_is_that_of_the_same_orders_given_at_once() -> None
     assert (played.after.time > played.before.time).all()
     assert played.lasts.sum(1).mean() > 2
     assert not played.early.any()
-    env, params = make_env("MicroRTS-v0", **WAITS)
+    env, params = make_env("MicroRTS-v0", wait_cycles=WAIT, wait_until_change=True)
     last = jax.tree.map(lambda x: x[np.arange(len(x)), played.lasts.sum(1) - 1], (played.state, played.action))
 
     def at_once(before: RTSState, state: CycleState, action: Any) -> Any:

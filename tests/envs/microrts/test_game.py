@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +32,6 @@ from rljax.envs.microrts.units import (
     NONE,
     OFFSETS,
     PRODUCE,
-    RANGE,
     RETURN,
     SIGHT,
     WORKER,
@@ -315,27 +313,6 @@ def test_the_picture_shows_owners_numbers_and_changes() -> None:
     assert not changed[32:].any()
 
 
-def test_units_near_enemies_wait_for_another_time() -> None:
-    """Those whose range an enemy is in or would enter with a step: two steps away, for ranged units four."""
-    waits = MicroRTS(wait_cycles=5, combat_wait_cycles=2).waits
-    start = MicroRTS().map.start()
-    assert MicroRTS(wait_cycles=5).waits.of(start).tolist() == [[5] * 8] * 8
-    rng = np.random.default_rng(0)
-    shape = 40, 8, 8
-    unit = np.where(rng.random(shape) < 0.2, rng.integers(0, 7, shape), -1).astype(np.int8)
-    owner = np.where(unit > 0, rng.integers(0, 2, shape), -1).astype(np.int8)
-    found = jax.vmap(lambda unit, owner: waits.of(start.replace(unit=unit, owner=owner)))(unit, owner)
-    cells = list(np.ndindex(8, 8))
-    expected = np.full(shape, 5)
-    for game, (row, column) in itertools.product(range(40), cells):
-        reach = int(RANGE[unit[game, row, column]]) if unit[game, row, column] > 0 else 0
-        enemies = [abs(y - row) + abs(x - column) for y, x in cells if owner[game, y, x] == 1 - owner[game, row, column]]
-        if reach and min(enemies, default=99) <= reach + 1:
-            expected[game, row, column] = 2
-    np.testing.assert_array_equal(found, expected)
-    assert 0.02 < np.mean(expected == 2) < 0.2
-
-
 @pytest.mark.parametrize("wait_cycles", [5, 100])
 def test_units_that_wait_until_something_changes_play_the_games_of_those_that_are_asked_in_each_cycle(wait_cycles: int) -> None:
     """Bots that go by the state alone, after random openings: the same end at the same time, with far fewer steps."""
@@ -419,8 +396,6 @@ def test_a_step_lasts_until_the_next_unit_is_idle() -> None:
     [
         ({"wait_cycles": 0}, "wait_cycles = 0, expected"),
         ({"wait_cycles": 101}, "wait_cycles = 101, expected"),
-        ({"combat_wait_cycles": 0}, "combat_wait_cycles = 0, expected"),
-        ({"combat_wait_cycles": 101}, "combat_wait_cycles = 101, expected"),
         ({"wait_until_change": 1}, "wait_until_change = 1, expected true or false"),
         ({"map_name": "basesWorker8x8"}, "unknown map 'basesWorker8x8'.*basesWorkers8x8"),
         ({"actions": "gridnets"}, "actions = 'gridnets'.*gridnet"),

@@ -23,7 +23,6 @@ WEIGHTS = {"win_weight": 10.0, "resource_weight": 0.1, "worker_weight": 0.2, "co
     "options",
     [
         {"actions": "cells"},
-        {"actions": "cells", "combat_wait_cycles": 1},
         {"actions": "cells", "wait_until_change": True},
         pytest.param({"actions": "gridnet"}, marks=pytest.mark.long),
     ],

@@ -94,26 +94,16 @@ export function makeRules({ params, microrts }) {
     });
   }
 
-  /** Whether a unit could attack an enemy that is a step nearer; ranges are counted in steps here. */
-  function enemyNear(state, cell) {
-    const reach = units.range[state.unit[cell]];
-    const steps = (other) => Math.abs(Math.floor(cell / width) - Math.floor(other / width)) + Math.abs((cell % width) - (other % width));
-    return reach > 0 && cells.some((other) => state.owner[other] === 1 - state.owner[cell] && steps(other) <= reach + 1);
-  }
-
-  /** How long a unit waits that is given no order. If units wait only until something changes, an order is a change, too. */
+  /** How long units wait that are given no order. If they wait only until something changes, an order is a change, too. */
   function waiting(state, chosen) {
     const given = cells.some((cell) => isIdle(state, cell) && orders[chosen[cell]].action !== NONE);
     const ends = cells.filter((cell) => state.remaining[cell] > 0).map((cell) => state.remaining[cell]);
-    const longest = !waits.until_change ? waits.cycles : given ? 1 : Math.min(waits.cycles, ...ends);
-    return (cell) => {
-      const wait = waits.combat_cycles !== null && enemyNear(state, cell) ? Math.min(waits.combat_cycles, longest) : longest;
-      return wait > 1 ? wait : 0;
-    };
+    const wait = !waits.until_change ? waits.cycles : given ? 1 : Math.min(waits.cycles, ...ends);
+    return wait > 1 ? wait : 0;
   }
 
   function duration(state, cell, { action, product }, wait) {
-    if (action === NONE) return wait(cell);
+    if (action === NONE) return wait;
     if (action === MOVE) return units.move_time[state.unit[cell]];
     return action === PRODUCE ? units.produce_time[product] : times[action];
   }
