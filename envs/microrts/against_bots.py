@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once
+from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once, one_of
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.bots import find_bots
 from rljax.envs.microrts.game import MicroRTS, RTSParams
-from rljax.envs.microrts.players import actions_of, scripted_players
+from rljax.envs.microrts.players import actions_of, scripted_player
 
 
 class MicroRTSBots(Versus):
@@ -42,7 +42,7 @@ class MicroRTSBots(Versus):
                 f"MicroRTSBots-v0: opponents = {shown(opponents)}: expected a list of names, such as ['workerrush']"
             )
         game = MicroRTS(map_name, actions, observation, fog, max_entities, wait_cycles, wait_until_change)
-        super().__init__(game, scripted_players(game, opponents))
+        super().__init__(game, one_of([scripted_player(game, name) for name in opponents]))
         self.opponents, self._bots = tuple(opponents), find_bots(opponents)
 
     @property
@@ -50,7 +50,7 @@ class MicroRTSBots(Versus):
         return "MicroRTSBots-v0"
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: RTSParams) -> tuple[Any, Any]:
-        """Do what the opponent would, but for its seat only."""
+        """Do what the opponent would, but for its seat only, and with one computation for all that rush."""
         draw_key, key = jax.random.split(key)
         which, memories = drawn_once(draw_key, state.carry, len(self.opponents), 2)
         seat = 1 - state.team

@@ -321,17 +321,17 @@ def find_bot(name: str) -> Bot:
 def order(
     bot: Bot, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: Any = None
 ) -> tuple[Orders, Any]:
-    """Return a bot's orders and its memory, which is None for one without."""
+    """Return a bot's orders and its memory, which is None for one without. A memory of None is that of a game that begins."""
     if isinstance(bot, RememberingBot):
-        return bot.act(key, state, player, walls, memory)
+        return bot.act(key, state, player, walls, jnp.zeros(bot.shape, jnp.int32) if memory is None else memory)
     return bot(key, state, player, walls), None
 
 
 def find_bots(names: Sequence[str]) -> Callable[..., tuple[Orders, Any]]:
     """Return the scripted players of these names as one, which is told which of them it is.
 
-    It is `(which, key, state, player, walls, memory=None) -> (orders, memory)`; what all remember is one tree. All that rush are
-    one computation, whichever it is.
+    It is `(which, key, state, player, walls, memory=None) -> (orders, memory)`. The memory has one for each name, as in
+    `rljax.core.versus.one_of`. All that rush are one computation, whichever it is.
 
     Raises:
         ConfigError: there is none of a name; the closest match is named.
@@ -347,14 +347,13 @@ def find_bots(names: Sequence[str]) -> Callable[..., tuple[Orders, Any]]:
     ) -> tuple[Orders, Any]:
         fighter = jnp.asarray(fighters)[which]
         kind = jnp.asarray(branch)[which]
-        orders, memories = [], []
+        orders, memories = [], {}
         for number, bot in enumerate(kinds):
             act = partial(rush, fighter=fighter) if bot is rush else bot
             # Java is asked for the games of its bot only.
             asked = jnp.where(kind == number, player, NOBODY) if bot in from_java else player
-            given, after = order(act, key, state, asked, walls, None if memory is None else memory[number])
+            given, memories[bot] = order(act, key, state, asked, walls, None if memory is None else memory[bots.index(bot)])
             orders.append(given)
-            memories.append(after)
-        return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[kind], *orders), tuple(memories)
+        return jax.tree.map(lambda *of_kinds: jnp.stack(of_kinds)[kind], *orders), tuple(memories[bot] for bot in bots)
 
     return play

@@ -235,7 +235,8 @@ class MicroRTS(Game):
     def scripted(self) -> Mapping[str, ScriptedPlayer]:
         def without_views(player: Player) -> ScriptedPlayer:
             if isinstance(player, Remembering):
-                return RememberingScript(lambda key, state, _params, carry: player.act(key, state, None, None, carry))
+                act = player.act
+                return RememberingScript(lambda key, state, _params, carry: act(key, state, None, None, carry), player.initial)
             return lambda key, state, _params: player(key, state, None, None)
 
         return {name: without_views(scripted_player(self, name)) for name in SCRIPTED}

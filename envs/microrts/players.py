@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.versus import Player, Remembering, drawn_carry, drawn_once
+from rljax.core.versus import Player, Remembering
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
-from rljax.envs.microrts.bots import find_bot, find_bots, order
+from rljax.envs.microrts.bots import find_bot, order
 from rljax.envs.microrts.engine import is_idle, merge_orders
 from rljax.envs.microrts.java.players import RememberingBot
 from rljax.envs.microrts.seats import turn_actions
@@ -63,40 +61,18 @@ def scripted_player(game: Any, name: str) -> Player:
         ConfigError: there is none of this name; the closest match is named.
     """
     bot = find_bot(name)
-    act = _at_both_seats(game, partial(order, bot))
-    if isinstance(bot, RememberingBot):
-        return Remembering(lambda key, state, _obs, _mask, carry: act(key, state, carry))
-    return lambda key, state, _obs, _mask: act(key, state, None)[0]
 
-
-def scripted_players(game: Any, names: Sequence[str]) -> Remembering:
-    """Return a player that is one of several scripted ones, drawn when a game begins, as `rljax.core.versus.one_of`, but with one
-    computation for all that rush.
-
-    Raises:
-        ConfigError: there is none of a name; the closest match is named.
-    """
-    bots = find_bots(names)
-
-    def play(key: jax.Array, state: RTSState, _obs: Any, _mask: Any, carry: Any) -> tuple[Any, Any]:
-        draw_key, key = jax.random.split(key)
-        which, memories = drawn_once(draw_key, carry, len(names), 2)
-        action, memories = _at_both_seats(game, partial(bots, which[0] - 1))(key, state, memories)
-        return action, drawn_carry(which, memories)
-
-    return Remembering(play)
-
-
-def _at_both_seats(game: Any, orders: Callable[..., tuple[Orders, Any]]) -> Callable[[jax.Array, RTSState, Any], tuple[Any, Any]]:
-    """Return `(key, state, memories) -> (action, memories)`, both `[2, ...]`, of `(key, state, player, walls, memory) -> (orders,
-    memory)`."""
-
-    def act(key: jax.Array, state: RTSState, memories: Any) -> tuple[Any, Any]:
+    def act(key: jax.Array, state: RTSState, carry: Any) -> tuple[Any, Any]:
         keys, of_players = jax.random.split(key), []
         for player in range(2):
-            memory = jax.tree.map(lambda x, player=player: x[player], memories)
-            of_players.append(orders(keys[player], state, player, game.walls, memory))
-        given, after = zip(*of_players, strict=True)
-        return actions_of(game, state, merge_orders(state, *given)), jax.tree.map(lambda *x: jnp.stack(x), *after)
+            memory = None if carry is None else carry[player]
+            of_players.append(order(bot, keys[player], state, player, game.walls, memory))
+        orders, after = zip(*of_players, strict=True)
+        return actions_of(game, state, merge_orders(state, *orders)), jax.tree.map(lambda *x: jnp.stack(x), *after)
 
-    return act
+    if isinstance(bot, RememberingBot):
+        return Remembering(
+            lambda key, state, _obs, _mask, carry: act(key, state, carry),
+            lambda seats: jnp.zeros((seats, *bot.shape), jnp.int32),
+        )
+    return lambda key, state, _obs, _mask: act(key, state, None)[0]

@@ -40,8 +40,8 @@ MAX_HELD_OUT = 64
 def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versus:
     """Return a game as an environment of one agent, against one of the game's scripted players, drawn anew for each episode.
 
-    The number of the opponent, from 1 in the order of `names`, is in the state, `state.carry` i32 `[P]`, where no opponent has a
-    memory (see `rljax.core.versus.drawn_carry`).
+    `state.carry` is the number of the opponent, i32 `[P]`, from 1 in the order of `names`; if one of them remembers something, it
+    is that number and the memories.
 
     Raises:
         ConfigError: the game has no scripted player of a name.

@@ -18,12 +18,15 @@ RESULT = "result"
 
 
 class RememberingScript(NamedTuple):
-    """Player that follows rules and remembers: `act(key, state, params, carry) -> (action [P, ...], carry)`.
+    """Player that follows rules and remembers.
 
-    The carry is that of `rljax.core.versus.Remembering`: a part for each seat, zeros or None where a game begins.
+    Attributes:
+        act: `(key, state, params, carry) -> (action [P, ...], carry)`.
+        initial: as in `rljax.core.versus.Remembering`.
     """
 
     act: Callable[[jax.Array, Any, Any, Any], tuple[Any, Any]]
+    initial: Callable[[int], Any] | None = None
 
 
 ScriptedPlayer = Callable[[jax.Array, Any, Any], Any] | RememberingScript

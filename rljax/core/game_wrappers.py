@@ -69,7 +69,7 @@ class WrappedGame(Wrapper, Game):
     def scripted(self) -> dict[str, ScriptedPlayer]:
         def inside(play: ScriptedPlayer) -> ScriptedPlayer:
             if isinstance(play, RememberingScript):
-                return RememberingScript(lambda key, state, params, carry: play.act(key, self.inner(state), params, carry))
+                return play._replace(act=lambda key, state, params, carry: play.act(key, self.inner(state), params, carry))
             return lambda key, state, params: play(key, self.inner(state), params)
 
         return {name: inside(play) for name, play in self.env.scripted.items()}

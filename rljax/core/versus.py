@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +18,18 @@ from rljax.core.wrappers import Wrapper
 
 
 class Remembering(NamedTuple):
-    """Player with memory: `act(key, state, obs, mask, carry) -> (action, carry)`.
+    """Player with memory.
 
-    The carry is a tree of arrays `[P, ...]`, a part for each seat. A game begins with zeros, in the shapes that `act` returns if
-    its carry is None. The part of a seat advances only where the seat moves.
+    Its carry is a tree of arrays `[P, ...]`, a part for each seat. A game begins with zeros. The part of a seat advances only
+    where the seat moves.
+
+    Attributes:
+        act: `(key, state, obs, mask, carry) -> (action, carry)`.
+        initial: returns the zeros for P seats; None: they have the shapes that `act` returns if its carry is None.
     """
 
     act: Callable[[jax.Array, Any, Any, Any, Any], tuple[Any, Any]]
+    initial: Callable[[int], Any] | None = None
 
 
 Player = Callable[[jax.Array, Any, Any, Any], Any] | Remembering
@@ -46,16 +52,17 @@ def random_actions(game: Game, params: Any, key: jax.Array, mask: Any) -> Any:
 def without_view(scripted: ScriptedPlayer, params: Any) -> Player:
     """Return a scripted player, which knows the state, as a player that is also told observations and masks."""
     if isinstance(scripted, RememberingScript):
-        return Remembering(lambda key, state, _obs, _mask, carry: scripted.act(key, state, params, carry))
+        return Remembering(lambda key, state, _obs, _mask, carry: scripted.act(key, state, params, carry), scripted.initial)
     return lambda key, state, _obs, _mask: scripted(key, state, params)
 
 
 def one_of(players: Sequence[Player]) -> Remembering:
     """Return a player that is one of several, drawn uniformly when a game begins.
 
-    All of them act in every step, and the action of the one that was drawn is taken. The carry is that of `drawn_once`, with the
-    memory of each player.
+    All of them act in every step, and the action of the one that was drawn is taken. The carry is that of `drawn_carry`, with a
+    memory for each player.
     """
+    remember = [player for player in players if isinstance(player, Remembering)]
 
     def act(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
         draw_key, *keys = jax.random.split(key, len(players) + 1)
@@ -70,7 +77,14 @@ def one_of(players: Sequence[Player]) -> Remembering:
             memories.append(memory)
         return chosen, drawn_carry(which, tuple(memories))
 
-    return Remembering(act)
+    def initial(seats: int) -> Any:
+        memories = tuple(
+            player.initial(seats) if isinstance(player, Remembering) and player.initial is not None else None
+            for player in players
+        )
+        return drawn_carry(jnp.zeros(seats, jnp.int32), memories)
+
+    return Remembering(act, None if any(player.initial is None for player in remember) else initial)
 
 
 def drawn_once(key: jax.Array, carry: Any, count: int, seats: int) -> tuple[jax.Array, Any]:
@@ -78,7 +92,7 @@ def drawn_once(key: jax.Array, carry: Any, count: int, seats: int) -> tuple[jax.
 
     Args:
         key: draws the player.
-        carry: as from `drawn_carry`; None for one of zeros, with None for the memories.
+        carry: as from `drawn_carry`; None where a game begins: nobody is drawn yet, and the memories are None.
         count: number of players.
         seats: number of seats P.
     """
@@ -126,8 +140,11 @@ def seat_player(player: Player, game: Game, params: Any) -> Seated:
     def initial(state: Any, obs: Any) -> Any:
         if not isinstance(player, Remembering):
             return None
-        mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
-        carry = jax.eval_shape(lambda k, s, o, m: choose(k, s, o, m, None)[1], key, state, obs, mask)
+        if player.initial is not None:
+            carry = jax.eval_shape(partial(player.initial, players))
+        else:
+            mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
+            carry = jax.eval_shape(lambda k, s, o, m: choose(k, s, o, m, None)[1], key, state, obs, mask)
         for leaf in jax.tree.leaves(carry):
             if leaf.shape[:1] != (players,):
                 raise ConfigError(

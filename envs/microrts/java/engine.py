@@ -33,11 +33,6 @@ BOTS = {
 }
 """Class of each Java bot."""
 
-MEMORIES = {"coac": "harvesting"}
-"""For bots whose orders depend on more than the state: the Java field with what they remember, a map from units to units. CoacAI
-knows which worker harvests for which base.
-"""
-
 UNIT_TYPE_TABLE = 2
 """Version of the engine's table of unit types: the one without randomness."""
 
@@ -113,7 +108,6 @@ class Java:
         try:
             self.GameState, self.PhysicalGameState = jpype.JClass("rts.GameState"), jpype.JClass("rts.PhysicalGameState")
             self.PlayerAction, self.UnitAction = jpype.JClass("rts.PlayerAction"), jpype.JClass("rts.UnitAction")
-            self.Long = jpype.JClass("java.lang.Long")
             self.types = jpype.JClass("rts.units.UnitTypeTable")(UNIT_TYPE_TABLE)
         except TypeError as error:
             raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
@@ -245,14 +239,14 @@ class JavaGame:
 
 
 class JavaBot:
-    """A bot of the Java engine."""
+    """A bot of the Java engine; `bot` is its Java object."""
 
     def __init__(self, java: Java, name: str, bot: Any):
-        self.java, self.name, self._bot = java, name, bot
+        self.java, self.name, self.bot = java, name, bot
 
     def as_new(self, seed: int) -> JavaBot:
         """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
-        bot = self._bot.clone()
+        bot = self.bot.clone()
         for field in self._random:
             field.get(bot).setSeed(seed)
         return JavaBot(self.java, self.name, bot)
@@ -260,32 +254,15 @@ class JavaBot:
     @functools.cached_property
     def _random(self) -> list[Any]:
         """Its fields that draw random numbers."""
-        fields = [f for f in self._bot.getClass().getDeclaredFields() if f.getType().getName() == "java.util.Random"]
+        fields = [f for f in self.bot.getClass().getDeclaredFields() if f.getType().getName() == "java.util.Random"]
         for field in fields:
             field.setAccessible(True)
         return fields
 
-    @property
-    def memory(self) -> dict[int, int]:
-        """What it remembers, the ids of units by those of units: its field in `MEMORIES`."""
-        return {int(unit): int(other) for unit, other in self._memory.items()}
-
-    @memory.setter
-    def memory(self, memory: dict[int, int]) -> None:
-        self._memory.clear()
-        for unit, other in memory.items():
-            self._memory.put(self.java.Long(unit), self.java.Long(other))
-
-    @property
-    def _memory(self) -> Any:
-        field = self._bot.getClass().getDeclaredField(MEMORIES[self.name])
-        field.setAccessible(True)
-        return field.get(self._bot)
-
     def play(self, game: JavaGame, player: int) -> Any:
         """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""
         try:
-            return self._bot.getAction(player, game.state)
+            return self.bot.getAction(player, game.state)
         except Exception as error:
             raise RljaxError(f"Java bot {self.name}: {first_line(error)}") from None
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, shown
 from rljax.core.host import WAITING
-from rljax.envs.microrts.java.engine import MEMORIES, SEARCHING, Java, JavaBot, start_java
+from rljax.envs.microrts.java.coac import CoacMemory
+from rljax.envs.microrts.java.engine import SEARCHING, Java, JavaBot, start_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of
 from rljax.envs.microrts.state import Orders, RTSState
@@ -24,12 +25,16 @@ JAVA = "java:"
 """Before the name of a bot of the Java engine."""
 
 OPPONENTS = ("coac", "heavyrush", "lightrush", "passive", "rangedrush", "rojobot", "workerrush")
-"""Bots whose orders follow from the state, and from what is in `MEMORIES`. They order the same each time, but for CoacAI: where
-the way of a fighter is blocked, it moves in a direction that nothing here decides.
+"""Bots whose orders follow from the state, and those of CoacAI from its memory, too. They order the same each time, but for
+CoacAI: where the way of a fighter is blocked, it moves in a direction that nothing here decides.
 """
 
-MAX_REMEMBERED = 16
-"""Largest number of units for which a bot remembers something. CoacAI has two for each of its bases."""
+MAX_HARVESTERS = 16
+"""Largest number of workers of which CoacAI is told again that they harvest. It has two for each of its bases."""
+
+_MEMORY = 1 + MAX_HARVESTERS, 2
+"""Shape of CoacAI's memory: its marks (see `CoacMemory`) and 0, then pairs of a worker that harvests and its base, by their
+`lasting_ids`, and zeros."""
 
 NOBODY = 2
 """In place of a player's number: there is nothing to order."""
@@ -44,21 +49,24 @@ def is_java(name: Any) -> bool:
 
 
 class RememberingBot(NamedTuple):
-    """Bot with memory: `act(key, state, player, walls, memory) -> (orders, memory)`.
+    """Bot with memory.
 
-    The memory is an array; zeros, or None, where a game begins.
+    Attributes:
+        act: `(key, state, player, walls, memory) -> (orders, memory)`.
+        shape: shape of the memory, an i32 array; zeros where a game begins.
     """
 
-    act: Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray, jax.Array | None], tuple[Orders, jax.Array]]
+    act: Callable[[jax.Array, RTSState, jax.Array | int, np.ndarray, jax.Array], tuple[Orders, jax.Array]]
+    shape: tuple[int, ...]
 
 
 @functools.cache
 def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
     """Return a bot of the Java engine as a `rljax.envs.microrts.bots.Bot`.
 
-    It is asked as if its game had begun in the state, but with its memory if it has one, and its random numbers are drawn from
+    It is asked as if its game had begun in the state, CoacAI with its memory of the game, and its random numbers are drawn from
     the state, so its orders depend on state and memory alone. Runs against it can be repeated and resumed bit for bit, except
-    those against CoacAI (see `OPPONENTS`). A memory, i32 `[MAX_REMEMBERED, 2]`, has pairs of units by their `lasting_ids`.
+    those against CoacAI (see `OPPONENTS`).
     It sees the whole state, with fog, too. A compiled program calls Java in this process, on the host, for all states that are
     stacked by `vmap` at once.
 
@@ -74,42 +82,46 @@ def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
         why = "it searches for a time, so that its orders are never quite the same; " if searches else ""
         raise ConfigError(f"scripted player {shown(JAVA + name)}: {why}{did_you_mean(name, OPPONENTS)}")
 
-    shape = MAX_REMEMBERED if name in MEMORIES else 0, 2
-
-    def act(
-        _key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: jax.Array | None
-    ) -> tuple[Orders, jax.Array]:
+    def asks(memory: jax.Array | None, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Any:
+        """Return the orders, with a memory the pair of orders and memory."""
         java = start_java()
         bot = java.bot(name)
         known = RTSState(*(getattr(state, field) for field in RTSState.__dataclass_fields__))
         plane = jax.ShapeDtypeStruct(walls.shape, np.int8)
-        memory = jnp.zeros(shape, jnp.int32) if memory is None else memory
+        orders = Orders(plane, plane, plane)  # type: ignore[arg-type]
+        remembered = None if memory is None else CoacMemory(java)
 
-        def ask(states: RTSState, players: jax.Array, memory: jax.Array) -> tuple[Orders, np.ndarray]:
+        def ask(states: RTSState, players: jax.Array, memories: jax.Array | None = None) -> Any:
             with WAITING.during("java"), _LOCK:
                 try:
                     of_states = jax.tree.map(np.asarray, states)
-                    return _orders(java, bot, walls, of_states, np.asarray(players), np.array(memory))
+                    if memories is None:
+                        return _orders(java, bot, walls, of_states, np.asarray(players))
+                    after = np.array(memories)
+                    return _orders(java, bot, walls, of_states, np.asarray(players), (remembered, after)), after
                 except java.jpype.JException as error:
                     raise RljaxError(f"Java bot {name}: {first_line(error)}") from None
 
-        shapes = Orders(plane, plane, plane), jax.ShapeDtypeStruct(shape, np.int32)  # type: ignore[arg-type]
-        asked = known, jnp.asarray(player, jnp.int32), memory
-        found: tuple[Orders, jax.Array] = jax.pure_callback(ask, shapes, *asked, vmap_method="broadcast_all")
-        return found
+        given = known, jnp.asarray(player, jnp.int32), *(() if memory is None else (memory,))
+        shapes = orders if memory is None else (orders, jax.ShapeDtypeStruct(_MEMORY, np.int32))
+        return jax.pure_callback(ask, shapes, *given, vmap_method="broadcast_all")
 
-    def play(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
-        return act(key, state, player, walls, None)[0]
-
-    return RememberingBot(act) if name in MEMORIES else play
+    if name == "coac":
+        return RememberingBot(lambda _key, state, player, walls, memory: asks(memory, state, player, walls), _MEMORY)
+    return lambda _key, state, player, walls: asks(None, state, player, walls)
 
 
 def _orders(
-    java: Java, bot: JavaBot, walls: np.ndarray, states: RTSState, players: np.ndarray, memories: np.ndarray
-) -> tuple[Orders, np.ndarray]:
-    """Return a bot's orders and memories in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`.
+    java: Java,
+    bot: JavaBot,
+    walls: np.ndarray,
+    states: RTSState,
+    players: np.ndarray,
+    memory: tuple[CoacMemory, np.ndarray] | None = None,
+) -> Orders:
+    """Return a bot's orders in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`.
 
-    `memories`, i32 `[..., K, 2]`, is changed in place; K is 0 for a bot without memory.
+    Memories, i32 `[..., *_MEMORY]`, are changed in place.
     """
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
@@ -119,16 +131,17 @@ def _orders(
             continue
         position = position_of(state, walls)
         new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
-        if memories[place].size:
+        if memory is not None:
             ids = lasting_ids(state)
-            new.memory = _recalled(memories[place], ids)
+            memory[0].write(new.bot, int(memory[1][place][0, 0]), _recalled(memory[1][place][1:], ids), position)
         rows = new.orders(java.game_at(position), player)
-        if memories[place].size:
-            memories[place] = _noted(new.memory, ids)
+        if memory is not None:
+            marks, harvesters = memory[0].read(new.bot)
+            memory[1][place] = [(marks, 0), *_noted(harvesters, ids)]
         found = orders_of(position, rows[rows[:, 1] != NONE])
         for plane, orders in zip(planes, jax.tree.leaves(found), strict=True):
             plane[place] = orders
-    return Orders(*planes), memories
+    return Orders(*planes)
 
 
 def _recalled(pairs: np.ndarray, ids: np.ndarray) -> dict[int, int]:
@@ -148,8 +161,8 @@ def _recalled(pairs: np.ndarray, ids: np.ndarray) -> dict[int, int]:
 
 
 def _noted(memory: dict[int, int], ids: np.ndarray) -> np.ndarray:
-    """Return remembered pairs of units by their lasting ids: the inverse of `_recalled`."""
-    pairs = np.zeros((MAX_REMEMBERED, 2), np.int32)
+    """Return pairs of units, given by their numbers in a position, by their lasting ids, i32 `[MAX_HARVESTERS, 2]`."""
+    pairs = np.zeros((MAX_HARVESTERS, 2), np.int32)
     for row, (unit, other) in zip(pairs, sorted(memory.items()), strict=False):
         row[:] = ids[unit], ids[other]
     return pairs

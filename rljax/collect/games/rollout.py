@@ -32,7 +32,7 @@ class Playing(NamedTuple):
         length: number of steps so far, i32 `[E]`.
         team: team of the learner, i32 `[E]`.
         lane: opponent that the game began with, i32 `[E]`; a learner has two, 0 and 1, one for new games and one for older ones.
-        scripted: memories of scripted players, `[E, P, ...]` each, zeros where a game begins; None without scripted players.
+        scripted: memories of scripted players by name, `[E, P, ...]` each, zeros where a game begins and in games against others.
     """
 
     game: Any
@@ -166,8 +166,8 @@ def game_rollout(
         carry: memory of all seats, `[E, P, ...]`, zeros where a game begins; None without memory. A seat's memory advances when
             it moves.
         keep: entries of `info` that `GameSteps.extras` shall hold.
-        scripted: `(states [E, ...], keys [E], own bool [E, P], action [E, P, ...], memories [E, P, ...]) -> (action, memories)`
-            replaces the actions of players who are not the learner's by those of scripted players; None: without them.
+        scripted: `(states [E, ...], keys [E], own bool [E, P], action [E, P, ...], memories) -> (action, memories)` replaces the
+            actions of players who are not the learner's by those of scripted players; None: without them.
 
     Returns:
         `(playing, obs, carry, steps)`.
