@@ -224,8 +224,10 @@ def batch_size(parts: GameParts) -> int:
 def scripted_players(parts: GameParts) -> dict[str, tuple[Seated, np.ndarray]]:
     """Return the scripted opponents by name, and the numbers of the games against each, i32 `[games]`."""
     config, game, params, scripted = parts.config, parts.game, parts.game_params, parts.scripted
-    found = {}
-    for name in dict.fromkeys(config.scripted) if isinstance(config, LeagueConfig) else ():
+    found: dict[str, tuple[Seated, np.ndarray]] = {}
+    if not isinstance(config, LeagueConfig):
+        return found
+    for name in dict.fromkeys(config.scripted):
         games = np.flatnonzero([number >= 0 and config.scripted[number] == name for number in scripted])
         found[name] = seat_player(without_view(game.scripted[name], params), game, params), games
     return found

@@ -89,7 +89,6 @@ def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
         known = RTSState(*(getattr(state, field) for field in RTSState.__dataclass_fields__))
         plane = jax.ShapeDtypeStruct(walls.shape, np.int8)
         orders = Orders(plane, plane, plane)  # type: ignore[arg-type]
-        remembered = None if memory is None else CoacMemory(java)
 
         def ask(states: RTSState, players: jax.Array, memories: jax.Array | None = None) -> Any:
             with WAITING.during("java"), _LOCK:
@@ -98,7 +97,7 @@ def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
                     if memories is None:
                         return _orders(java, bot, walls, of_states, np.asarray(players))
                     after = np.array(memories)
-                    return _orders(java, bot, walls, of_states, np.asarray(players), (remembered, after)), after
+                    return _orders(java, bot, walls, of_states, np.asarray(players), after), after
                 except java.jpype.JException as error:
                     raise RljaxError(f"Java bot {name}: {first_line(error)}") from None
 
@@ -117,12 +116,13 @@ def _orders(
     walls: np.ndarray,
     states: RTSState,
     players: np.ndarray,
-    memory: tuple[CoacMemory, np.ndarray] | None = None,
+    memories: np.ndarray | None = None,
 ) -> Orders:
     """Return a bot's orders in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`.
 
-    Memories, i32 `[..., *_MEMORY]`, are changed in place.
+    Memories of CoacAI, i32 `[..., *_MEMORY]`, are changed in place.
     """
+    coac = None if memories is None else CoacMemory(java)
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
     for place in np.ndindex(players.shape):
@@ -131,13 +131,14 @@ def _orders(
             continue
         position = position_of(state, walls)
         new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
-        if memory is not None:
-            ids = lasting_ids(state)
-            memory[0].write(new.bot, int(memory[1][place][0, 0]), _recalled(memory[1][place][1:], ids), position)
-        rows = new.orders(java.game_at(position), player)
-        if memory is not None:
-            marks, harvesters = memory[0].read(new.bot)
-            memory[1][place] = [(marks, 0), *_noted(harvesters, ids)]
+        if coac is None or memories is None:
+            rows = new.orders(java.game_at(position), player)
+        else:
+            marks, harvesters, ids = int(memories[place][0, 0]), memories[place][1:], lasting_ids(state)
+            coac.write(new.bot, marks, _recalled(harvesters, ids), position)
+            rows = new.orders(java.game_at(position), player)
+            marks, harvesting = coac.read(new.bot)
+            memories[place] = [(marks, 0), *_noted(harvesting, ids)]
         found = orders_of(position, rows[rows[:, 1] != NONE])
         for plane, orders in zip(planes, jax.tree.leaves(found), strict=True):
             plane[place] = orders

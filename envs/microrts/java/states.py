@@ -82,7 +82,7 @@ def lasting_ids(state: RTSState) -> np.ndarray:
     """
     places = _by_age(state)
     begun = state.born[places].astype(np.int32) - np.iinfo(np.int16).min
-    return (begun * 3 + state.owner[places] + 1) * NUM_TYPES + state.unit[places]
+    return np.asarray((begun * 3 + state.owner[places] + 1) * NUM_TYPES + state.unit[places])
 
 
 def _by_age(state: RTSState) -> tuple[np.ndarray, ...]:
