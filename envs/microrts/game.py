@@ -207,10 +207,14 @@ class MicroRTS(Game):
         return state, {name: jnp.where(passes, value, 0.0) for name, value in components.items()}, passes & terminated
 
     def orders(self, state: RTSState, action: jax.Array) -> Orders:
+        """Return the orders that both players' actions of a cycle give, and how long units wait that are given none."""
+        return self.with_waits(state, self.given(state, action))
+
+    def given(self, state: RTSState, action: jax.Array) -> Orders:
         """Return the orders that both players' actions of a cycle give; with "units" there are several, see `by_unit.plan`."""
         decode = orders_of_cells if self.actions == "cells" else orders_of_gridnet
         seen = jnp.stack([action[0], turn_actions(action[1], self.actions)])
-        return self.with_waits(state, drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls)))
+        return drop_own_conflicts(state, decode(state, seen), engine.legal_orders(state, self.walls))
 
     def with_waits(self, state: RTSState, orders: Orders) -> Orders:
         """Return the orders, but units without one wait for as long as the game lets them: `waits`."""

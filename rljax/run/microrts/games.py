@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from rljax.envs.microrts.java.engine import Java, JavaGame
-from rljax.envs.microrts.java.positions import Position
-from rljax.envs.microrts.java.states import rows_of, state_of
+from rljax.envs.microrts.java.positions import NONE, Position
+from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.waits import Waits
 
 Decide = Callable[[RTSState], tuple[Orders, Orders]]
 """Player of G games at once: states with leaves `[G, ...]` to its orders as player 0 and as player 1, leaves `[G, H, W]`. Games
@@ -51,6 +52,7 @@ def play_java_games(
     max_cycles: int = 2000,
     opening_cycles: int = 0,
     seed: int = 0,
+    waits: Waits | None = None,
 ) -> JavaGames:
     """Play games against a Java bot, from both seats in turn.
 
@@ -64,7 +66,9 @@ def play_java_games(
         opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
             both seats.
         seed: seed of the openings.
+        waits: how long units of the player wait that it gives no order; None: as long as `decide` says.
     """
+    wait_after = None if waits is None else jax.jit(waits.of)
     games = [java.game(map_name) for _ in range(num_games)]
     bots = [java.bot(bot) for _ in range(num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
@@ -73,7 +77,8 @@ def play_java_games(
     prints, over = [0] * num_games, np.zeros(num_games, bool)
     for cycle in range(max_cycles):
         if cycle >= opening_cycles:
-            orders = decide(stacked([state_of(position) for position in positions]))
+            states = [state_of(position) for position in positions]
+            orders = decide(stacked(states))
         for index in np.flatnonzero(~over):
             game, position, own = games[index], positions[index], int(seat[index])
             if cycle < opening_cycles:
@@ -82,7 +87,12 @@ def play_java_games(
             else:
                 # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
                 rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
-                plans = {own: game.plan(own, rows), 1 - own: bots[index].play(game, 1 - own)}
+                plans, wait = {1 - own: bots[index].play(game, 1 - own)}, 1
+                if wait_after is not None:
+                    rows = rows[rows[:, 1] != NONE]
+                    given = np.concatenate([rows, game.orders_in(plans[1 - own])])
+                    wait = int(wait_after(states[index], orders_of(position, given[given[:, 1] != NONE])))
+                plans[own] = game.plan(own, rows, wait)
                 for player in range(2):
                     game.state.issueSafe(plans[player])
             over[index] = game.cycle()

@@ -62,10 +62,9 @@ def java_program(game: MicroRTS, params: Any, make: Callable[[Any], Player]) -> 
         def one(key: jax.Array, s: RTSState, carry: Any) -> tuple[Orders, Any]:
             if game.actions == "units":
                 orders, (_, after) = game.by_unit.plan(next_unit, s, (key, carry))
-                orders = game.with_waits(s, orders)
             else:
                 action, after = act(key, s, carry)
-                orders = game.orders(s, action)
+                orders = game.given(s, action)
             # The Java engine asks in each cycle, our game only in those in which a unit is idle.
             return orders, tree_where(jnp.any(is_idle(s)), after, carry)
 
@@ -117,7 +116,15 @@ def play_java_match(
 
     limit = int(params.max_cycles)
     played = play_java_games(
-        java, game.map_name, bot, decide, num_games, max_cycles=limit, opening_cycles=opening_moves, seed=seed
+        java,
+        game.map_name,
+        bot,
+        decide,
+        num_games,
+        max_cycles=limit,
+        opening_cycles=opening_moves,
+        seed=seed,
+        waits=game.waits,
     )
     return games_of(played)
 

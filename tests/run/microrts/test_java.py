@@ -27,6 +27,7 @@ from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.state import Orders
 from rljax.envs.microrts.units import HEADS
+from rljax.envs.microrts.waits import Waits
 from rljax.run.files.folder import Run
 from rljax.run.microrts.games import JavaGames, play_java_games
 from rljax.run.microrts.gym_microrts import GymMicroRTS, random_actions
@@ -224,6 +225,32 @@ def test_both_players_order_from_the_same_position(java_engine: java.Java, monke
     play_java_games(java_engine, MAP, "workerrush", wait, 2, max_cycles=40)
     assert len(seen) == 2 * 2 * 40
     assert seen[::2] == seen[1::2]
+
+
+def test_units_in_java_wait_until_something_changes(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the game that a policy was trained in, an order of the other player is a change."""
+    noted: list[tuple[bool, int, int]] = []
+    plan = java.JavaGame.plan
+
+    def noting(game: java.JavaGame, player: int, orders: np.ndarray, wait: int = 1) -> Any:
+        position = game.position()
+        busy = state_of(position).remaining
+        ends = int(busy[busy > 0].min(initial=100))
+        other = game.orders_in(java_engine.bot("workerrush").play(game, 1 - player))
+        noted.append((bool((other[:, 1] != NONE).any()), ends, wait))
+        return plan(game, player, orders, wait)
+
+    def nothing(states: Any) -> Any:
+        zero = np.zeros(states.unit.shape, np.int8)
+        return (Orders(zero, zero, zero - 1),) * 2
+
+    monkeypatch.setattr(java.JavaGame, "plan", noting)
+    play_java_games(java_engine, MAP, "workerrush", nothing, 2, max_cycles=80, waits=Waits(100, until_change=True))
+    assert all(wait == (1 if ordered else ends) for ordered, ends, wait in noted)
+    assert {ordered for ordered, _, _ in noted} == {True, False}
+    noted.clear()
+    play_java_games(java_engine, MAP, "workerrush", nothing, 2, max_cycles=20, waits=Waits(5, until_change=False))
+    assert {wait for *_, wait in noted} == {5}
 
 
 @pytest.mark.long
