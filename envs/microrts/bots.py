@@ -321,7 +321,7 @@ def find_bot(name: str) -> Bot:
 def order(
     bot: Bot, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: Any = None
 ) -> tuple[Orders, Any]:
-    """Return a bot's orders and its memory, which is None for one without. A memory of None is that of a game that begins."""
+    """Return a bot's orders and its memory, which is None for one without. None: as where a game begins."""
     if isinstance(bot, RememberingBot):
         return bot.act(key, state, player, walls, jnp.zeros(bot.shape, jnp.int32) if memory is None else memory)
     return bot(key, state, player, walls), None

@@ -55,7 +55,8 @@ def actions_of(game: Any, state: RTSState, orders: Orders) -> Any:
 def scripted_player(game: Any, name: str) -> Player:
     """Return a scripted player as a player of the game; it acts for both seats.
 
-    Where units are ordered one by one it decides anew in each step of a cycle: a random player draws anew for those left.
+    Where units are ordered one by one it decides anew in each step of a cycle: a random player draws anew for those left, and
+    CoacAI may let one more worker harvest than it would in Java.
 
     Raises:
         ConfigError: there is none of this name; the closest match is named.

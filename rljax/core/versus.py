@@ -25,7 +25,8 @@ class Remembering(NamedTuple):
 
     Attributes:
         act: `(key, state, obs, mask, carry) -> (action, carry)`.
-        initial: returns the zeros for P seats; None: they have the shapes that `act` returns if its carry is None.
+        initial: returns the zeros for P seats, of which only shapes and dtypes are read; None: they are those that `act` returns
+            if its carry is None.
     """
 
     act: Callable[[jax.Array, Any, Any, Any, Any], tuple[Any, Any]]

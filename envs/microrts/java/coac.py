@@ -1,4 +1,4 @@
-"""What CoacAI remembers of a game: the fields of its Java class that it does not compute anew in each position."""
+"""What CoacAI remembers of a game: the fields of its own Java class that it does not compute anew in each position."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from rljax.envs.microrts.java.states import position_of
 from rljax.envs.microrts.maps import find_map
 
 BEGUN, KNOWN_MAP, ATTACKS, SEPARATED = (1 << bit for bit in range(4))
-"""Bits of the marks: it was asked in this game; it knows the map, by the first position; it has begun to attack with all units,
-as no resources were left; a base was walled in by resources."""
+"""Bits of the marks.
+
+`BEGUN`: it was asked in this game. `KNOWN_MAP`: by the first position it knows the map. `ATTACKS`: no resources were left, so all
+units attack. `SEPARATED`: a base was walled in by resources.
+"""
 
 _FLAGS = {"attackAll": ATTACKS, "wasSeparated": SEPARATED}
 _MAP = "maps/16x16/basesWorkers16x16A.xml"
@@ -43,7 +46,7 @@ class CoacMemory:
 
     def write(self, bot: Any, marks: int, harvesters: dict[int, int], position: Position) -> None:
         """Give its memory to a new bot that will be asked about a position."""
-        # In a game that begins it looks for the map itself, but by numbers of units that are others here.
+        # In a game that begins it looks for the map itself, but by a hash of the units' ids, which are others here.
         known = marks & KNOWN_MAP or (not marks and _begins_known_map(position))
         self._fields["map"].set(bot, _MAP if known else "")
         self._fields["myWorkersCombat"].set(bot, self._list())  # it looks for the map while there is no such list
@@ -56,7 +59,10 @@ class CoacMemory:
 
 def _begins_known_map(position: Position) -> bool:
     start = _known_start()
-    return np.array_equal(position.units, start.units) and np.array_equal(position.resources, start.resources)
+    pairs = zip(
+        (position.terrain, position.units, position.resources), (start.terrain, start.units, start.resources), strict=True
+    )
+    return all(np.array_equal(here, there) for here, there in pairs)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ CoacAI: where the way of a fighter is blocked, it moves in a direction that noth
 """
 
 MAX_HARVESTERS = 16
-"""Largest number of workers of which CoacAI is told again that they harvest. It has two for each of its bases."""
+"""Largest number of workers that CoacAI remembers; it forgets others. It has two for each of its bases."""
 
 _MEMORY = 1 + MAX_HARVESTERS, 2
 """Shape of CoacAI's memory: its marks (see `CoacMemory`) and 0, then pairs of a worker that harvests and its base, by their

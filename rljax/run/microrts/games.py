@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rljax.envs.microrts.java.engine import Java, JavaGame
+from rljax.envs.microrts.java.engine import Java, JavaBot, JavaGame
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.state import Orders, RTSState
@@ -66,9 +66,10 @@ def play_java_games(
         opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
             both seats.
         seed: seed of the openings.
-        waits: how long units of the player wait that it gives no order; None: as long as `decide` says.
+        waits: how long units of the player wait that it gives no order, as in the game in JAX, where those of the bot do, too;
+            None: as long as `decide` says.
     """
-    wait_after = None if waits is None else jax.jit(waits.of)
+    wait_after = None if waits is None else jax.jit(jax.vmap(waits.of))
     games = [java.game(map_name) for _ in range(num_games)]
     bots = [java.bot(bot) for _ in range(num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
@@ -77,24 +78,22 @@ def play_java_games(
     prints, over = [0] * num_games, np.zeros(num_games, bool)
     for cycle in range(max_cycles):
         if cycle >= opening_cycles:
-            states = [state_of(position) for position in positions]
-            orders = decide(stacked(states))
+            states = stacked([state_of(position) for position in positions])
+            rows, plans = _chosen(games, positions, seat, over, decide(states), bots)
+            lengths = np.ones(num_games, int)
+            if wait_after is not None:
+                rows = [own[own[:, 1] != NONE] for own in rows]
+                lengths = np.asarray(wait_after(states, stacked(list(map(_given, games, positions, rows, plans)))))
         for index in np.flatnonzero(~over):
-            game, position, own = games[index], positions[index], int(seat[index])
+            game, own = games[index], int(seat[index])
             if cycle < opening_cycles:
                 for player in range(2):
                     game.issue(player, random_orders(game, player, chance[index]))
             else:
                 # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
-                rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
-                plans, wait = {1 - own: bots[index].play(game, 1 - own)}, 1
-                if wait_after is not None:
-                    rows = rows[rows[:, 1] != NONE]
-                    given = np.concatenate([rows, game.orders_in(plans[1 - own])])
-                    wait = int(wait_after(states[index], orders_of(position, given[given[:, 1] != NONE])))
-                plans[own] = game.plan(own, rows, wait)
+                both = {own: game.plan(own, rows[index], int(lengths[index])), 1 - own: plans[index]}
                 for player in range(2):
-                    game.state.issueSafe(plans[player])
+                    game.state.issueSafe(both[player])
             over[index] = game.cycle()
             positions[index] = game.position()
             prints[index] = _fingerprint(positions[index], prints[index])
@@ -105,6 +104,29 @@ def play_java_games(
     winner = np.array([game.winner() if ended else -1 for game, ended in zip(games, over, strict=True)], np.int32)
     length = np.array([position.time for position in positions], np.int32)
     return JavaGames(seat, winner, length, np.array(new))
+
+
+def _chosen(
+    games: list[JavaGame],
+    positions: list[Position],
+    seat: np.ndarray,
+    over: np.ndarray,
+    orders: tuple[Orders, Orders],
+    bots: list[JavaBot],
+) -> tuple[list[np.ndarray], list[Any]]:
+    """Return for each game the player's orders, i32 `[K, 6]`, and the bot's plan; no orders and None in games that are over."""
+    rows, plans = [], []
+    for index, (game, position, own) in enumerate(zip(games, positions, seat.tolist(), strict=True)):
+        of_game = jax.tree.map(lambda x, index=index: x[index], orders[own])
+        rows.append(rows_of(position, of_game, own)[: 0 if over[index] else None])
+        plans.append(None if over[index] else bots[index].play(game, 1 - own))
+    return rows, plans
+
+
+def _given(game: JavaGame, position: Position, rows: np.ndarray, plan: Any) -> Orders:
+    """Return the orders of the player, i32 `[K, 6]`, and of the bot's plan, or None, together."""
+    given = rows if plan is None else np.concatenate([rows, game.orders_in(plan)])
+    return orders_of(position, given[given[:, 1] != NONE])
 
 
 def random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:

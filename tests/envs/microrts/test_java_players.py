@@ -19,7 +19,7 @@ from rljax.envs.microrts.bots import find_bot, find_bots, order
 from rljax.envs.microrts.engine import merge_orders
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java import engine, players
-from rljax.envs.microrts.java.coac import BEGUN, KNOWN_MAP
+from rljax.envs.microrts.java.coac import ATTACKS, BEGUN, KNOWN_MAP, SEPARATED, CoacMemory
 from rljax.envs.microrts.java.positions import NONE, PRODUCE
 from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of, state_of
 from rljax.envs.microrts.state import RTSState
@@ -139,14 +139,14 @@ def test_coac_remembers_its_game(java_engine: engine.Java, map_name: str, cycles
         idle = (state.owner == 0) & (state.remaining == 0)
         if idle.any():
             wanted, without = orders_of(position, rows), ask(state, nothing)[0]
-            produces = idle & (wanted.action == PRODUCE)
+            produces = idle & ((wanted.action == PRODUCE) | (np.asarray(given.action) == PRODUCE))
             assert same(wanted, given, produces)
             asked, alike, alike_without = (
                 asked + 1,
                 alike + same(wanted, given, idle),
                 alike_without + same(wanted, without, idle),
             )
-            other_products += not same(wanted, without, produces)
+            other_products += not same(wanted, without, idle & (wanted.action == PRODUCE))
         game.issue(0, rows)
         game.state.issueSafe(other.play(game, 1))
         over = game.cycle()
@@ -164,6 +164,14 @@ def same(first: Any, second: Any, cells: np.ndarray) -> bool:
     """Whether two orders are the same in some cells."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all((np.asarray(a)[cells] == np.asarray(b)[cells]).all() for a, b in pairs)
+
+
+def test_the_memory_of_coac_is_read_as_it_was_written(java_engine: engine.Java) -> None:
+    memory, position = CoacMemory(java_engine), java_engine.game(MAP).position()
+    for marks in (BEGUN, BEGUN | KNOWN_MAP, BEGUN | ATTACKS, BEGUN | SEPARATED, BEGUN | KNOWN_MAP | ATTACKS | SEPARATED):
+        bot = java_engine.bot("coac").as_new(0).bot
+        memory.write(bot, marks, {8: 6}, position)
+        assert memory.read(bot) == (marks, {8: 6})
 
 
 def test_a_run_against_coac_is_read_without_java(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,9 @@ def test_both_players_order_from_the_same_position(java_engine: java.Java, monke
 
     play_java_games(java_engine, MAP, "workerrush", wait, 2, max_cycles=40)
     assert len(seen) == 2 * 2 * 40
-    assert seen[::2] == seen[1::2]
+    # In each cycle the bot is asked in both games, and then the player's plans are made.
+    for cycle in range(0, len(seen), 4):
+        assert seen[cycle : cycle + 2] == seen[cycle + 2 : cycle + 4]
 
 
 def test_units_in_java_wait_until_something_changes(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +253,29 @@ def test_units_in_java_wait_until_something_changes(java_engine: java.Java, monk
     noted.clear()
     play_java_games(java_engine, MAP, "workerrush", nothing, 2, max_cycles=20, waits=Waits(5, until_change=False))
     assert {wait for *_, wait in noted} == {5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", ["cells", "units"])
+def test_a_policy_in_java_waits_as_its_game_says(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch, actions: str) -> None:
+    """One that only waits, against a bot that gives no orders, is asked again when `wait_cycles` are over."""
+    waits: list[int] = []
+    plan = java.JavaGame.plan
+
+    def noting(game: java.JavaGame, player: int, orders: np.ndarray, wait: int = 1) -> Any:
+        waits.append(wait)
+        return plan(game, player, orders, wait)
+
+    monkeypatch.setattr(java.JavaGame, "plan", noting)
+    game: Any = MicroRTS(MAP, actions, wait_cycles=7, wait_until_change=True)
+    params = game.default_params.replace(max_cycles=9)
+    player = scripted_player(game, "passive")
+    program = java_program(game, params, lambda _: player)
+    play_java_match(game, params, program, None, "passive", jax.random.key(0), 2)
+    assert len(waits) == 18
+    # The bot lets its units wait for 10 cycles, and the player's are asked again with them.
+    assert waits[0] == 7
+    assert waits[14] == 3
 
 
 @pytest.mark.long
