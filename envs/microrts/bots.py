@@ -321,7 +321,13 @@ def find_bot(name: str) -> Bot:
 def order(
     bot: Bot, key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray, memory: Any = None
 ) -> tuple[Orders, Any]:
-    """Return a bot's orders and its memory, which is None for one without. None: as where a game begins."""
+    """Return a bot's orders and its memory after them, None for a bot without memory.
+
+    Args:
+        bot: the bot.
+        key, state, player, walls: as in `Bot`.
+        memory: the memory before; None where a game begins.
+    """
     if isinstance(bot, RememberingBot):
         return bot.act(key, state, player, walls, jnp.zeros(bot.shape, jnp.int32) if memory is None else memory)
     return bot(key, state, player, walls), None

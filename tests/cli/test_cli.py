@@ -334,7 +334,7 @@ def test_list_of_all_imports_no_library_of_environments() -> None:
 
 @pytest.mark.slow
 def test_training_one_configuration_imports_neither_phases_nor_leagues(tmp_path: Path) -> None:
-    """What this takes is part of each start."""
+    """To import them would make every start of `rljax train` longer."""
     script = (
         "import sys; from rljax.cli.main import main\n"
         f"main(['train', 'cartpole_ppo', '--total-timesteps', '64', '--run-dir', {str(tmp_path / 'run')!r}])\n"

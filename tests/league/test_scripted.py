@@ -117,7 +117,7 @@ def test_a_scripted_player_that_remembers_plays_matches_and_is_one_of_several() 
 
 
 def game_reward(own: int, other: int) -> float:
-    """What a round of Number Duel wins, from its description."""
+    """Return the reward of a round of Number Duel, as the docstring of the game has it."""
     if (own - other) % 5 in (1, 2):
         return (own + 1) / 5
     return -(other + 1) / 5 if own != other else 0.0

@@ -1,4 +1,4 @@
-"""What CoacAI remembers of a game: the fields of its own Java class that it does not compute anew in each position."""
+"""The memory of CoacAI: those fields of its Java class that last from one position of a game to the next."""
 
 from __future__ import annotations
 

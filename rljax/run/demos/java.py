@@ -14,13 +14,13 @@ from rljax.envs import resolve_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java.engine import Java, JavaBot, parse_bot, start_java
 from rljax.envs.microrts.java.players import JAVA, is_java
-from rljax.envs.microrts.java.positions import NONE
+from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, state_of
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.run.demos.sources import SELF, Play, check_seat, plain_table
 from rljax.run.demos.writer import Episode
-from rljax.run.microrts.games import random_orders, stacked
+from rljax.run.microrts.games import random_orders, stacked, wait_function
 
 NUM_GAMES = 16
 """Largest number of games that are played side by side by default."""
@@ -100,7 +100,7 @@ def find_java_cast(
 
 def java_rounds(cast: JavaCast, progress: Callable[[str], None]) -> Play:
     """Return the function that plays rounds in Java."""
-    java, look, wait = start_java(progress), look_at(cast.game, cast.params), jax.jit(cast.game.waits.of)
+    java, look, wait = start_java(progress), look_at(cast.game, cast.params), wait_function(cast.game.waits)
 
     def play(whom: int, count: int, first: int, earlier: int) -> Iterator[Episode]:
         seats = [(earlier + i) % 2 if cast.seat is None else cast.seat for i in range(count)]
@@ -128,13 +128,13 @@ class _JavaGame:
         self,
         java: Java,
         cast: JavaCast,
-        wait: Callable[[RTSState, Orders], jax.Array],
+        wait: Callable[[RTSState, Position, Callable[[], np.ndarray]], int],
         opponent: str | None,
         number: int,
         seat: int,
     ):
         how, self.number, self._wait_after = cast.info.recorded, number, wait
-        self._limit, self._waits = int(cast.params.max_cycles), cast.game.waits
+        self._limit = int(cast.params.max_cycles)
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
         self.bots: list[JavaBot] = [java.bot(name) for name in names]
@@ -160,10 +160,8 @@ class _JavaGame:
     def _give(self, wanted: list[np.ndarray]) -> Orders:
         """Give orders of both players, i32 `[K, 6]` each, to the engine; return those that could be given, and the waits."""
         wanted = [rows[rows[:, 1] != NONE] for rows in wanted]
-        wait = self._waits.cycles
-        if self._waits.until_change:  # How long the other units wait depends on what can be given.
-            given, _ = self._planned(wanted, 1)
-            wait = int(self._wait_after(self.state, orders_of(self.position, given[given[:, 1] != NONE])))
+        # How long the other units wait may depend on what can be given.
+        wait = self._wait_after(self.state, self.position, lambda: self._planned(wanted, 1)[0])
         given, plans = self._planned(wanted, wait)
         for plan in plans:
             self.game.state.issueSafe(plan)

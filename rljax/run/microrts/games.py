@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from rljax.envs.microrts.java.engine import Java, JavaBot, JavaGame
+from rljax.envs.microrts.java.engine import Java, JavaGame
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.state import Orders, RTSState
@@ -69,7 +70,7 @@ def play_java_games(
         waits: how long units of the player wait that it gives no order, as in the game in JAX, where those of the bot do, too;
             None: as long as `decide` says.
     """
-    wait_after = None if waits is None else jax.jit(jax.vmap(waits.of))
+    wait_after = None if waits is None else wait_function(waits)
     games = [java.game(map_name) for _ in range(num_games)]
     bots = [java.bot(bot) for _ in range(num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
@@ -78,22 +79,23 @@ def play_java_games(
     prints, over = [0] * num_games, np.zeros(num_games, bool)
     for cycle in range(max_cycles):
         if cycle >= opening_cycles:
-            states = stacked([state_of(position) for position in positions])
-            rows, plans = _chosen(games, positions, seat, over, decide(states), bots)
-            lengths = np.ones(num_games, int)
-            if wait_after is not None:
-                rows = [own[own[:, 1] != NONE] for own in rows]
-                lengths = np.asarray(wait_after(states, stacked(list(map(_given, games, positions, rows, plans)))))
+            states = [state_of(position) for position in positions]
+            orders = decide(stacked(states))
         for index in np.flatnonzero(~over):
-            game, own = games[index], int(seat[index])
+            game, position, own = games[index], positions[index], int(seat[index])
             if cycle < opening_cycles:
                 for player in range(2):
                     game.issue(player, random_orders(game, player, chance[index]))
             else:
                 # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
-                both = {own: game.plan(own, rows[index], int(lengths[index])), 1 - own: plans[index]}
+                rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
+                theirs, wait = bots[index].play(game, 1 - own), 1
+                if wait_after is not None:
+                    rows = rows[rows[:, 1] != NONE]
+                    wait = wait_after(states[index], position, partial(_of_both, game, rows, theirs))
+                plans = {own: game.plan(own, rows, wait), 1 - own: theirs}
                 for player in range(2):
-                    game.state.issueSafe(both[player])
+                    game.state.issueSafe(plans[player])
             over[index] = game.cycle()
             positions[index] = game.position()
             prints[index] = _fingerprint(positions[index], prints[index])
@@ -106,27 +108,26 @@ def play_java_games(
     return JavaGames(seat, winner, length, np.array(new))
 
 
-def _chosen(
-    games: list[JavaGame],
-    positions: list[Position],
-    seat: np.ndarray,
-    over: np.ndarray,
-    orders: tuple[Orders, Orders],
-    bots: list[JavaBot],
-) -> tuple[list[np.ndarray], list[Any]]:
-    """Return for each game the player's orders, i32 `[K, 6]`, and the bot's plan; no orders and None in games that are over."""
-    rows, plans = [], []
-    for index, (game, position, own) in enumerate(zip(games, positions, seat.tolist(), strict=True)):
-        of_game = jax.tree.map(lambda x, index=index: x[index], orders[own])
-        rows.append(rows_of(position, of_game, own)[: 0 if over[index] else None])
-        plans.append(None if over[index] else bots[index].play(game, 1 - own))
-    return rows, plans
+def _of_both(game: JavaGame, rows: np.ndarray, plan: Any) -> np.ndarray:
+    """Return the orders of one player, i32 `[K, 6]`, and those in the plan of the other, together."""
+    return np.concatenate([rows, game.orders_in(plan)])
 
 
-def _given(game: JavaGame, position: Position, rows: np.ndarray, plan: Any) -> Orders:
-    """Return the orders of the player, i32 `[K, 6]`, and of the bot's plan, or None, together."""
-    given = rows if plan is None else np.concatenate([rows, game.orders_in(plan)])
-    return orders_of(position, given[given[:, 1] != NONE])
+@cache
+def wait_function(waits: Waits) -> Callable[[RTSState, Position, Callable[[], np.ndarray]], int]:
+    """Return the function `(state, position, ordered) -> cycles`, for which units wait that are given no order.
+
+    `ordered() -> i32 [K, 6]`, the orders of both players, is called only if the wait depends on them.
+    """
+    compiled = jax.jit(waits.of)
+
+    def wait(state: RTSState, position: Position, ordered: Callable[[], np.ndarray]) -> int:
+        if not waits.until_change:
+            return waits.cycles
+        given = ordered()
+        return int(compiled(state, orders_of(position, given[given[:, 1] != NONE])))
+
+    return wait
 
 
 def random_orders(game: JavaGame, player: int, chance: np.random.Generator) -> np.ndarray:

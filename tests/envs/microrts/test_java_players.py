@@ -141,11 +141,9 @@ def test_coac_remembers_its_game(java_engine: engine.Java, map_name: str, cycles
             wanted, without = orders_of(position, rows), ask(state, nothing)[0]
             produces = idle & ((wanted.action == PRODUCE) | (np.asarray(given.action) == PRODUCE))
             assert same(wanted, given, produces)
-            asked, alike, alike_without = (
-                asked + 1,
-                alike + same(wanted, given, idle),
-                alike_without + same(wanted, without, idle),
-            )
+            asked += 1
+            alike += same(wanted, given, idle)
+            alike_without += same(wanted, without, idle)
             other_products += not same(wanted, without, idle & (wanted.action == PRODUCE))
         game.issue(0, rows)
         game.state.issueSafe(other.play(game, 1))
@@ -161,7 +159,7 @@ def test_coac_remembers_its_game(java_engine: engine.Java, map_name: str, cycles
 
 
 def same(first: Any, second: Any, cells: np.ndarray) -> bool:
-    """Whether two orders are the same in some cells."""
+    """Return whether two `Orders` are equal in the given cells, bool `[H, W]`."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all((np.asarray(a)[cells] == np.asarray(b)[cells]).all() for a, b in pairs)
 

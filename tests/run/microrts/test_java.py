@@ -224,9 +224,7 @@ def test_both_players_order_from_the_same_position(java_engine: java.Java, monke
 
     play_java_games(java_engine, MAP, "workerrush", wait, 2, max_cycles=40)
     assert len(seen) == 2 * 2 * 40
-    # In each cycle the bot is asked in both games, and then the player's plans are made.
-    for cycle in range(0, len(seen), 4):
-        assert seen[cycle : cycle + 2] == seen[cycle + 2 : cycle + 4]
+    assert seen[::2] == seen[1::2]
 
 
 def test_units_in_java_wait_until_something_changes(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
