@@ -330,22 +330,36 @@ def connect_four(record: Record) -> list[Row]:
 
 
 def against_bots(record: Record) -> list[Row]:
-    """A row for each bot: games won, drawn and lost from both seats by the one seed, and the share of all that were won."""
+    """A row for each bot: games won, drawn and lost from both seats by all seeds together, and the share that were won,
+    with the least and the greatest of a seed."""
     trained = sum(config["total_timesteps"] for config in record["configs"].values() if config["algorithm"] != "bc")
-    rows = []
+    seeds, rows = len(record["seeds"]), []
     for measure in (name for name in record["summary"] if ": share of " in name):
         bot, games = measure.split(": share of ")
-        seats = ["-".join(str(count) for count in record["raw"][f"{bot}: won, drawn and lost as player {i}"][0]) for i in (0, 1)]
-        share = f"{100 * record['summary'][measure]['mean']:.0f} % of {games.split()[0]}"
-        rows.append([f"`{record['name']}`", f"{trained:,}", f"`{bot}`", *seats, share])
+        counts = (record["raw"][f"{bot}: won, drawn and lost as player {seat}"] for seat in (0, 1))
+        seats = ["-".join(str(sum(of_all)) for of_all in zip(*of_seat, strict=True)) for of_seat in counts]
+        share = span({name: 100 * x for name, x in record["summary"][measure].items()}, 0)
+        rows.append(
+            [
+                f"`{record['name']}`",
+                f"{trained:,}",
+                str(seeds),
+                f"`{bot}`",
+                *seats,
+                f"{share} % of {seeds * int(games.split()[0])}",
+            ]
+        )
     return rows
 
 
 def won_in_training(record: Record) -> list[Row]:
-    """A row of the one seed: its share of games won against scripted players, in equal parts of training."""
+    """A row for each seed: its share of games won against scripted players, in equal parts of training."""
     measure = next(name for name in record["raw"] if "in training" in name)
-    percent = ", ".join(f"{100 * share:.0f}" for share in record["raw"][measure][0])
-    return [[f"`{record['name']}`", steps(record, list(record["configs"])[-1]), percent]]
+    trained = steps(record, list(record["configs"])[-1])
+    return [
+        [f"`{record['name']}`, seed {seed}", trained, ", ".join(f"{100 * share:.0f}" for share in shares)]
+        for seed, shares in zip(record["seeds"], record["raw"][measure], strict=True)
+    ]
 
 
 def breakout(record: Record) -> list[Row]:
@@ -536,7 +550,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         },
     ),
     "microrts": (
-        ["trained", "steps", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
+        ["trained", "steps", "seeds", "bot", "won, drawn, lost as player 0", "as player 1", "won"],
         dict.fromkeys(
             (
                 "microrts_8x8_league", "microrts_8x8_coac", "microrts_8x8_ppo", "microrts_8x8_selfplay",
@@ -620,6 +634,7 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 def sources(records: Sequence[Record]) -> str:
     """One line: what the records were measured with."""
     seeds = max((record["seeds"] for record in records), key=len)
+    records = [part for record in records for part in record.get("parts", [record])]
     dates = sorted({record["date"][:10] for record in records})
     load = max(max(record["load"]) for record in records)
     machines = {

@@ -69,6 +69,9 @@ def reproduce(options: Reproduce) -> None:
     """`rljax reproduce`: run an experiment and write its record, or list the experiments."""
     from rljax.run import reproduce as figures
 
+    if options.merge:
+        _merge(options)
+        return
     if options.name is None:
         width = max(map(len, figures.EXPERIMENTS))
         start = f"{'name':{width}}  seeds  minutes  "
@@ -81,6 +84,20 @@ def reproduce(options: Reproduce) -> None:
     record = figures.reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)
     seconds = record["seconds"]
     say(f"{folder / options.name}.json: compiled in {seconds['compile']} s, ran for {seconds['run']} s")
+
+
+def _merge(options: Reproduce) -> None:
+    from rljax.run.reproduce import merge_records
+
+    if options.name is None:
+        raise ConfigError("merge: expected the name of an experiment: rljax reproduce NAME --merge FOLDER FOLDER")
+    usual = Reproduce()
+    for field in ("seeds", "first_seed", "budget"):
+        if getattr(options, field) != getattr(usual, field):
+            raise ConfigError(f"{field} = {getattr(options, field)}: is not for --merge, which measures nothing")
+    folder = Path(options.out)
+    seeds = merge_records(options.name, options.merge, folder)["seeds"]
+    say(f"{folder / options.name}.json: seeds {', '.join(map(str, seeds))}")
 
 
 class _Tee(io.TextIOBase):

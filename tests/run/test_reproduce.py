@@ -12,9 +12,10 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
-from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, reproduce
+from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, merge_records, reproduce
 from rljax.run.reproduce.presets import returns_at_random
-from rljax.run.reproduce.report import Trained, summarize
+from rljax.run.reproduce.report import Trained, summarize, write_record
+from tests.run.tiny_runs import assert_refused
 
 TINY = rljax.PPOConfig(
     env="MaskedBandit-v0", total_timesteps=64, num_envs=4, num_steps=8, num_minibatches=1, network={"hidden": [4]}
@@ -138,3 +139,91 @@ def test_without_a_name_the_command_lists_every_experiment(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(EXPERIMENTS)
     assert any("a bandit" in line for line in lines)
+
+
+def part(folder: Path, seeds: list[int], /, config: rljax.Config = TINY, **changes: object) -> Path:
+    """A folder with a record of these seeds, as one machine measures it."""
+    report = Report("tiny", "a bandit", seeds[0], len(seeds), quiet=True)
+    report.seeds = seeds
+    report.configure(config, "tiny")
+    report.measure("return", [seed / 2 for seed in seeds], 4.0)
+    report.measure("won and lost", [[seed, 1] for seed in seeds])
+    report.facts = {"limit": 0.1, "recorded": seeds[0]}
+    report.compiling, report.running = 1.0, 10.0
+    record = report.record(f"rljax reproduce tiny --first-seed {seeds[0]}") | {"commit": f"c{seeds[0]}"} | changes
+    folder.mkdir()
+    write_record(folder / "tiny.json", record)
+    return folder
+
+
+def test_records_of_other_seeds_are_merged_into_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = part(tmp_path / "a", [9, 12])
+    first = part(tmp_path / "b", [7, 11], note="On a train.", date="2026-01-01T00:00:00+00:00")
+    main(["reproduce", "tiny", "--merge", str(last), str(first), "--out", str(tmp_path / "b")])  # in place of one of them
+    assert f"{tmp_path / 'b' / 'tiny.json'}: seeds 7, 9, 11, 12" in capsys.readouterr().out
+    merged = json.loads((first / "tiny.json").read_text())
+    assert merged["seeds"] == [7, 9, 11, 12]
+    assert merged["raw"] == {"return": [3.5, 4.5, 5.5, 6.0], "won and lost": [[7, 1], [9, 1], [11, 1], [12, 1]]}
+    assert merged["summary"] == {"return": {"mean": 4.875, "median": 5.0, "min": 3.5, "max": 6.0, "solved": 3}}
+    assert merged["seconds"] == {"compile": 2.0, "run": 20.0}
+    assert (merged["commit"], merged["date"]) == ("c7", "2026-01-01T00:00:00+00:00")
+    assert merged["configs"]["tiny"]["seed"] == 7
+    assert merged["note"] == "Seeds 7, 11: On a train."
+    assert merged["command"] == "rljax reproduce tiny --first-seed 7; rljax reproduce tiny --first-seed 9"
+    assert merged["facts"] == {"limit": 0.1}
+    assert [(p["seeds"], p["commit"], p["facts"]) for p in merged["parts"]] == [
+        ([7, 11], "c7", {"limit": 0.1, "recorded": 7}),
+        ([9, 12], "c9", {"limit": 0.1, "recorded": 9}),
+    ]
+    again = merge_records("tiny", [part(tmp_path / "c", [8]), first], tmp_path)
+    assert again["seeds"] == [7, 8, 9, 11, 12]
+    assert [p["commit"] for p in again["parts"]] == ["c7", "c8", "c9"]
+
+
+def test_a_field_that_came_after_a_record_had_its_default(tmp_path: Path) -> None:
+    whole, older = part(tmp_path / "a", [7]), part(tmp_path / "b", [8])
+    record = json.loads((older / "tiny.json").read_text())
+    del record["configs"]["tiny"]["gamma"]
+    write_record(older / "tiny.json", record)
+    assert merge_records("tiny", [whole, older], tmp_path)["seeds"] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": [8, 7]}, "seeds = [7]: are in several of the records"),
+        ({"budget": 0.5}, "b/tiny.json: budget is 0.5, but 1.0 in"),
+        ({"name": "tinier"}, "b/tiny.json: is a record of 'tinier', not of 'tiny'"),
+        ({"raw": {}}, "b/tiny.json: the list of raw is [], but ['return', 'won and lost'] in"),
+        ({"configs": {}}, "b/tiny.json: the list of configs is [], but ['tiny'] in"),
+        ({"thresholds": {}}, "b/tiny.json: thresholds is {}, but {'return': 4.0} in"),
+    ],
+)
+def test_records_that_differ_are_not_merged(
+    changes: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [part(tmp_path / "a", [7]), part(tmp_path / "b", [8], **changes)]
+    assert_refused(["reproduce", "tiny", "--merge", *map(str, folders), "--out", str(tmp_path / "c")], said, capsys)
+    assert not (tmp_path / "c").exists()
+
+
+def test_records_of_other_settings_are_not_merged(tmp_path: Path) -> None:
+    folders = [part(tmp_path / "a", [7]), part(tmp_path / "b", [8], config=TINY.replace(gamma=0.5))]
+    with pytest.raises(rljax.ConfigError, match=r"b/tiny.json: gamma of 'tiny' is 0.5, but 0.99 in .*; such records are not"):
+        merge_records("tiny", folders, tmp_path / "c")
+
+
+def test_bad_merges_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = part(tmp_path / "a", [7]), part(tmp_path / "b", [8])
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "tiny.json").write_text("[1, 2")
+    for arguments, said in (
+        (["tiny", "--merge", str(one)], "expected the folders of two records or more"),
+        (["tiny", "--merge", str(one), str(tmp_path / "none")], "none/tiny.json: cannot be read: No such file or directory"),
+        (["tiny", "--merge", str(one), str(tmp_path / "c")], "c/tiny.json: is no record of `rljax reproduce`"),
+        (["--merge", str(one), str(two)], "merge: expected the name of an experiment"),
+        (["tiny", "--merge", str(one), str(two), "--seeds", "2"], "seeds = 2: is not for --merge"),
+        (["tiny", "--merge", str(one), str(two), "--budget", "0.5"], "budget = 0.5: is not for --merge"),
+    ):
+        assert_refused(["reproduce", *arguments, "--out", str(tmp_path / "out")], said, capsys)
+    assert not (tmp_path / "out").exists()

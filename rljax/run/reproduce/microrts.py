@@ -54,8 +54,8 @@ AGAINST_COAC: dict[str, Any] = {
 """Changes to the preset for the league that trains against CoacAI."""
 
 LARGE: dict[str, Any] = {**AGAINST_COAC, "total_timesteps": 700_000, "num_minibatches": 32}
-"""The same on the grid of 16 x 16: a small part of the preset's steps, an hour or two of one core, with more gradient steps from each
-batch.
+"""The same on the grid of 16 x 16: a small part of the preset's steps, an hour or two of one core, with more gradient steps from
+each batch.
 """
 
 POINTS = 20

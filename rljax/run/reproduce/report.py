@@ -19,6 +19,7 @@ A record is `results/NAME.json`, one JSON object:
 | `thresholds` | by name of `raw`: the smallest value that counts as solved |
 | `summary` | by name of `raw` with one value per seed: `mean`, `median`, `min`, `max`, and `solved` with a threshold |
 | `facts` | by name: single numbers and texts that belong to no seed (a game's exact value, the rows of a benchmark's table) |
+| `parts` | only of records that were merged (`rljax.run.reproduce.merge`): what each of them said |
 
 Numbers that are not finite are written as null.
 """
@@ -213,11 +214,7 @@ class Report:
             "presets": self.presets,
             "raw": self.raw,
             "thresholds": self.thresholds,
-            "summary": {
-                name: summarize(np.array(values, np.float64), self.thresholds.get(name))
-                for name, values in self.raw.items()
-                if np.ndim(values) == 1
-            },
+            "summary": summaries(self.raw, self.thresholds),
             "facts": to_plain(self.facts),
         }
 
@@ -226,6 +223,12 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record atomically: a failure leaves the old file as it was."""
     with atomic_file(path) as aside:
         aside.write_text(json.dumps(to_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def summaries(raw: Mapping[str, Any], thresholds: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Summarize each measure with one value for each seed."""
+    numbers = {name: np.array(values, np.float64) for name, values in raw.items() if np.ndim(values) == 1}
+    return {name: summarize(values, thresholds.get(name)) for name, values in numbers.items()}
 
 
 def summarize(values: np.ndarray, threshold: float | None = None) -> dict[str, float]:

@@ -1,0 +1,118 @@
+"""Records of one experiment that were measured apart, each with seeds of its own, as one record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.core.config import config_table, load_config
+from rljax.core.errors import ConfigError, shown
+from rljax.run.reproduce.report import summaries, to_plain, write_record
+
+Record = dict[str, Any]
+
+OF_PART = ("seeds", "command", "note", "date", "commit", "versions", "hardware", "load", "seconds", "facts")
+"""What a merged record keeps of each of its parts, in `parts`."""
+
+
+def merge_records(name: str, sources: Sequence[str | Path], folder: Path = Path("results")) -> Record:
+    """Merge the records of one experiment, and write `folder/NAME.json`.
+
+    An experiment that takes hours can so be measured a seed at a time, or on several machines. The merged record has the values
+    of all seeds, and a summary of them. `commit`, `versions`, `hardware` and `load` are those of the part with the first seed,
+    `date` is the first one, `seconds` are sums, `command` has all commands, and `facts` those on which all parts agree. `parts`
+    keeps these entries of each part. A merged record can be merged with others.
+
+    Args:
+        name: name of the experiment.
+        sources: folders that have a record `NAME.json`; `folder` may be one of them.
+        folder: folder for the merged record; one that is there is replaced.
+
+    Returns:
+        The merged record.
+
+    Raises:
+        ConfigError: a record is missing, or two have a seed in common, or settings or measurements that differ; nothing was
+            written.
+    """
+    if len(sources) < 2:
+        raise ConfigError(f"merge = {list(map(str, sources))}: expected the folders of two records or more")
+    paths = [Path(source) / f"{name}.json" for source in sources]
+    records = [_read(path, name) for path in paths]
+    for path, record in zip(paths[1:], records[1:], strict=True):
+        for what, first, other in _differences(records[0], record):
+            raise ConfigError(f"{path}: {what} is {shown(other)}, but {shown(first)} in {paths[0]}; such records are not merged")
+    seeds = [seed for record in records for seed in record["seeds"]]
+    if common := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        raise ConfigError(f"seeds = {common}: are in several of the records; expected each seed once")
+    merged = _merged(sorted(records, key=lambda record: min(record["seeds"])))
+    write_record(folder / f"{name}.json", merged)
+    return merged
+
+
+def _read(path: Path, name: str) -> Record:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found = record["name"]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; expected a record of `rljax reproduce`") from None
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(f"{path}: is no record of `rljax reproduce`") from None
+    if found != name:
+        raise ConfigError(f"{path}: is a record of {shown(found)}, not of {shown(name)}")
+    return record  # type: ignore[no-any-return]
+
+
+def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what must be the same in two records and is not, with both values."""
+    if first["budget"] != other["budget"]:
+        yield "budget", first["budget"], other["budget"]
+    for what in ("configs", "raw"):
+        if sorted(first[what]) != sorted(other[what]):
+            yield f"the list of {what}", sorted(first[what]), sorted(other[what])
+    for arm, config in first["configs"].items():
+        usual = _defaults(config)
+        one, two = usual | config, usual | other["configs"][arm]
+        for field in sorted(set(one) - {"seed"}):
+            if one[field] != two.get(field):
+                yield f"{field} of {shown(arm)}", one[field], two.get(field)
+    if first["thresholds"] != other["thresholds"]:
+        yield "thresholds", first["thresholds"], other["thresholds"]
+
+
+def _defaults(config: Mapping[str, Any]) -> Record:
+    """Return the defaults of a recorded configuration: fields that came after a record had these."""
+    return to_plain(config_table(load_config(config["algorithm"])))  # type: ignore[no-any-return]
+
+
+def _merged(records: Sequence[Record]) -> Record:
+    """Return one record of several, the one with the first seed first."""
+    parts: list[Record] = [part for record in records for part in record.get("parts", [{name: record[name] for name in OF_PART}])]
+    parts.sort(key=lambda part: min(part["seeds"]))
+    order = np.argsort([seed for record in records for seed in record["seeds"]])
+
+    def rows(values: Sequence[Sequence[Any]]) -> list[Any]:
+        together = [row for of_record in values for row in of_record]
+        return [together[i] for i in order]
+
+    first, raw = records[0], {name: rows([record["raw"][name] for record in records]) for name in records[0]["raw"]}
+    return {
+        **first,
+        "command": "; ".join(part["command"] for part in parts),
+        "note": " ".join(f"Seeds {', '.join(map(str, part['seeds']))}: {part['note']}" for part in parts if part["note"]),
+        "date": min(part["date"] for part in parts),
+        "seconds": {name: round(sum(part["seconds"][name] for part in parts), 1) for name in first["seconds"]},
+        "seeds": rows([record["seeds"] for record in records]),
+        "raw": raw,
+        "summary": summaries(raw, first["thresholds"]),
+        "facts": {
+            name: value
+            for name, value in first["facts"].items()
+            if all(name in part["facts"] and part["facts"][name] == value for part in parts)
+        },
+        "parts": parts,
+    }
