@@ -81,7 +81,14 @@ def reproduce(options: Reproduce) -> None:
             print(wrap_text(experiment.measures, columns(), start, " " * len(start)))
         return
     folder = Path(options.out)
-    record = figures.reproduce(options.name, folder, seeds=options.seeds, first_seed=options.first_seed, budget=options.budget)
+    record = figures.reproduce(
+        options.name,
+        folder,
+        seeds=options.seeds,
+        first_seed=options.first_seed,
+        budget=options.budget,
+        run_dir=None if options.run_dir is None else Path(options.run_dir),
+    )
     seconds = record["seconds"]
     say(f"{folder / options.name}.json: compiled in {seconds['compile']} s, ran for {seconds['run']} s")
 
@@ -92,7 +99,7 @@ def _merge(options: Reproduce) -> None:
     if options.name is None:
         raise ConfigError("merge: expected the name of an experiment: rljax reproduce NAME --merge FOLDER FOLDER")
     usual = Reproduce()
-    for field in ("seeds", "first_seed", "budget"):
+    for field in ("seeds", "first_seed", "budget", "run_dir"):
         if getattr(options, field) != getattr(usual, field):
             raise ConfigError(f"{field} = {getattr(options, field)}: is not for --merge, which measures nothing")
     folder = Path(options.out)

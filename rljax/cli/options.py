@@ -458,6 +458,8 @@ class Reproduce:
     """Fraction of each configuration's steps to train: 0.1 for a quick look."""
     out: str = "results"
     """Folder for the record."""
+    run_dir: str | None = None
+    """Folder to keep the trained runs in. Started again with it, the experiment goes on where it was stopped."""
     merge: tuple[str, ...] = ()
     """Folders with records of the experiment that were measured apart, each with other seeds: put them into one record, and
     measure nothing."""

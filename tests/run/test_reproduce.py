@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +16,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, merge_records, reproduce
 from rljax.run.reproduce.presets import returns_at_random
-from rljax.run.reproduce.report import Trained, summarize, write_record
+from rljax.run.reproduce.report import Trained, recorded_metrics, summarize, write_record
 from tests.run.tiny_runs import assert_refused
 
 TINY = rljax.PPOConfig(
@@ -141,6 +143,66 @@ def test_without_a_name_the_command_lists_every_experiment(
     assert any("a bandit" in line for line in lines)
 
 
+def interrupted(*arguments: Any, **options: Any) -> Any:
+    """`fit`, in which someone presses Ctrl-C after the first record."""
+    return rljax.fit(*arguments, **options, callback=lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def test_kept_runs_go_on_where_they_were_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def losses(report: Report) -> None:
+        report.measure("losses", report.train(TINY, "a tiny run").metrics["train/value_loss"])
+
+    monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("a bandit", 0.1, 2, losses))
+    whole = reproduce("tiny", tmp_path / "whole", quiet=True)
+    again = ["reproduce", "tiny", "--run-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "parts")]
+    with monkeypatch.context() as patch:
+        patch.setattr("rljax.run.reproduce.report.fit", interrupted)
+        with pytest.raises(SystemExit) as stop:
+            main(again)
+    assert stop.value.code == 130
+    assert f"interrupted at step 32, saved in {tmp_path / 'runs' / 'tiny' / 'a_tiny_run_5000_5001'}" in capsys.readouterr().err
+    assert not (tmp_path / "parts").exists()
+    main(again)
+    found = json.loads((tmp_path / "parts" / "tiny.json").read_text())
+    assert found["raw"] == whole["raw"]
+    assert found["configs"] == whole["configs"]
+    assert found["note"] == "Trained in several calls; `seconds` are those of the last one."
+    # What is complete is not trained again.
+    monkeypatch.setattr("rljax.run.driver.Driver._train", None)
+    assert reproduce("tiny", tmp_path, quiet=True, run_dir=tmp_path / "runs")["raw"] == whole["raw"]
+    monkeypatch.chdir(tmp_path)
+    assert reproduce("tiny", Path("there"), quiet=True, run_dir=Path("runs"))["raw"] == whole["raw"]
+    with pytest.raises(rljax.ConfigError, match="a_tiny_run_5000_5001 has total_timesteps = 64, but the experiment 32"):
+        reproduce("tiny", tmp_path, quiet=True, run_dir=tmp_path / "runs", budget=0.5)
+
+
+@pytest.mark.slow
+def test_recorded_metrics_of_a_long_run_are_means_over_the_iterations_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TINY.replace(total_timesteps=5 * 32, eval_every=64, eval_episodes=4)
+    agent = rljax.make_agent(config)
+    exact = rljax.fit(agent, seeds=2, run_dir=tmp_path / "each").metrics
+    found = recorded_metrics(tmp_path / "each", config)
+    assert sorted(found) == sorted(exact)
+    for name, values in exact.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    monkeypatch.setattr("rljax.run.files.records.MAX_RECORDS", 3)
+    monkeypatch.setattr("rljax.run.files.records.MIN_RECORDS", 3)
+    rljax.fit(agent, seeds=2, run_dir=tmp_path / "pairs")
+    found = recorded_metrics(tmp_path / "pairs", config)
+    windows = [slice(0, 2), slice(2, 4), slice(4, 5)]
+    for window in windows:
+        for name in ("train/value_loss", "episode/count"):
+            mean = exact[name][:, window].mean(1, keepdims=True)
+            np.testing.assert_allclose(found[name][:, window], np.repeat(mean, mean.shape[1] * (window.stop - window.start), 1))
+    returns = exact["eval/return"]
+    np.testing.assert_array_equal(np.isfinite(found["eval/return"]), [[False, True, False, True, True]] * 2)
+    np.testing.assert_allclose(found["eval/return"][:, [1, 3, 4]], returns[:, [1, 3, 4]])
+
+
 def part(folder: Path, seeds: list[int], /, config: rljax.Config = TINY, **changes: object) -> Path:
     """A folder with a record of these seeds, as one machine measures it."""
     report = Report("tiny", "a bandit", seeds[0], len(seeds), quiet=True)
@@ -224,6 +286,7 @@ def test_bad_merges_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--merge", str(one), str(two)], "merge: expected the name of an experiment"),
         (["tiny", "--merge", str(one), str(two), "--seeds", "2"], "seeds = 2: is not for --merge"),
         (["tiny", "--merge", str(one), str(two), "--budget", "0.5"], "budget = 0.5: is not for --merge"),
+        (["tiny", "--merge", str(one), str(two), "--run-dir", "runs"], "run_dir = runs: is not for --merge"),
     ):
         assert_refused(["reproduce", *arguments, "--out", str(tmp_path / "out")], said, capsys)
     assert not (tmp_path / "out").exists()

@@ -292,6 +292,7 @@ def reproduce(
     first_seed: int = FIRST_SEED,
     budget: float = 1.0,
     quiet: bool = False,
+    run_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Run an experiment and write its record, `folder/NAME.json`.
 
@@ -302,6 +303,8 @@ def reproduce(
         first_seed: first of the seeds.
         budget: fraction of each configuration's steps to train: below 1 for a quick look.
         quiet: print nothing.
+        run_dir: folder in which to keep the trained runs, `run_dir/NAME/ARM_SEED`. If the experiment is run again with it, runs
+            that were stopped go on, and those that are complete are not trained again.
 
     Returns:
         The record (see `rljax.run.reproduce.report`).
@@ -320,7 +323,7 @@ def reproduce(
     settings: Any = jax.config
     cached = settings.jax_enable_compilation_cache
     settings.update("jax_enable_compilation_cache", False)
-    report = Report(name, experiment.measures, first_seed, seeds, budget, quiet)
+    report = Report(name, experiment.measures, first_seed, seeds, budget, quiet, run_dir)
     try:
         experiment.run(report)
     finally:

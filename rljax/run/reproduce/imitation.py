@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,12 +77,12 @@ def cloned_player(
     `openings` random moves before each game make games differ that two scripted players would repeat.
     """
     params = {name: value for name, value in preset.env_params.items() if name != "opponents"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with report.workplace():
         path = Path("games")  # as the record has it
         count = max(4 * len(against), round(episodes * report.budget))
         demonstrations(
             player, path, num_episodes=count, env="MicroRTS-v0", env_params=params, against=list(against),
-            seed=report.seeds[0], openings=openings, progress=report.say,
+            seed=report.seeds[0], openings=openings, resume=True, progress=report.say,
         )  # fmt: skip
         config = BCConfig(
             env="MicroRTS-v0", env_params=params, dataset=str(path), network=preset.network, total_timesteps=total_timesteps,

@@ -5,8 +5,6 @@ All seeds learn from one dataset; they differ in their initial networks, and onl
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +75,7 @@ ONLINE: dict[str, Any] = {
 
 def offline(report: Report) -> None:
     """Compare offline algorithms with cloning on two datasets, and fine-tuning with training from scratch."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with report.workplace():
         pendulum(report, Path())  # the record names the data as they are called there
         grid(report, Path())
 
@@ -86,7 +84,9 @@ def pendulum(report: Report, folder: Path) -> None:
     """Learn from samples of a half-trained SAC."""
     half = report.train("pendulum_sac", "recorded SAC", total_timesteps=HALF_TRAINED, **SAC, eval_every=None)
     first = jax.tree.map(lambda x: x[0], half.states)
-    data = demonstrations((half.agent, first), folder / "pendulum", num_episodes=50, sample=True, seed=report.seeds[0])
+    data = demonstrations(
+        (half.agent, first), folder / "pendulum", num_episodes=50, sample=True, seed=report.seeds[0], resume=True
+    )
     compare(report, "Pendulum", data, [IQLConfig(**PENDULUM), TD3BCConfig(**PENDULUM)])
     sac = load_config("pendulum_sac", **SAC, total_timesteps=ONLINE_STEPS, eval_every=400, eval_episodes=16)
     measure_curve(
@@ -98,7 +98,7 @@ def grid(report: Report, folder: Path) -> None:
     """Learn from random moves, most of which lead away from the goal."""
     player = misled_player()
     state = jax.jit(player.init)(jax.random.key(0))
-    data = demonstrations((player, state), folder / "grid", num_episodes=192, sample=True, seed=report.seeds[0])
+    data = demonstrations((player, state), folder / "grid", num_episodes=192, sample=True, seed=report.seeds[0], resume=True)
     improved = [IQLConfig(expectile=0.9, beta=10.0, **GRID)]
     compare(report, "grid", data, improved, [AWACConfig(beta=5.0, **GRID), CQLConfig(alpha=0.1, **GRID)])
 

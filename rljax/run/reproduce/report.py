@@ -26,14 +26,17 @@ Numbers that are not finite are written as null.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import re
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,10 +49,14 @@ from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
 from rljax.core.devices import usable_cores
+from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import cpu_model
+from rljax.run.files.folder import CONFIG_FILE, read_config
 from rljax.run.files.outputs import atomic_file
+from rljax.run.files.records import is_count
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
+from rljax.run.view.curves import read_metrics
 from rljax.version import __version__, source_commit
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "chex", "gymnax", "mctx", "numpy")
@@ -93,10 +100,24 @@ def first_step(values: np.ndarray, steps: Sequence[int], threshold: float | None
 
 
 class Report:
-    """Report of an experiment: it trains, evaluates and times for the experiment, and collects its measurements."""
+    """Report of an experiment: it trains, evaluates and times for the experiment, and collects its measurements.
 
-    def __init__(self, name: str, measures: str, first_seed: int, seeds: int, budget: float = 1.0, quiet: bool = False):
+    With `run_dir` the trained runs and recorded data are kept in the folder `run_dir/NAME`, from where they go on if the
+    experiment is run again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        measures: str,
+        first_seed: int,
+        seeds: int,
+        budget: float = 1.0,
+        quiet: bool = False,
+        run_dir: Path | None = None,
+    ):
         self.name, self.measures, self.budget, self.quiet = name, measures, budget, quiet
+        self.folder = None if run_dir is None else run_dir.absolute() / name
         self.seeds = list(range(first_seed, first_seed + seeds))
         self.keys = jnp.stack([jax.random.key(seed) for seed in self.seeds])
         self.configs: dict[str, Any] = {}
@@ -154,13 +175,42 @@ class Report:
         states, metrics = [], []
         for group in (self.seeds[i : i + SEEDS_AT_ONCE] for i in range(0, len(self.seeds), SEEDS_AT_ONCE)):
             clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, seeds {group[0]} to {group[-1]}"))
-            result = fit(agent._replace(config=config.replace(seed=group[0])), seeds=len(group), progress=clock)
+            of_group = agent._replace(config=config.replace(seed=group[0]))
+            run_dir = self._run_dir(of_group.config, arm, group)
+            result = fit(of_group, seeds=len(group), progress=clock, run_dir=run_dir, resume=run_dir is not None)
             states.append(jax.block_until_ready(result.state))
-            metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
+            found = {name: np.asarray(values) for name, values in result.metrics.items()}
+            if run_dir is not None and min(values.shape[-1] for values in found.values()) < config.num_iterations:
+                found = recorded_metrics(run_dir, config)
+                self.note = "Trained in several calls; `seconds` are those of the last one."
+            metrics.append(found)
             self.compiling += clock.compiling
             self.running += time.perf_counter() - clock.since
         joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
         return Trained(agent, jax.tree.map(lambda *x: jnp.concatenate(x), *states), joined, self.keys)
+
+    def _run_dir(self, config: Config, arm: str, group: Sequence[int]) -> Path | None:
+        """Return the folder in which the run of a group of seeds is kept; None if none is."""
+        if self.folder is None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = "_".join([re.sub(r"[^a-z0-9]+", "_", arm.lower()), *map(str, sorted({group[0], group[-1]}))])
+        folder = self.folder / name
+        if (folder / CONFIG_FILE).exists() and (steps := read_config(folder).total_timesteps) != config.total_timesteps:
+            # It would be trained on, but with another schedule of its learning rate than at once.
+            raise ConfigError(
+                f"run_dir: {folder} has total_timesteps = {steps}, but the experiment {config.total_timesteps}: choose another"
+            )
+        return folder
+
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[None]:
+        """Work in the folder that is kept, or else in a temporary one, so that records name data as it is called there."""
+        with contextlib.ExitStack() as stack:
+            folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(contextlib.chdir(folder))
+            yield
 
     def time_program(self, program: Callable[..., Any], *arguments: Any) -> Any:
         """Compile a program and run it once."""
@@ -217,6 +267,26 @@ class Report:
             "summary": summaries(self.raw, self.thresholds),
             "facts": to_plain(self.facts),
         }
+
+
+def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
+    """Return the metrics of a run of several seeds from its folder, `[seeds, iterations]`.
+
+    A run of at most `records.MAX_RECORDS` iterations has a record of each. Of a longer one, all iterations of a record get its
+    means, and the last of them its evaluations.
+    """
+    records = read_metrics(run_dir).records
+    ends = [record["step"] // config.steps_per_iteration for record in records]
+    lengths = np.diff([0, *ends])
+    metrics: dict[str, np.ndarray] = {}
+    for name in records[0]["seeds"]:
+        values = np.array([record["seeds"][name] for record in records], np.float32).T  # null becomes NaN
+        if is_count(name):
+            values = values / lengths.astype(np.float32)
+        metrics[name] = np.repeat(values, lengths, axis=1)
+        if name.startswith("eval/"):
+            metrics[name][:, np.setdiff1d(np.arange(ends[-1]), np.array(ends) - 1)] = np.nan
+    return metrics
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
