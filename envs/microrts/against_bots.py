@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once, one_of
+from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once, one_of, without_view
 from rljax.envs.microrts import engine
 from rljax.envs.microrts.bots import find_bots
 from rljax.envs.microrts.game import MicroRTS, RTSParams
@@ -42,7 +42,7 @@ class MicroRTSBots(Versus):
                 f"MicroRTSBots-v0: opponents = {shown(opponents)}: expected a list of names, such as ['workerrush']"
             )
         game = MicroRTS(map_name, actions, observation, fog, max_entities, wait_cycles, wait_until_change)
-        super().__init__(game, one_of([scripted_player(game, name) for name in opponents]))
+        super().__init__(game, one_of([without_view(scripted_player(game, name), None) for name in opponents]))
         self.opponents, self._bots = tuple(opponents), find_bots(opponents)
 
     @property

@@ -12,9 +12,8 @@ from flax import struct
 
 from rljax.core.environment import tree_where
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import RESULT, Game, RememberingScript, ScriptedPlayer
+from rljax.core.game import RESULT, Game, ScriptedPlayer
 from rljax.core.spaces import Box, Dict, MultiDiscrete
-from rljax.core.versus import Player, Remembering
 from rljax.envs.microrts import engine, picture, words
 from rljax.envs.microrts.actions import (
     NUM_ORDERS,
@@ -237,13 +236,7 @@ class MicroRTS(Game):
 
     @property
     def scripted(self) -> Mapping[str, ScriptedPlayer]:
-        def without_views(player: Player) -> ScriptedPlayer:
-            if isinstance(player, Remembering):
-                act = player.act
-                return RememberingScript(lambda key, state, _params, carry: act(key, state, None, None, carry), player.initial)
-            return lambda key, state, _params: player(key, state, None, None)
-
-        return {name: without_views(scripted_player(self, name)) for name in SCRIPTED}
+        return {name: scripted_player(self, name) for name in SCRIPTED}
 
     def text(self, state: RTSState, params: RTSParams, player: int) -> str:
         visible = visible_cells(state, player) if self.fog else jnp.ones(state.unit.shape, bool)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.versus import Player, Remembering
+from rljax.core.game import RememberingScript, ScriptedPlayer
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
 from rljax.envs.microrts.bots import find_bot, order
 from rljax.envs.microrts.engine import is_idle, merge_orders
@@ -52,8 +52,8 @@ def actions_of(game: Any, state: RTSState, orders: Orders) -> Any:
     return jnp.stack([own[0], turn_actions(own[1], game.actions)])
 
 
-def scripted_player(game: Any, name: str) -> Player:
-    """Return a scripted player as a player of the game; it acts for both seats.
+def scripted_player(game: Any, name: str) -> ScriptedPlayer:
+    """Return a scripted player of the game; it acts for both seats.
 
     Where units are ordered one by one it decides anew in each step of a cycle: a random player draws anew for those left, and
     CoacAI may let one more worker harvest than it would in Java.
@@ -72,8 +72,7 @@ def scripted_player(game: Any, name: str) -> Player:
         return actions_of(game, state, merge_orders(state, *orders)), jax.tree.map(lambda *x: jnp.stack(x), *after)
 
     if isinstance(bot, RememberingBot):
-        return Remembering(
-            lambda key, state, _obs, _mask, carry: act(key, state, carry),
-            lambda seats: jnp.zeros((seats, *bot.shape), jnp.int32),
+        return RememberingScript(
+            lambda key, state, _params, carry: act(key, state, carry), lambda seats: jnp.zeros((seats, *bot.shape), jnp.int32)
         )
-    return lambda key, state, _obs, _mask: act(key, state, None)[0]
+    return lambda key, state, _params: act(key, state, None)[0]

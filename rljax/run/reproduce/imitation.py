@@ -15,11 +15,11 @@ from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.environments import make_game
 from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.config import load_config
-from rljax.core.versus import Player
+from rljax.core.versus import Player, without_view
 from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.bots import find_bots
 from rljax.envs.microrts.engine import merge_orders
-from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.units import ACTION_NAMES
 from rljax.run.demos.recording import demonstrations
 from rljax.run.reproduce.distilling import improve
@@ -148,5 +148,5 @@ def shares_won(report: Report, arms: dict[str, Trained], like: Trained) -> list[
     states = jax.tree.map(lambda x: jnp.concatenate([x] * len(arms)), like.states).replace(params=weights)
     keys = jnp.concatenate([fresh_keys(run) for run in arms.values()])
     found = np.asarray(report.time_program(jax.vmap(of_policy), states, keys))
-    teacher = np.asarray(report.time_program(lambda key: share(scripted_player(game, CLONED), key), keys[0]))
+    teacher = np.asarray(report.time_program(lambda key: share(without_view(game.scripted[CLONED], params), key), keys[0]))
     return [teacher, *found.reshape(len(arms), -1, len(OPPONENTS))]

@@ -47,7 +47,7 @@ def test_a_worker_rush_beats_passive_players_and_its_wins_are_counted() -> None:
 
         def step(loop: tuple, key: jax.Array) -> tuple:
             state, over, won = loop
-            action = rush(key, state.game, state.obs, None)[state.team]
+            action = rush(key, state.game, None)[state.team]
             _, after, _, done, info = env.step_env(key, state, action, params)
             state = jax.tree.map(lambda a, b: jnp.where(over, a, b), state, after)
             won = jnp.where(over, won, info["metrics"]["win"])

@@ -195,7 +195,7 @@ def test_orders_as_actions_of_the_game_give_the_same_orders(actions: str) -> Non
     def both(key: jax.Array, state: RTSState) -> tuple[Orders, Orders, jax.Array]:
         rush = [find_bot("workerrush")(key, state, player, WALLS) for player in range(2)]
         wanted = engine.merge_orders(state, *rush)
-        action = play(key, state, None, None)
+        action = play(key, state, None)
         return wanted, game.orders(state, action), jnp.all(action == actions_of(game, state, wanted))
 
     keys = jax.random.split(jax.random.key(0), 100)

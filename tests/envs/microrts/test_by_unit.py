@@ -343,7 +343,7 @@ def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> N
 
     def orders(state: RTSState) -> tuple[Orders, Orders]:
         key = jax.random.key(0)
-        planned, _ = env.by_unit.plan(lambda s, _: (player(key, s, None, None), None), state, None)
+        planned, _ = env.by_unit.plan(lambda s, _: (player(key, s, None), None), state, None)
         both = engine.merge_orders(state, *(bot(key, state, player, env.walls) for player in range(2)))
         return planned, at_once.orders(state, actions_of(at_once, state, both))
 

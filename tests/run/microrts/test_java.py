@@ -16,7 +16,7 @@ import pytest
 
 import rljax
 from rljax.core.errors import ConfigError, RljaxError
-from rljax.core.versus import random_player
+from rljax.core.versus import random_player, without_view
 from rljax.envs import make_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java import engine as java
@@ -24,7 +24,6 @@ from rljax.envs.microrts.java import install
 from rljax.envs.microrts.java.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.maps import find_map
-from rljax.envs.microrts.players import scripted_player
 from rljax.envs.microrts.state import Orders
 from rljax.envs.microrts.units import HEADS
 from rljax.envs.microrts.waits import Waits
@@ -267,7 +266,7 @@ def test_a_policy_in_java_waits_as_its_game_says(java_engine: java.Java, monkeyp
     monkeypatch.setattr(java.JavaGame, "plan", noting)
     game: Any = MicroRTS(MAP, actions, wait_cycles=7, wait_until_change=True)
     params = game.default_params.replace(max_cycles=9)
-    player = scripted_player(game, "passive")
+    player = without_view(game.scripted["passive"], params)
     program = java_program(game, params, lambda _: player)
     play_java_match(game, params, program, None, "passive", jax.random.key(0), 2)
     assert len(waits) == 18
@@ -283,7 +282,7 @@ def test_scripted_players_do_to_java_bots_what_their_models_do(java_engine: java
     def result(name: str, bot: str, actions: str = "cells") -> list[float]:
         game: Any = MicroRTS(MAP, actions)
         params = game.default_params.replace(max_cycles=1500)
-        player = scripted_player(game, name)
+        player = without_view(game.scripted[name], params)
         program = java_program(game, params, lambda _: player)
         found = play_java_match(game, params, program, None, bot, jax.random.key(0), 8, opening_moves=2)
         assert sorted(np.asarray(found.seating)[:, 0].tolist()) == [0] * 4 + [1] * 4
