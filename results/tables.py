@@ -40,6 +40,11 @@ def steps(record: Record, arm: str | None = None) -> str:
     return f"{configs[arm or next(iter(configs))]['total_timesteps']:,}"
 
 
+def minutes(record: Record) -> str:
+    """Minutes of the run; unknown if it took several calls."""
+    return "-" if "parts" in record or "in earlier calls" in record["note"] else f"{record['seconds']['run'] / 60:.0f}"
+
+
 def span(summary: dict[str, float], digits: int) -> str:
     """Mean, and from the least to the most of the seeds."""
     # Rounded first, and 0 added, so that there is no -0.00.
@@ -76,10 +81,9 @@ def dreamed(record: Record) -> list[Row]:
     curve = [[-1e9 if x is None else x for x in seed] for seed in record["raw"]["curve"]]
     worst = [min(column) for column in zip(*curve, strict=True)]
     ways = ", ".join(f"{value:.{digits}f} at {step:,}" for step, value in zip(at[-3:], worst[-3:], strict=True))
-    minutes = record["seconds"]["run"] / 60
     how = f"{solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
     count = len(record["seeds"])
-    return [[f"`{record['name']}`, {count} seeds", steps(record), how, span(found, digits), ways, f"{minutes:.0f}"]]
+    return [[f"`{record['name']}`, {count} seeds", steps(record), how, span(found, digits), ways, minutes(record)]]
 
 
 def first_reached(record: Record) -> list[Row]:
@@ -325,8 +329,7 @@ def connect_four(record: Record) -> list[Row]:
     lost = lambda when: share(f"{when}: moves that lose value, all")  # noqa: E731
     known = "trained: moves that lose value, all" in record["summary"]
     beside = f"{lost('trained')} of its moves in 300 solved positions lose value, untrained {lost('untrained')}" if known else ""
-    minutes = record["seconds"]["run"] / 60
-    return of_game(record, found, f"{beside}; {minutes:.0f} minutes")
+    return of_game(record, found, f"{beside}; {minutes(record)} minutes")
 
 
 def against_bots(record: Record) -> list[Row]:
@@ -376,8 +379,7 @@ def of_suite(record: Record) -> list[Row]:
     greedy += f"; battles won {span({name: 100 * x for name, x in found['won'].items()}, 0)} %" if "won" in found else ""
     env = ", ".join([f"`{config['env']}`", *map(str, config["env_params"].values())])
     cells = [env, config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
-    minutes = f"{record['seconds']['run'] / 60:.0f}"
-    return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes]]
+    return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes(record)]]
 
 
 def brax_ppo(record: Record) -> list[Row]:
@@ -641,7 +643,12 @@ def sources(records: Sequence[Record]) -> str:
         f"{r['hardware']['cpu'].replace('(R)', '')}, {n} core{'s' * (n > 1)}" for r in records for n in [r["hardware"]["cores"]]
     }
     versions = sorted({record["versions"]["jax"] for record in records})
-    held = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    if len(seeds) == 1:
+        held = f"seed {seeds[0]}"
+    elif seeds == list(range(seeds[0], seeds[-1] + 1)):
+        held = f"seeds {seeds[0]} to {seeds[-1]}"
+    else:
+        held = f"seeds {', '.join(map(str, seeds))}"
     return (
         f"{' and '.join(sorted(machines))}, load average up to {load:.0f}; JAX {' and '.join(versions)}; "
         f"{' to '.join(sorted({dates[0], dates[-1]}))}; {held}."

@@ -69,7 +69,7 @@ def reproduce(options: Reproduce) -> None:
     """`rljax reproduce`: run an experiment and write its record, or list the experiments."""
     from rljax.run import reproduce as figures
 
-    if options.merge:
+    if options.merge is not None:
         _merge(options)
         return
     if options.name is None:
@@ -103,7 +103,7 @@ def _merge(options: Reproduce) -> None:
         if getattr(options, field) != getattr(usual, field):
             raise ConfigError(f"{field} = {getattr(options, field)}: is not for --merge, which measures nothing")
     folder = Path(options.out)
-    seeds = merge_records(options.name, options.merge, folder)["seeds"]
+    seeds = merge_records(options.name, options.merge or (), folder)["seeds"]
     say(f"{folder / options.name}.json: seeds {', '.join(map(str, seeds))}")
 
 

@@ -459,8 +459,9 @@ class Reproduce:
     out: str = "results"
     """Folder for the record."""
     run_dir: str | None = None
-    """Folder to keep the trained runs in. Started again with it, the experiment goes on where it was stopped."""
-    merge: tuple[str, ...] = ()
+    """Folder to keep the trained runs in. If the experiment is started again with it, complete runs are only read, and one that
+    was stopped goes on."""
+    merge: tuple[str, ...] | None = None
     """Folders with records of the experiment that were measured apart, each with other seeds: put them into one record, and
     measure nothing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
+from rljax.run.demos.recording import demonstrations
 from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, merge_records, reproduce
+from rljax.run.reproduce.microrts import begin_with
 from rljax.run.reproduce.presets import returns_at_random
 from rljax.run.reproduce.report import Trained, recorded_metrics, summarize, write_record
 from tests.run.tiny_runs import assert_refused
@@ -162,13 +165,16 @@ def test_kept_runs_go_on_where_they_were_stopped(
         with pytest.raises(SystemExit) as stop:
             main(again)
     assert stop.value.code == 130
-    assert f"interrupted at step 32, saved in {tmp_path / 'runs' / 'tiny' / 'a_tiny_run_5000_5001'}" in capsys.readouterr().err
+    assert (
+        f"interrupted at step 32, saved in {tmp_path / 'runs' / 'tiny' / 'from_5000' / 'a_tiny_run_5000_5001'}"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "parts").exists()
     main(again)
     found = json.loads((tmp_path / "parts" / "tiny.json").read_text())
     assert found["raw"] == whole["raw"]
     assert found["configs"] == whole["configs"]
-    assert found["note"] == "Trained in several calls; `seconds` are those of the last one."
+    assert found["note"].startswith("Begun in earlier calls: a_tiny_run_5000_5001. Date, commit, versions,")
     # What is complete is not trained again.
     monkeypatch.setattr("rljax.run.driver.Driver._train", None)
     assert reproduce("tiny", tmp_path, quiet=True, run_dir=tmp_path / "runs")["raw"] == whole["raw"]
@@ -179,10 +185,54 @@ def test_kept_runs_go_on_where_they_were_stopped(
 
 
 @pytest.mark.slow
+def test_a_run_that_begins_with_a_clone_of_recorded_play_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, the clone and its successor are kept, each group of seeds in a run of its own."""
+    monkeypatch.setattr("rljax.run.reproduce.report.SEEDS_AT_ONCE", 1)
+
+    def cloned(report: Report) -> None:
+        with report.workplace():
+            demonstrations("random", "games", num_episodes=8, env="MaskedBandit-v0", seed=report.seeds[0], resume=True)
+            config = rljax.BCConfig(
+                env="MaskedBandit-v0", dataset="games", total_timesteps=64, num_envs=4, num_steps=8, num_minibatches=1,
+                network={"hidden": [4]}, vf_coef=0.0,
+            )  # fmt: skip
+            clone = report.train(config, "clone")
+        run = report.train(TINY, "from the clone", begin=partial(begin_with, clone))
+        report.measure("losses", run.metrics["train/value_loss"])
+
+    monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("a bandit", 0.1, 2, cloned))
+    whole = reproduce("tiny", tmp_path / "whole", quiet=True)
+    kept = {"quiet": True, "run_dir": tmp_path / "kept"}
+    with monkeypatch.context() as patch:
+        patch.setattr("rljax.run.reproduce.report.fit", interrupted)
+        for stopped in ("clone_5000", "clone_5001", "from_the_clone_5000"):
+            with pytest.raises(rljax.TrainingInterrupted, match=f"{stopped}$"):
+                reproduce("tiny", tmp_path, **kept)
+    assert reproduce("tiny", tmp_path, **kept)["raw"] == whole["raw"]
+    assert sorted(path.name for path in (tmp_path / "kept" / "tiny" / "from_5000").iterdir()) == [
+        "clone_5000", "clone_5001", "data", "from_the_clone_5000", "from_the_clone_5001",
+    ]  # fmt: skip
+    # Other seeds record for themselves.
+    assert reproduce("tiny", tmp_path, first_seed=5001, seeds=1, **kept)["seeds"] == [5001]
+    assert (tmp_path / "kept" / "tiny" / "from_5001" / "data").exists()
+
+
+def test_arms_do_not_share_a_folder(tmp_path: Path) -> None:
+    report = Report("tried", "names", 5000, 1, quiet=True, run_dir=tmp_path)
+    assert report._run_dir(TINY, "T-maze, GRU", [5000]) == tmp_path / "tried" / "from_5000" / "t_maze_gru_5000"
+    with pytest.raises(ValueError, match="t-maze GRU: another arm of the experiment is kept in"):
+        report._run_dir(TINY, "t-maze GRU", [5000])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "config.toml").touch()
+    with pytest.raises(rljax.ConfigError, match="taken is a run;"):
+        Report("taken", "", 5000, 1, run_dir=tmp_path)
+
+
+@pytest.mark.slow
 def test_recorded_metrics_of_a_long_run_are_means_over_the_iterations_of_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = TINY.replace(total_timesteps=5 * 32, eval_every=64, eval_episodes=4)
+    config = TINY.replace(total_timesteps=5 * 32, eval_every=96, eval_episodes=4)
     agent = rljax.make_agent(config)
     exact = rljax.fit(agent, seeds=2, run_dir=tmp_path / "each").metrics
     found = recorded_metrics(tmp_path / "each", config)
@@ -198,9 +248,14 @@ def test_recorded_metrics_of_a_long_run_are_means_over_the_iterations_of_a_recor
         for name in ("train/value_loss", "episode/count"):
             mean = exact[name][:, window].mean(1, keepdims=True)
             np.testing.assert_allclose(found[name][:, window], np.repeat(mean, mean.shape[1] * (window.stop - window.start), 1))
-    returns = exact["eval/return"]
-    np.testing.assert_array_equal(np.isfinite(found["eval/return"]), [[False, True, False, True, True]] * 2)
-    np.testing.assert_allclose(found["eval/return"][:, [1, 3, 4]], returns[:, [1, 3, 4]])
+    np.testing.assert_array_equal(np.isfinite(found["eval/return"]), [[False, False, True, False, True]] * 2)
+    np.testing.assert_allclose(found["eval/return"], exact["eval/return"])
+    metrics = tmp_path / "pairs" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    for lost in (1, 2, 3):
+        metrics.write_text("\n".join(lines[:lost] + lines[lost + 1 :]) + "\n")
+        with pytest.raises(rljax.ConfigError, match=r"pairs: records are missing in metrics.jsonl"):
+            recorded_metrics(tmp_path / "pairs", config)
 
 
 def part(folder: Path, seeds: list[int], /, config: rljax.Config = TINY, **changes: object) -> Path:
@@ -253,12 +308,15 @@ def test_a_field_that_came_after_a_record_had_its_default(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seeds": [8, 7]}, "seeds = [7]: are in several of the records"),
         ({"budget": 0.5}, "b/tiny.json: budget is 0.5, but 1.0 in"),
         ({"name": "tinier"}, "b/tiny.json: is a record of 'tinier', not of 'tiny'"),
-        ({"raw": {}}, "b/tiny.json: the list of raw is [], but ['return', 'won and lost'] in"),
+        ({"raw": {}}, "b/tiny.json: measures nothing of single seeds"),
+        ({"raw": {"won": [1]}}, "b/tiny.json: the list of raw is ['won'], but ['return', 'won and lost'] in"),
         ({"configs": {}}, "b/tiny.json: the list of configs is [], but ['tiny'] in"),
         ({"thresholds": {}}, "b/tiny.json: thresholds is {}, but {'return': 4.0} in"),
+        ({"seeds": [8, 9]}, "b/tiny.json: is no whole record"),
+        ({"configs": {"tiny": {}}}, "b/tiny.json: is no whole record"),
+        ({"configs": [1]}, "b/tiny.json: is no whole record"),
     ],
 )
 def test_records_that_differ_are_not_merged(
@@ -280,9 +338,11 @@ def test_bad_merges_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "tiny.json").write_text("[1, 2")
     for arguments, said in (
+        (["tiny", "--merge"], "merge = []: expected the folders of two records or more"),
         (["tiny", "--merge", str(one)], "expected the folders of two records or more"),
+        (["tiny", "--merge", str(one), str(one)], "seeds = [7]: are in several of the records"),
         (["tiny", "--merge", str(one), str(tmp_path / "none")], "none/tiny.json: cannot be read: No such file or directory"),
-        (["tiny", "--merge", str(one), str(tmp_path / "c")], "c/tiny.json: is no record of `rljax reproduce`"),
+        (["tiny", "--merge", str(one), str(tmp_path / "c")], "c/tiny.json: is no whole record of `rljax reproduce`"),
         (["--merge", str(one), str(two)], "merge: expected the name of an experiment"),
         (["tiny", "--merge", str(one), str(two), "--seeds", "2"], "seeds = 2: is not for --merge"),
         (["tiny", "--merge", str(one), str(two), "--budget", "0.5"], "budget = 0.5: is not for --merge"),

@@ -216,7 +216,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
     "microrts_16x16_league": _plays_bots(
-        f"microrts_16x16_league from a clone of CoacAI, with {microrts.LARGE['total_timesteps']:,} steps", microrts.large_league
+        f"microrts_16x16_league from a clone of CoacAI and against it, with {microrts.LARGE['total_timesteps']:,} steps",
+        microrts.large_league,
     ),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
@@ -303,8 +304,9 @@ def reproduce(
         first_seed: first of the seeds.
         budget: fraction of each configuration's steps to train: below 1 for a quick look.
         quiet: print nothing.
-        run_dir: folder in which to keep the trained runs, `run_dir/NAME/ARM_SEED`. If the experiment is run again with it, runs
-            that were stopped go on, and those that are complete are not trained again.
+        run_dir: folder in which to keep runs and recorded data, `run_dir/NAME/from_FIRST_SEED`. If the experiment is run again
+            with it, complete runs are only read, and one that was stopped goes on. Matches, evaluations, and training in steps of
+            its own, as in fine-tuning and distillation, are done again.
 
     Returns:
         The record (see `rljax.run.reproduce.report`).
@@ -319,11 +321,11 @@ def reproduce(
     check_counts(seeds=seeds)
     if not 0 < budget <= 1:
         raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
+    report = Report(name, experiment.measures, first_seed, seeds, budget, quiet, run_dir)
     # A program read from the cache would seem to need no time to compile.
     settings: Any = jax.config
     cached = settings.jax_enable_compilation_cache
     settings.update("jax_enable_compilation_cache", False)
-    report = Report(name, experiment.measures, first_seed, seeds, budget, quiet, run_dir)
     try:
         experiment.run(report)
     finally:

@@ -15,6 +15,8 @@ from rljax.run.reproduce.report import summaries, to_plain, write_record
 
 Record = dict[str, Any]
 
+NEEDED = ("measures", "seeds", "budget", "configs", "raw", "thresholds", "summary")
+
 OF_PART = ("seeds", "command", "note", "date", "commit", "versions", "hardware", "load", "seconds", "facts")
 """What a merged record keeps of each of its parts, in `parts`."""
 
@@ -22,10 +24,11 @@ OF_PART = ("seeds", "command", "note", "date", "commit", "versions", "hardware",
 def merge_records(name: str, sources: Sequence[str | Path], folder: Path = Path("results")) -> Record:
     """Merge the records of one experiment, and write `folder/NAME.json`.
 
-    An experiment that takes hours can so be measured a seed at a time, or on several machines. The merged record has the values
-    of all seeds, and a summary of them. `commit`, `versions`, `hardware` and `load` are those of the part with the first seed,
-    `date` is the first one, `seconds` are sums, `command` has all commands, and `facts` those on which all parts agree. `parts`
-    keeps these entries of each part. A merged record can be merged with others.
+    An experiment that takes hours can so be measured a seed at a time, or on several machines. What an experiment makes once for
+    all of its seeds, such as recorded games and a clone of their player, each part has made for itself. The merged record has the
+    values of all seeds, and a summary of them. `commit`, `versions`, `hardware` and `load` are those of the part with the first
+    seed, `date` is the first one, `seconds` are sums, `command` has all commands, and `facts` those on which all parts agree.
+    `parts` keeps these entries of each part. A merged record can be merged with others.
 
     Args:
         name: name of the experiment.
@@ -56,15 +59,22 @@ def merge_records(name: str, sources: Sequence[str | Path], folder: Path = Path(
 
 def _read(path: Path, name: str) -> Record:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found = record["name"]
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        whole = not {"name", *NEEDED, *OF_PART} - set(record) and all(
+            "algorithm" in config for config in record["configs"].values()
+        )
+        whole = whole and all(len(rows) == len(record["seeds"]) for rows in record["raw"].values())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; expected a record of `rljax reproduce`") from None
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError(f"{path}: is no record of `rljax reproduce`") from None
-    if found != name:
-        raise ConfigError(f"{path}: is a record of {shown(found)}, not of {shown(name)}")
-    return record  # type: ignore[no-any-return]
+    except (ValueError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise ConfigError(f"{path}: is no whole record of `rljax reproduce`")
+    if record["name"] != name:
+        raise ConfigError(f"{path}: is a record of {shown(record['name'])}, not of {shown(name)}")
+    if not record["raw"]:
+        raise ConfigError(f"{path}: measures nothing of single seeds, so there is nothing to merge")
+    return record
 
 
 def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]:
@@ -77,9 +87,9 @@ def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]
     for arm, config in first["configs"].items():
         usual = _defaults(config)
         one, two = usual | config, usual | other["configs"][arm]
-        for field in sorted(set(one) - {"seed"}):
-            if one[field] != two.get(field):
-                yield f"{field} of {shown(arm)}", one[field], two.get(field)
+        for field in sorted((set(one) | set(two)) - {"seed"}):
+            if one.get(field) != two.get(field):
+                yield f"{field} of {shown(arm)}", one.get(field), two.get(field)
     if first["thresholds"] != other["thresholds"]:
         yield "thresholds", first["thresholds"], other["thresholds"]
 

@@ -74,15 +74,15 @@ def league_from_coac(report: Report) -> None:
     """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and trains
     against it in the games that the two would play if both were asked in each cycle, as in Java.
     """
-    play_coac(report, "microrts_8x8_league", COAC_CLONE, AGAINST_COAC, COAC_GAMES)
+    league_against_coac(report, "microrts_8x8_league", COAC_CLONE, AGAINST_COAC, COAC_GAMES)
 
 
 def large_league(report: Report) -> None:
     """The same on the grid of 16 x 16."""
-    play_coac(report, "microrts_16x16_league", LARGE_CLONE, LARGE, LARGE_GAMES)
+    league_against_coac(report, "microrts_16x16_league", LARGE_CLONE, LARGE, LARGE_GAMES)
 
 
-def play_coac(
+def league_against_coac(
     report: Report, preset: str, cloning: Mapping[str, Any], changes: Mapping[str, Any], number_of_games: Mapping[str, int]
 ) -> None:
     """Train a league from a clone of CoacAI and against it, measure its learning curve, and play the bots."""

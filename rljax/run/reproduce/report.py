@@ -51,9 +51,9 @@ from rljax.core.config import Config, config_table, load_config
 from rljax.core.devices import usable_cores
 from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import cpu_model
-from rljax.run.files.folder import CONFIG_FILE, read_config
+from rljax.run.files.folder import CONFIG_FILE, METRICS_FILE, read_config
 from rljax.run.files.outputs import atomic_file
-from rljax.run.files.records import is_count
+from rljax.run.files.records import is_count, window_length
 from rljax.run.fit import fit
 from rljax.run.progress import Lines, Progress, Silent
 from rljax.run.view.curves import read_metrics
@@ -102,8 +102,8 @@ def first_step(values: np.ndarray, steps: Sequence[int], threshold: float | None
 class Report:
     """Report of an experiment: it trains, evaluates and times for the experiment, and collects its measurements.
 
-    With `run_dir` the trained runs and recorded data are kept in the folder `run_dir/NAME`, from where they go on if the
-    experiment is run again.
+    With `run_dir`, what `train` trains and what is recorded in `workplace` are kept in the folder `run_dir/NAME/from_FIRST_SEED`.
+    If the experiment is run again, complete runs are only read, and one that was stopped goes on from its last checkpoint.
     """
 
     def __init__(
@@ -117,7 +117,12 @@ class Report:
         run_dir: Path | None = None,
     ):
         self.name, self.measures, self.budget, self.quiet = name, measures, budget, quiet
-        self.folder = None if run_dir is None else run_dir.absolute() / name
+        # What all seeds share, such as recorded games, depends on the first of them.
+        self.folder = None if run_dir is None else run_dir.absolute() / name / f"from_{first_seed}"
+        if self.folder is not None and (self.folder.parent / CONFIG_FILE).exists():
+            raise ConfigError(f"run_dir = {run_dir}: {self.folder.parent} is a run; choose a folder for this experiment's runs")
+        self.run_dirs: set[Path] = set()
+        self.kept: list[str] = []
         self.seeds = list(range(first_seed, first_seed + seeds))
         self.keys = jnp.stack([jax.random.key(seed) for seed in self.seeds])
         self.configs: dict[str, Any] = {}
@@ -177,13 +182,17 @@ class Report:
             clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, seeds {group[0]} to {group[-1]}"))
             of_group = agent._replace(config=config.replace(seed=group[0]))
             run_dir = self._run_dir(of_group.config, arm, group)
-            result = fit(of_group, seeds=len(group), progress=clock, run_dir=run_dir, resume=run_dir is not None)
+            began_before = run_dir is not None and (run_dir / CONFIG_FILE).exists()
+            try:
+                result = fit(of_group, seeds=len(group), progress=clock, run_dir=run_dir, resume=run_dir is not None)
+            except ConfigError as error:
+                raise ConfigError(f"{error}; or choose another run_dir for the experiment") if began_before else error from None
             states.append(jax.block_until_ready(result.state))
-            found = {name: np.asarray(values) for name, values in result.metrics.items()}
-            if run_dir is not None and min(values.shape[-1] for values in found.values()) < config.num_iterations:
-                found = recorded_metrics(run_dir, config)
-                self.note = "Trained in several calls; `seconds` are those of the last one."
-            metrics.append(found)
+            if run_dir is not None and began_before:
+                metrics.append(recorded_metrics(run_dir, config))
+                self.kept.append(run_dir.name)
+            else:
+                metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
             self.compiling += clock.compiling
             self.running += time.perf_counter() - clock.since
         joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
@@ -196,6 +205,9 @@ class Report:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = "_".join([re.sub(r"[^a-z0-9]+", "_", arm.lower()), *map(str, sorted({group[0], group[-1]}))])
         folder = self.folder / name
+        if folder in self.run_dirs:
+            raise ValueError(f"{arm}: another arm of the experiment is kept in {folder}; give it another name")
+        self.run_dirs.add(folder)
         if (folder / CONFIG_FILE).exists() and (steps := read_config(folder).total_timesteps) != config.total_timesteps:
             # It would be trained on, but with another schedule of its learning rate than at once.
             raise ConfigError(
@@ -205,10 +217,13 @@ class Report:
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[None]:
-        """Work in the folder that is kept, or else in a temporary one, so that records name data as it is called there."""
+        """Work in a folder for data, which is kept or temporary, so that records name data as it is called there."""
         with contextlib.ExitStack() as stack:
-            folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            folder.mkdir(parents=True, exist_ok=True)
+            if self.folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            else:
+                folder = self.folder / "data"
+                folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(contextlib.chdir(folder))
             yield
 
@@ -247,11 +262,15 @@ class Report:
 
     def record(self, command: str) -> dict[str, Any]:
         """Return the record of the measurements so far."""
+        notes = [self.note] if self.note else []
+        if self.kept:
+            of_last = "Date, commit, versions, hardware and seconds are those of the last call."
+            notes.append(f"Begun in earlier calls: {', '.join(self.kept)}. {of_last}")
         return {
             "name": self.name,
             "measures": self.measures,
             "command": command,
-            "note": self.note,
+            "note": " ".join(notes),
             "date": self.began.isoformat(timespec="seconds"),
             "commit": self.commit,
             "versions": versions(),
@@ -273,19 +292,33 @@ def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
     """Return the metrics of a run of several seeds from its folder, `[seeds, iterations]`.
 
     A run of at most `records.MAX_RECORDS` iterations has a record of each. Of a longer one, all iterations of a record get its
-    means, and the last of them its evaluations.
+    means; an evaluation stands where it was, the last one of a record.
+
+    Raises:
+        ConfigError: there are not all records of a complete run.
     """
     records = read_metrics(run_dir).records
-    ends = [record["step"] // config.steps_per_iteration for record in records]
+    last, steps = config.num_iterations, config.steps_per_iteration
+    names = list(records[0]["seeds"]) if records else []
+    window = window_length(last, len(records[0]["seeds"][names[0]]), len(names)) if names else last
+    ends = [*range(window, last, window), last]
+    if [record["step"] for record in records] != [end * steps for end in ends]:
+        missing = f"records are missing in {METRICS_FILE}, so its curves are not known"
+        raise ConfigError(f"{run_dir}: {missing}; choose another run_dir")
     lengths = np.diff([0, *ends])
+    every = config.eval_every
+    evaluated = [i for i in range(last) if every is not None and (i + 1 == last or (i + 1) * steps // every > i * steps // every)]
+    at = {int(np.searchsorted(ends, i, side="right")): i for i in evaluated}  # by record, the last one
     metrics: dict[str, np.ndarray] = {}
-    for name in records[0]["seeds"]:
+    for name in names:
         values = np.array([record["seeds"][name] for record in records], np.float32).T  # null becomes NaN
         if is_count(name):
             values = values / lengths.astype(np.float32)
-        metrics[name] = np.repeat(values, lengths, axis=1)
         if name.startswith("eval/"):
-            metrics[name][:, np.setdiff1d(np.arange(ends[-1]), np.array(ends) - 1)] = np.nan
+            metrics[name] = np.full((len(values), last), np.nan, np.float32)
+            metrics[name][:, list(at.values())] = values[:, list(at)]
+        else:
+            metrics[name] = np.repeat(values, lengths, axis=1)
     return metrics
 
 
