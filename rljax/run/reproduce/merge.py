@@ -96,7 +96,7 @@ def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]
 
 def _defaults(config: Mapping[str, Any]) -> Record:
     """Return the defaults of a recorded configuration: fields that came after a record had these."""
-    return to_plain(config_table(load_config(config["algorithm"])))  # type: ignore[no-any-return]
+    return to_plain(config_table(load_config(config["algorithm"])))
 
 
 def _merged(records: Sequence[Record]) -> Record:

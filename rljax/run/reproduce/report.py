@@ -313,7 +313,7 @@ def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
     for name in names:
         values = np.array([record["seeds"][name] for record in records], np.float32).T  # null becomes NaN
         if is_count(name):
-            values = values / lengths.astype(np.float32)
+            values /= lengths.astype(np.float32)
         if name.startswith("eval/"):
             metrics[name] = np.full((len(values), last), np.nan, np.float32)
             metrics[name][:, list(at.values())] = values[:, list(at)]
