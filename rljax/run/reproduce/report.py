@@ -314,7 +314,7 @@ def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
         values = np.array([record["seeds"][name] for record in records], np.float32).T  # null becomes NaN
         if is_count(name):
             values /= lengths.astype(np.float32)
-        if name.startswith("eval/"):
+        if name.startswith("eval/") and window > 1:
             metrics[name] = np.full((len(values), last), np.nan, np.float32)
             metrics[name][:, list(at.values())] = values[:, list(at)]
         else:
