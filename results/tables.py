@@ -42,7 +42,7 @@ def steps(record: Record, arm: str | None = None) -> str:
 
 def minutes(record: Record) -> str:
     """Minutes of the run; unknown if it took several calls."""
-    return "-" if "parts" in record or "in earlier calls" in record["note"] else f"{record['seconds']['run'] / 60:.0f}"
+    return "-" if "parts" in record or "kept" in record else f"{record['seconds']['run'] / 60:.0f}"
 
 
 def span(summary: dict[str, float], digits: int) -> str:
@@ -329,7 +329,8 @@ def connect_four(record: Record) -> list[Row]:
     lost = lambda when: share(f"{when}: moves that lose value, all")  # noqa: E731
     known = "trained: moves that lose value, all" in record["summary"]
     beside = f"{lost('trained')} of its moves in 300 solved positions lose value, untrained {lost('untrained')}" if known else ""
-    return of_game(record, found, f"{beside}; {minutes(record)} minutes")
+    took = "" if minutes(record) == "-" else f"; {minutes(record)} minutes"
+    return of_game(record, found, f"{beside}{took}")
 
 
 def against_bots(record: Record) -> list[Row]:

@@ -87,7 +87,7 @@ def reproduce(options: Reproduce) -> None:
         seeds=options.seeds,
         first_seed=options.first_seed,
         budget=options.budget,
-        run_dir=None if options.run_dir is None else Path(options.run_dir),
+        run_dir=options.run_dir,
     )
     seconds = record["seconds"]
     say(f"{folder / options.name}.json: compiled in {seconds['compile']} s, ran for {seconds['run']} s")

@@ -462,8 +462,8 @@ class Reproduce:
     """Folder to keep the trained runs in. If the experiment is started again with it, complete runs are only read, and one that
     was stopped goes on."""
     merge: tuple[str, ...] | None = None
-    """Folders with records of the experiment that were measured apart, each with other seeds: put them into one record, and
-    measure nothing."""
+    """Folders with records of the experiment that were measured apart, each with other seeds: measure nothing, and put them into
+    one record, which replaces that in --out."""
 
 
 Command = (

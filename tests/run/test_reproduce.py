@@ -176,12 +176,11 @@ def test_kept_runs_go_on_where_they_were_stopped(
     assert found["configs"] == whole["configs"]
     assert found["note"].startswith("Begun in earlier calls: a_tiny_run_5000_5001. Date, commit, versions,")
     # What is complete is not trained again.
-    monkeypatch.setattr("rljax.run.driver.Driver._train", None)
-    assert reproduce("tiny", tmp_path, quiet=True, run_dir=tmp_path / "runs")["raw"] == whole["raw"]
     monkeypatch.chdir(tmp_path)
-    assert reproduce("tiny", Path("there"), quiet=True, run_dir=Path("runs"))["raw"] == whole["raw"]
-    with pytest.raises(rljax.ConfigError, match="a_tiny_run_5000_5001 has total_timesteps = 64, but the experiment 32"):
-        reproduce("tiny", tmp_path, quiet=True, run_dir=tmp_path / "runs", budget=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("rljax.run.driver.Driver._train", None)
+        assert reproduce("tiny", Path("there"), quiet=True, run_dir="runs")["raw"] == whole["raw"]
+    assert reproduce("tiny", tmp_path, quiet=True, budget=0.5, run_dir="runs")["configs"]["a tiny run"]["total_timesteps"] == 32
 
 
 @pytest.mark.slow
@@ -219,13 +218,15 @@ def test_a_run_that_begins_with_a_clone_of_recorded_play_goes_on(tmp_path: Path,
 
 def test_arms_do_not_share_a_folder(tmp_path: Path) -> None:
     report = Report("tried", "names", 5000, 1, quiet=True, run_dir=tmp_path)
-    assert report._run_dir(TINY, "T-maze, GRU", [5000]) == tmp_path / "tried" / "from_5000" / "t_maze_gru_5000"
+    assert report._run_dir("T-maze, GRU", [5000]) == tmp_path / "tried" / "from_5000" / "t_maze_gru_5000"
     with pytest.raises(ValueError, match="t-maze GRU: another arm of the experiment is kept in"):
-        report._run_dir(TINY, "t-maze GRU", [5000])
+        report._run_dir("t-maze GRU", [5000])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "config.toml").touch()
     with pytest.raises(rljax.ConfigError, match="taken is a run;"):
         Report("taken", "", 5000, 1, run_dir=tmp_path)
+    with pytest.raises(rljax.ConfigError, match="from_5000 cannot be made: Not a directory"):
+        Report("tried", "", 5000, 1, run_dir=tmp_path / "taken" / "config.toml")
 
 
 @pytest.mark.slow
@@ -287,7 +288,7 @@ def test_records_of_other_seeds_are_merged_into_one(tmp_path: Path, capsys: pyte
     assert merged["configs"]["tiny"]["seed"] == 7
     assert merged["note"] == "Seeds 7, 11: On a train."
     assert merged["command"] == "rljax reproduce tiny --first-seed 7; rljax reproduce tiny --first-seed 9"
-    assert merged["facts"] == {"limit": 0.1}
+    assert merged["facts"] == {"limit": 0.1, "recorded": 7}
     assert [(p["seeds"], p["commit"], p["facts"]) for p in merged["parts"]] == [
         ([7, 11], "c7", {"limit": 0.1, "recorded": 7}),
         ([9, 12], "c9", {"limit": 0.1, "recorded": 9}),
@@ -317,6 +318,19 @@ def test_a_field_that_came_after_a_record_had_its_default(tmp_path: Path) -> Non
         ({"seeds": [8, 9]}, "b/tiny.json: is no whole record"),
         ({"configs": {"tiny": {}}}, "b/tiny.json: is no whole record"),
         ({"configs": [1]}, "b/tiny.json: is no whole record"),
+        ({"configs": {"tiny": {"algorithm": "ppoo"}}}, "b/tiny.json: is no whole record"),
+        ({"facts": None}, "b/tiny.json: is no whole record"),
+        ({"seconds": {}}, "b/tiny.json: is no whole record"),
+        ({"seeds": ["8"]}, "b/tiny.json: is no whole record"),
+        ({"parts": []}, "b/tiny.json: is no whole record"),
+        (
+            {"raw": {"return": [[1.0]], "won and lost": [[8, 1]]}},
+            "'return': the shape for each seed is [1], but [] in",
+        ),
+        (
+            {"raw": {"return": ["much"], "won and lost": [[8, 1]]}},
+            "'return': the shape for each seed is 'values that",
+        ),
     ],
 )
 def test_records_that_differ_are_not_merged(

@@ -293,7 +293,7 @@ def reproduce(
     first_seed: int = FIRST_SEED,
     budget: float = 1.0,
     quiet: bool = False,
-    run_dir: Path | None = None,
+    run_dir: str | Path | None = None,
 ) -> dict[str, Any]:
     """Run an experiment and write its record, `folder/NAME.json`.
 

@@ -9,26 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.config import config_table, load_config
+from rljax.core.config import ALGORITHMS, config_table, load_config
 from rljax.core.errors import ConfigError, shown
 from rljax.run.reproduce.report import summaries, to_plain, write_record
 
 Record = dict[str, Any]
 
-NEEDED = ("measures", "seeds", "budget", "configs", "raw", "thresholds", "summary")
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "name": str, "measures": str, "budget": (int, float), "configs": dict, "raw": dict, "thresholds": dict, "summary": dict,
+}  # fmt: skip
+"""Types of the entries of a record that are merged, or must agree."""
 
-OF_PART = ("seeds", "command", "note", "date", "commit", "versions", "hardware", "load", "seconds", "facts")
-"""What a merged record keeps of each of its parts, in `parts`."""
+OF_PART: dict[str, type | tuple[type, ...]] = {
+    "seeds": list, "command": str, "note": str, "date": str, "commit": (str, type(None)), "versions": dict, "hardware": dict,
+    "load": list, "seconds": dict, "facts": dict,
+}  # fmt: skip
+"""Types of the entries that a merged record keeps of each of its parts, in `parts`."""
 
 
-def merge_records(name: str, sources: Sequence[str | Path], folder: Path = Path("results")) -> Record:
+def merge_records(name: str, sources: Sequence[str | Path], folder: str | Path = "results") -> Record:
     """Merge the records of one experiment, and write `folder/NAME.json`.
 
-    An experiment that takes hours can so be measured a seed at a time, or on several machines. What an experiment makes once for
-    all of its seeds, such as recorded games and a clone of their player, each part has made for itself. The merged record has the
-    values of all seeds, and a summary of them. `commit`, `versions`, `hardware` and `load` are those of the part with the first
-    seed, `date` is the first one, `seconds` are sums, `command` has all commands, and `facts` those on which all parts agree.
-    `parts` keeps these entries of each part. A merged record can be merged with others.
+    So an experiment that takes hours can be measured a seed at a time, or on several machines. What an experiment makes once for
+    all of its seeds, such as recorded games and a clone of their player, each part has made for itself. The merged record has
+    the values of all seeds, and a summary of them. `date` is the first one, `seconds` are sums, and `command` has all commands;
+    `commit`, `versions`, `hardware`, `load` and `facts` are those of the part with the first seed. `parts` has these entries of
+    each part. A merged record can be merged with others.
 
     Args:
         name: name of the experiment.
@@ -53,28 +59,53 @@ def merge_records(name: str, sources: Sequence[str | Path], folder: Path = Path(
     if common := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise ConfigError(f"seeds = {common}: are in several of the records; expected each seed once")
     merged = _merged(sorted(records, key=lambda record: min(record["seeds"])))
-    write_record(folder / f"{name}.json", merged)
+    write_record(Path(folder) / f"{name}.json", merged)
     return merged
 
 
 def _read(path: Path, name: str) -> Record:
     try:
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
-        whole = not {"name", *NEEDED, *OF_PART} - set(record) and all(
-            "algorithm" in config for config in record["configs"].values()
-        )
-        whole = whole and all(len(rows) == len(record["seeds"]) for rows in record["raw"].values())
+        record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; expected a record of `rljax reproduce`") from None
-    except (ValueError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+    except ValueError:
+        record = None
+    if not _is_whole(record):
         raise ConfigError(f"{path}: is no whole record of `rljax reproduce`")
     if record["name"] != name:
         raise ConfigError(f"{path}: is a record of {shown(record['name'])}, not of {shown(name)}")
     if not record["raw"]:
         raise ConfigError(f"{path}: measures nothing of single seeds, so there is nothing to merge")
-    return record
+    return record  # type: ignore[no-any-return]
+
+
+def _is_whole(record: Any) -> bool:
+    """Return whether this is a record with everything that a merged one takes of it."""
+    if not isinstance(record, dict) or not _has(record, KINDS):
+        return False
+    parts = record.get("parts", [record])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) and _has(part, OF_PART) for part in parts):
+        return False
+    seeds = [seed for part in parts for seed in part["seeds"]]
+    return (
+        all(isinstance(seed, int) for seed in seeds)
+        and all(part["seeds"] and {"compile", "run"} <= set(part["seconds"]) for part in parts)
+        and sorted(seeds) == sorted(record.get("seeds", []))
+        and all(isinstance(config, dict) and config.get("algorithm") in ALGORITHMS for config in record["configs"].values())
+        and all(isinstance(rows, list) and len(rows) == len(seeds) for rows in record["raw"].values())
+    )
+
+
+def _has(table: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
+    return all(name in table and isinstance(table[name], kind) for name, kind in kinds.items())
+
+
+def _shape(rows: Any) -> list[int] | str:
+    """Return the shape of a measure for each seed, or what is wrong with it."""
+    try:
+        return list(np.array(rows, np.float64).shape[1:])
+    except (ValueError, TypeError):
+        return "values that are no numbers, or rows of several lengths"
 
 
 def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]:
@@ -90,6 +121,10 @@ def _differences(first: Record, other: Record) -> Iterator[tuple[str, Any, Any]]
         for field in sorted((set(one) | set(two)) - {"seed"}):
             if one.get(field) != two.get(field):
                 yield f"{field} of {shown(arm)}", one.get(field), two.get(field)
+    for measure, rows in first["raw"].items():
+        one, two = _shape(rows), _shape(other["raw"][measure])
+        if one != two or isinstance(one, str):
+            yield f"{shown(measure)}: the shape for each seed", one, two
     if first["thresholds"] != other["thresholds"]:
         yield "thresholds", first["thresholds"], other["thresholds"]
 
@@ -119,10 +154,5 @@ def _merged(records: Sequence[Record]) -> Record:
         "seeds": rows([record["seeds"] for record in records]),
         "raw": raw,
         "summary": summaries(raw, first["thresholds"]),
-        "facts": {
-            name: value
-            for name, value in first["facts"].items()
-            if all(name in part["facts"] and part["facts"][name] == value for part in parts)
-        },
         "parts": parts,
     }

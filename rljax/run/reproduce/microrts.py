@@ -54,8 +54,8 @@ AGAINST_COAC: dict[str, Any] = {
 """Changes to the preset for the league that trains against CoacAI."""
 
 LARGE: dict[str, Any] = {**AGAINST_COAC, "total_timesteps": 700_000, "num_minibatches": 32}
-"""The same on the grid of 16 x 16: a small part of the preset's steps, an hour or two of one core, with more gradient steps from
-each batch.
+"""Changes to the preset of the grid of 16 x 16: a small part of its steps, an hour or two of one core, with four times its
+gradient steps for each batch.
 """
 
 POINTS = 20
@@ -78,7 +78,7 @@ def league_from_coac(report: Report) -> None:
 
 
 def large_league(report: Report) -> None:
-    """The same on the grid of 16 x 16."""
+    """Play the bots with a league of the grid of 16 x 16 that begins with a clone of CoacAI and trains against it."""
     league_against_coac(report, "microrts_16x16_league", LARGE_CLONE, LARGE, LARGE_GAMES)
 
 

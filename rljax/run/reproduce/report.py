@@ -19,6 +19,7 @@ A record is `results/NAME.json`, one JSON object:
 | `thresholds` | by name of `raw`: the smallest value that counts as solved |
 | `summary` | by name of `raw` with one value per seed: `mean`, `median`, `min`, `max`, and `solved` with a threshold |
 | `facts` | by name: single numbers and texts that belong to no seed (a game's exact value, the rows of a benchmark's table) |
+| `kept` | runs that were begun in earlier calls (`--run-dir`), if any; `note` says so, too |
 | `parts` | only of records that were merged (`rljax.run.reproduce.merge`): what each of them said |
 
 Numbers that are not finite are written as null.
@@ -51,7 +52,7 @@ from rljax.core.config import Config, config_table, load_config
 from rljax.core.devices import usable_cores
 from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import cpu_model
-from rljax.run.files.folder import CONFIG_FILE, METRICS_FILE, read_config
+from rljax.run.files.folder import CONFIG_FILE, METRICS_FILE
 from rljax.run.files.outputs import atomic_file
 from rljax.run.files.records import is_count, window_length
 from rljax.run.fit import fit
@@ -104,6 +105,7 @@ class Report:
 
     With `run_dir`, what `train` trains and what is recorded in `workplace` are kept in the folder `run_dir/NAME/from_FIRST_SEED`.
     If the experiment is run again, complete runs are only read, and one that was stopped goes on from its last checkpoint.
+    Metrics are then those that runs record, means of several iterations if there are more than 1,000.
     """
 
     def __init__(
@@ -114,13 +116,10 @@ class Report:
         seeds: int,
         budget: float = 1.0,
         quiet: bool = False,
-        run_dir: Path | None = None,
+        run_dir: str | Path | None = None,
     ):
         self.name, self.measures, self.budget, self.quiet = name, measures, budget, quiet
-        # What all seeds share, such as recorded games, depends on the first of them.
-        self.folder = None if run_dir is None else run_dir.absolute() / name / f"from_{first_seed}"
-        if self.folder is not None and (self.folder.parent / CONFIG_FILE).exists():
-            raise ConfigError(f"run_dir = {run_dir}: {self.folder.parent} is a run; choose a folder for this experiment's runs")
+        self.folder = None if run_dir is None else _kept_folder(Path(run_dir), name, first_seed, budget)
         self.run_dirs: set[Path] = set()
         self.kept: list[str] = []
         self.seeds = list(range(first_seed, first_seed + seeds))
@@ -181,38 +180,32 @@ class Report:
         for group in (self.seeds[i : i + SEEDS_AT_ONCE] for i in range(0, len(self.seeds), SEEDS_AT_ONCE)):
             clock = _Clock(Silent() if self.quiet else Lines(f"{self.name}: {arm}, seeds {group[0]} to {group[-1]}"))
             of_group = agent._replace(config=config.replace(seed=group[0]))
-            run_dir = self._run_dir(of_group.config, arm, group)
+            run_dir = self._run_dir(arm, group)
             began_before = run_dir is not None and (run_dir / CONFIG_FILE).exists()
             try:
                 result = fit(of_group, seeds=len(group), progress=clock, run_dir=run_dir, resume=run_dir is not None)
             except ConfigError as error:
                 raise ConfigError(f"{error}; or choose another run_dir for the experiment") if began_before else error from None
             states.append(jax.block_until_ready(result.state))
-            if run_dir is not None and began_before:
-                metrics.append(recorded_metrics(run_dir, config))
-                self.kept.append(run_dir.name)
-            else:
+            if run_dir is None:
                 metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
+            else:
+                metrics.append(recorded_metrics(run_dir, config))  # whether it was stopped or not
+            self.kept += [run_dir.name] if began_before else []
             self.compiling += clock.compiling
             self.running += time.perf_counter() - clock.since
         joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
         return Trained(agent, jax.tree.map(lambda *x: jnp.concatenate(x), *states), joined, self.keys)
 
-    def _run_dir(self, config: Config, arm: str, group: Sequence[int]) -> Path | None:
+    def _run_dir(self, arm: str, group: Sequence[int]) -> Path | None:
         """Return the folder in which the run of a group of seeds is kept; None if none is."""
         if self.folder is None:
             return None
-        self.folder.mkdir(parents=True, exist_ok=True)
         name = "_".join([re.sub(r"[^a-z0-9]+", "_", arm.lower()), *map(str, sorted({group[0], group[-1]}))])
         folder = self.folder / name
         if folder in self.run_dirs:
             raise ValueError(f"{arm}: another arm of the experiment is kept in {folder}; give it another name")
         self.run_dirs.add(folder)
-        if (folder / CONFIG_FILE).exists() and (steps := read_config(folder).total_timesteps) != config.total_timesteps:
-            # It would be trained on, but with another schedule of its learning rate than at once.
-            raise ConfigError(
-                f"run_dir: {folder} has total_timesteps = {steps}, but the experiment {config.total_timesteps}: choose another"
-            )
         return folder
 
     @contextlib.contextmanager
@@ -223,7 +216,7 @@ class Report:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             else:
                 folder = self.folder / "data"
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(exist_ok=True)
             stack.enter_context(contextlib.chdir(folder))
             yield
 
@@ -285,7 +278,24 @@ class Report:
             "thresholds": self.thresholds,
             "summary": summaries(self.raw, self.thresholds),
             "facts": to_plain(self.facts),
+            **({"kept": self.kept} if self.kept else {}),
         }
+
+
+def _kept_folder(run_dir: Path, name: str, first_seed: int, budget: float) -> Path:
+    """Make the folder for the runs of an experiment.
+
+    What all seeds share, such as recorded games, depends on the first of them.
+    """
+    place = run_dir.absolute() / name
+    folder = place / (f"from_{first_seed}" if budget == 1 else f"from_{first_seed}_budget_{budget:g}")
+    if (place / CONFIG_FILE).exists():
+        raise ConfigError(f"run_dir = {run_dir}: {place} is a run; choose a folder for this experiment's runs")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir = {run_dir}: {folder} cannot be made: {error.strerror}") from None
+    return folder
 
 
 def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
