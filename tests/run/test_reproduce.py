@@ -278,7 +278,7 @@ def test_records_of_other_seeds_are_merged_into_one(tmp_path: Path, capsys: pyte
     last = part(tmp_path / "a", [9, 12])
     first = part(tmp_path / "b", [7, 11], note="On a train.", date="2026-01-01T00:00:00+00:00")
     main(["reproduce", "tiny", "--merge", str(last), str(first), "--out", str(tmp_path / "b")])  # in place of one of them
-    assert f"{tmp_path / 'b' / 'tiny.json'}: seeds 7, 9, 11, 12" in capsys.readouterr().out
+    assert f"{tmp_path / 'b' / 'tiny.json'}: seeds 7, 9, 11, 12" in " ".join(capsys.readouterr().out.split())
     merged = json.loads((first / "tiny.json").read_text())
     assert merged["seeds"] == [7, 9, 11, 12]
     assert merged["raw"] == {"return": [3.5, 4.5, 5.5, 6.0], "won and lost": [[7, 1], [9, 1], [11, 1], [12, 1]]}
