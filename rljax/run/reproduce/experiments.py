@@ -216,8 +216,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),
     "microrts_8x8_selfplay": _plays_bots("self-play with the steps of microrts_8x8_league", microrts.self_play),
     "microrts_16x16_league": _plays_bots(
-        f"microrts_16x16_league from a clone of CoacAI and against it, with {microrts.LARGE['total_timesteps']:,} steps",
-        microrts.large_league,
+        f"microrts_16x16_league from a clone of CoacAI, with {microrts.LARGE['total_timesteps']:,} steps", microrts.large_league
     ),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),

@@ -37,6 +37,10 @@ COAC_GAMES = {bot: count for bot, count in GAMES.items() if bot != "grojoa3n:10"
 LARGE_GAMES = {**dict.fromkeys(SCRIPTED, 40), **dict.fromkeys(OTHERS, 20)}
 """The same on the grid of 16 x 16, where games are longer: two games of GRojoA3N, which searches, took more than 15 minutes."""
 
+LARGE: dict[str, Any] = {"total_timesteps": 450_000, "num_minibatches": 32, "ent_coef": 0.002, "final_ent_coef": 0.0002}
+"""On the grid of 16 x 16: a small part of the preset's steps, an hour of one core, with as many gradient steps as on 8 x 8, and a
+smaller entropy bonus: there is little time to try things out."""
+
 COAC_CLONE: dict[str, Any] = {
     "episodes": 600, "total_timesteps": 600_000, "openings": 3, "player": "java:coac",
     "against": ["self", "java:workerrush", "java:lightrush", "java:rojobot"],
@@ -52,11 +56,6 @@ AGAINST_COAC: dict[str, Any] = {
     "ent_coef": 0.002, "final_ent_coef": 0.0, "teacher_kl_share": 0.1,
 }  # fmt: skip
 """Changes to the preset for the league that trains against CoacAI."""
-
-LARGE: dict[str, Any] = {**AGAINST_COAC, "total_timesteps": 700_000, "num_minibatches": 32}
-"""Changes to the preset of the grid of 16 x 16: a small part of its steps, an hour or two of one core, with four times its
-gradient steps for each batch.
-"""
 
 POINTS = 20
 """Number of points of a learning curve."""
@@ -74,23 +73,20 @@ def league_from_coac(report: Report) -> None:
     """Play the bots with a league of the grid of 8 x 8 that begins with a clone of CoacAI, a bot of the Java engine, and trains
     against it in the games that the two would play if both were asked in each cycle, as in Java.
     """
-    league_against_coac(report, "microrts_8x8_league", COAC_CLONE, AGAINST_COAC, COAC_GAMES)
+    check_java()
+    preset = "microrts_8x8_league"
+    params = {**load_config(preset).env_params, "wait_until_change": True}
+    run = trained_league(report, preset, COAC_CLONE, env_params=params, **AGAINST_COAC)
+    measure_curve(report, run)
+    play_bots(report, run, COAC_GAMES)
 
 
 def large_league(report: Report) -> None:
-    """Play the bots with a league of the grid of 16 x 16 that begins with a clone of CoacAI and trains against it."""
-    league_against_coac(report, "microrts_16x16_league", LARGE_CLONE, LARGE, LARGE_GAMES)
-
-
-def league_against_coac(
-    report: Report, preset: str, cloning: Mapping[str, Any], changes: Mapping[str, Any], number_of_games: Mapping[str, int]
-) -> None:
-    """Train a league from a clone of CoacAI and against it, measure its learning curve, and play the bots."""
+    """Play the bots with a league of the grid of 16 x 16 that begins with a clone of CoacAI, and measure its learning curve."""
     check_java()
-    params = {**load_config(preset).env_params, "wait_until_change": True}
-    run = trained_league(report, preset, cloning, env_params=params, **changes)
+    run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
     measure_curve(report, run)
-    play_bots(report, run, number_of_games)
+    play_bots(report, run, LARGE_GAMES)
 
 
 def trained_league(report: Report, preset: str, cloning: Mapping[str, Any], **changes: Any) -> Trained:
