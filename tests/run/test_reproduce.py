@@ -287,7 +287,7 @@ def test_records_of_other_seeds_are_merged_into_one(tmp_path: Path, capsys: pyte
     assert (merged["commit"], merged["date"]) == ("c7", "2026-01-01T00:00:00+00:00")
     assert merged["configs"]["tiny"]["seed"] == 7
     assert merged["note"] == "Seeds 7, 11: On a train."
-    assert merged["command"] == "rljax reproduce tiny --first-seed 7; rljax reproduce tiny --first-seed 9"
+    assert merged["command"] == "rljax reproduce tiny --first-seed 7 && rljax reproduce tiny --first-seed 9"
     assert merged["facts"] == {"limit": 0.1, "recorded": 7}
     assert [(p["seeds"], p["commit"], p["facts"]) for p in merged["parts"]] == [
         ([7, 11], "c7", {"limit": 0.1, "recorded": 7}),

@@ -147,7 +147,7 @@ def _merged(records: Sequence[Record]) -> Record:
     first, raw = records[0], {name: rows([record["raw"][name] for record in records]) for name in records[0]["raw"]}
     return {
         **first,
-        "command": "; ".join(part["command"] for part in parts),
+        "command": " && ".join(part["command"] for part in parts),
         "note": " ".join(f"Seeds {', '.join(map(str, part['seeds']))}: {part['note']}" for part in parts if part["note"]),
         "date": min(part["date"] for part in parts),
         "seconds": {name: round(sum(part["seconds"][name] for part in parts), 1) for name in first["seconds"]},
