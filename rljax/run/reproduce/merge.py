@@ -76,7 +76,7 @@ def _read(path: Path, name: str) -> Record:
         raise ConfigError(f"{path}: is a record of {shown(record['name'])}, not of {shown(name)}")
     if not record["raw"]:
         raise ConfigError(f"{path}: measures nothing of single seeds, so there is nothing to merge")
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 def _is_whole(record: Any) -> bool:

@@ -191,7 +191,7 @@ class Report:
                 metrics.append({name: np.asarray(values) for name, values in result.metrics.items()})
             else:
                 metrics.append(recorded_metrics(run_dir, config))  # whether it was stopped or not
-            self.kept += [run_dir.name] if began_before else []
+                self.kept += [run_dir.name] * began_before
             self.compiling += clock.compiling
             self.running += time.perf_counter() - clock.since
         joined = {name: np.concatenate([of_group[name] for of_group in metrics]) for name in metrics[0]}
