@@ -352,6 +352,7 @@ def test_bad_merges_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "tiny.json").write_text("[1, 2")
     for arguments, said in (
+        (["tinier", "--merge", str(one), str(two)], "unknown experiment 'tinier': did you mean 'tiny'?"),
         (["tiny", "--merge"], "merge = []: expected the folders of two records or more"),
         (["tiny", "--merge", str(one)], "expected the folders of two records or more"),
         (["tiny", "--merge", str(one), str(one)], "seeds = [7]: are in several of the records"),

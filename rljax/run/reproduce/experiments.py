@@ -284,6 +284,17 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of this name.
+
+    Raises:
+        ConfigError: there is none; the closest match is named.
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"unknown experiment '{name}': {did_you_mean(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
 def reproduce(
     name: str,
     folder: Path = Path("results"),
@@ -313,9 +324,7 @@ def reproduce(
     Raises:
         ConfigError: no experiment has this name, or a number is out of range.
     """
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"unknown experiment '{name}': {did_you_mean(name, EXPERIMENTS)}")
-    experiment = EXPERIMENTS[name]
+    experiment = find_experiment(name)
     seeds = experiment.seeds if seeds is None else seeds
     check_counts(seeds=seeds)
     if not 0 < budget <= 1:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.core.config import ALGORITHMS, config_table, load_config
 from rljax.core.errors import ConfigError, shown
+from rljax.run.reproduce.experiments import find_experiment
 from rljax.run.reproduce.report import summaries, to_plain, write_record
 
 Record = dict[str, Any]
@@ -45,9 +46,10 @@ def merge_records(name: str, sources: Sequence[str | Path], folder: str | Path =
         The merged record.
 
     Raises:
-        ConfigError: a record is missing, or two have a seed in common, or settings or measurements that differ; nothing was
-            written.
+        ConfigError: there is no such experiment, a record is missing or damaged, or two have a seed in common, or settings or
+            measurements that differ; nothing was written.
     """
+    find_experiment(name)
     if len(sources) < 2:
         raise ConfigError(f"merge = {list(map(str, sources))}: expected the folders of two records or more")
     paths = [Path(source) / f"{name}.json" for source in sources]
