@@ -322,13 +322,12 @@ def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
     metrics: dict[str, np.ndarray] = {}
     for name in names:
         values = np.array([record["seeds"][name] for record in records], np.float32).T  # null becomes NaN
-        if is_count(name):
-            values /= lengths.astype(np.float32)
         if name.startswith("eval/") and window > 1:
             metrics[name] = np.full((len(values), last), np.nan, np.float32)
             metrics[name][:, list(at.values())] = values[:, list(at)]
         else:
-            metrics[name] = np.repeat(values, lengths, axis=1)
+            shares = lengths if is_count(name) else np.ones_like(lengths)
+            metrics[name] = np.repeat(values / shares.astype(np.float32), lengths, axis=1)
     return metrics
 
 
