@@ -117,15 +117,23 @@ def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _problem(table: dict[str, Any], fields: Mapping[str, Field], known_only: bool) -> str | None:
-    """Return the first fault of a table, or None."""
-    for name, field in {FORMAT: Field("1", lambda x: _is_whole(x, 1, 1)), **fields}.items():
+    """Return the first fault of a sealed table, or None."""
+    fault = first_fault(table, {FORMAT: Field("1", lambda x: _is_whole(x, 1, 1)), **fields})
+    if fault is not None:
+        return fault
+    unknown = next((name for name in table if name not in fields and name != FORMAT), None)
+    return f"unknown field {shown(unknown)}" if known_only and unknown is not None else None
+
+
+def first_fault(table: Mapping[str, Any], fields: Mapping[str, Field]) -> str | None:
+    """Return what is wrong with the first field of a table that is missing or has a value that is not allowed, or None."""
+    for name, field in fields.items():
         if name not in table:
             if field.required:
                 return f"has no {name}"
         elif not field.test(table[name]):
             return f"{name} = {shown(table[name])}: expected {field.allowed}"
-    unknown = next((name for name in table if name not in fields and name != FORMAT), None)
-    return f"unknown field {shown(unknown)}" if known_only and unknown is not None else None
+    return None
 
 
 def _checksum(table: Mapping[str, Any]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +30,11 @@ def large_data(report: Report) -> None:
         found.append((step, resident_megabytes(), float(metrics.get("perf/data_wait", np.nan))))
         return False
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with report.workplace():
         demonstrations(
-            "random", "data", num_episodes=max(64, round(EPISODES * report.budget)), env="GridWorldPixels-v0", num_envs=64
-        )
+            "random", "data", num_episodes=max(64, round(EPISODES * report.budget)), env="GridWorldPixels-v0", num_envs=64,
+            resume=True,
+        )  # fmt: skip
         size = sum(file.stat().st_size for file in Path("data").rglob("*") if file.is_file())
         dataset = open_dataset("data", verify=False)
         config = report.configure(

@@ -11,21 +11,46 @@ import numpy as np
 
 from rljax.core.config import ALGORITHMS, config_table, load_config
 from rljax.core.errors import ConfigError, shown
+from rljax.core.sealed import Field, first_fault, list_of, number, table_of, whole
 from rljax.run.reproduce.experiments import find_experiment
 from rljax.run.reproduce.report import summaries, to_plain, write_record
 
 Record = dict[str, Any]
 
-KINDS: dict[str, type | tuple[type, ...]] = {
-    "name": str, "measures": str, "budget": (int, float), "configs": dict, "raw": dict, "thresholds": dict, "summary": dict,
-}  # fmt: skip
-"""Types of the entries of a record that are merged, or must agree."""
+_TEXT = Field("a string", lambda x: isinstance(x, str))
+_TABLE = table_of(lambda _: True, "entries")
+_LIST = list_of(lambda _: True, "entries")
 
-OF_PART: dict[str, type | tuple[type, ...]] = {
-    "seeds": list, "command": str, "note": str, "date": str, "commit": (str, type(None)), "versions": dict, "hardware": dict,
-    "load": list, "seconds": dict, "facts": dict,
-}  # fmt: skip
-"""Types of the entries that a merged record keeps of each of its parts, in `parts`."""
+OF_PART = {
+    "seeds": Field("seeds, at least one", lambda x: bool(x) and list_of(whole().test, "").test(x)),
+    "command": _TEXT,
+    "note": _TEXT,
+    "date": _TEXT,
+    "commit": _TEXT.optional,
+    "versions": _TABLE,
+    "hardware": _TABLE,
+    "load": _LIST,
+    "seconds": Field("seconds to compile and to run", lambda x: _TABLE.test(x) and {"compile", "run"} <= set(x)),
+    "facts": _TABLE,
+}
+"""Entries that a merged record keeps of each of its parts, in `parts`."""
+
+FIELDS = {
+    "name": _TEXT,
+    "measures": _TEXT,
+    "budget": number(),
+    "configs": table_of(
+        lambda x: isinstance(x, dict) and x.get("algorithm") in ALGORITHMS, f"configurations of {', '.join(sorted(ALGORITHMS))}"
+    ),
+    "raw": table_of(lambda x: isinstance(x, list), "lists"),
+    "thresholds": _TABLE,
+    "summary": _TABLE,
+    **OF_PART,
+    "parts": Field(
+        "a list of parts", lambda x: bool(x) and list_of(lambda part: _fault_of_part(part) is None, "").test(x), False
+    ),
+}
+"""Entries of a record; see `rljax.run.reproduce.report`."""
 
 
 def merge_records(name: str, sources: Sequence[str | Path], folder: str | Path = "results") -> Record:
@@ -72,8 +97,9 @@ def _read(path: Path, name: str) -> Record:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; expected a record of `rljax reproduce`") from None
     except ValueError:
         record = None
-    if not _is_whole(record):
-        raise ConfigError(f"{path}: is no whole record of `rljax reproduce`")
+    fault = _fault(record)
+    if fault is not None:
+        raise ConfigError(f"{path}: is no whole record of `rljax reproduce`: {fault}")
     if record["name"] != name:
         raise ConfigError(f"{path}: is a record of {shown(record['name'])}, not of {shown(name)}")
     if not record["raw"]:
@@ -81,25 +107,22 @@ def _read(path: Path, name: str) -> Record:
     return record
 
 
-def _is_whole(record: Any) -> bool:
-    """Return whether this is a record with everything that a merged one takes of it."""
-    if not isinstance(record, dict) or not _has(record, KINDS):
-        return False
-    parts = record.get("parts", [record])
-    if not isinstance(parts, list) or not all(isinstance(part, dict) and _has(part, OF_PART) for part in parts):
-        return False
-    seeds = [seed for part in parts for seed in part["seeds"]]
-    return (
-        all(isinstance(seed, int) for seed in seeds)
-        and all(part["seeds"] and {"compile", "run"} <= set(part["seconds"]) for part in parts)
-        and sorted(seeds) == sorted(record.get("seeds", []))
-        and all(isinstance(config, dict) and config.get("algorithm") in ALGORITHMS for config in record["configs"].values())
-        and all(isinstance(rows, list) and len(rows) == len(seeds) for rows in record["raw"].values())
-    )
+def _fault(record: Any) -> str | None:
+    """Return what is wrong with a record, or None."""
+    if not isinstance(record, dict):
+        return "it is not a table"
+    fault = first_fault(record, FIELDS)
+    if fault is not None:
+        return fault
+    seeds = record["seeds"]
+    if sorted(seed for part in record.get("parts", [record]) for seed in part["seeds"]) != sorted(seeds):
+        return f"seeds = {shown(seeds)}: its parts have others"
+    short = next((name for name, rows in record["raw"].items() if len(rows) != len(seeds)), None)
+    return None if short is None else f"{shown(short)} has no value for each of {len(seeds)} seeds"
 
 
-def _has(table: Mapping[str, Any], kinds: Mapping[str, Any]) -> bool:
-    return all(name in table and isinstance(table[name], kind) for name, kind in kinds.items())
+def _fault_of_part(part: Any) -> str | None:
+    return first_fault(part, OF_PART) if isinstance(part, dict) else "it is not a table"
 
 
 def _shape(rows: Any) -> list[int] | str:
@@ -148,7 +171,7 @@ def _merged(records: Sequence[Record]) -> Record:
 
     first, raw = records[0], {name: rows([record["raw"][name] for record in records]) for name in records[0]["raw"]}
     return {
-        **first,
+        **{name: value for name, value in first.items() if name != "kept"},  # the notes of the parts say so
         "command": " && ".join(part["command"] for part in parts),
         "note": " ".join(f"Seeds {', '.join(map(str, part['seeds']))}: {part['note']}" for part in parts if part["note"]),
         "date": min(part["date"] for part in parts),

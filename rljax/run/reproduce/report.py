@@ -45,6 +45,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.common.training import evaluation_due
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
@@ -316,8 +317,9 @@ def recorded_metrics(run_dir: Path, config: Config) -> dict[str, np.ndarray]:
         missing = f"records are missing in {METRICS_FILE}, so its curves are not known"
         raise ConfigError(f"{run_dir}: {missing}; choose another run_dir")
     lengths = np.diff([0, *ends])
-    every = config.eval_every
-    evaluated = [i for i in range(last) if every is not None and (i + 1 == last or (i + 1) * steps // every > i * steps // every)]
+    iterations = jnp.arange(last)
+    due = False if config.eval_every is None else evaluation_due(config.eval_every, steps, iterations) | (iterations == last - 1)
+    evaluated = np.flatnonzero(np.broadcast_to(due, last))
     at = {int(np.searchsorted(ends, i, side="right")): i for i in evaluated}  # by record, the last one
     metrics: dict[str, np.ndarray] = {}
     for name in names:
