@@ -154,6 +154,9 @@ class Record(Played):
     """Cut an episode off after this many steps; in games these are the moves of all players."""
     fps: Annotated[int | None, Bounds(1, 1000)] = None
     """Frames per second; if not given, 30, or 1 for games in which players take turns."""
+    against: str | None = None
+    """Opponent in a game: a run's folder, random, mcts, a scripted player of the game (workerrush, java:coac), or self; if not
+    given, the one that rljax eval takes."""
 
 
 @dataclasses.dataclass
@@ -287,8 +290,9 @@ class Tournament:
     runs: tyro.conf.Positional[tuple[str, ...]]
     """Folders of runs, checkpoints, or zoo:NAME or hub:USER/REPO."""
     include: str = ""
-    """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move); for MicroRTS also
-    the bots of its Java engine (coac, workerrush, lightrush, ...), those that search with milliseconds if wanted (droplet:10)."""
+    """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move), scripted players
+    of the game; for MicroRTS the bots of its Java engine (coac, workerrush, ...), those that search with milliseconds if wanted
+    (droplet:10)."""
     games: Annotated[int, Bounds(1, 1_000_000)] = 100
     """Number of games per pairing, taking turns at the seats. When no player samples moves, a repeated game counts once."""
     openings: Annotated[int | None, Bounds(0, 1000)] = None

@@ -64,8 +64,10 @@ def record(options: Record) -> None:
         key=jax.random.key(options.seed),
         deterministic=False if options.sample else None,
         fps=options.fps,
+        against=options.against,
     )
-    say(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps; {recorded}")
+    whom = "" if options.against is None else f" against {options.against}"
+    say(f"{options.out}: {run.config.algorithm}{seed} after {run.step:,} steps{whom}; {recorded}")
 
 
 def log(options: Log) -> None:
@@ -139,8 +141,8 @@ def tournament(options: Tournament) -> None:
 
 def play(options: Play) -> None:
     """`rljax play`: let a person play against the agent."""
+    from rljax.run.players import game_of
     from rljax.run.view.play import check_seat
-    from rljax.run.view.tournament import game_of
 
     run, seed = load_saved(options)
     game, _ = game_of(run.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -232,6 +232,21 @@ def player_view(game: Game, obs: Any) -> Any:
     if not isinstance(game, WrappedGame):
         return obs
     return game.view(player_view(game.env, obs))
+
+
+def split_views(game: Game) -> tuple[Game, Callable[[Any], Any]]:
+    """Return the game without the outer wrappers that change what its players see, and the function by which these change it."""
+    views = []
+    while isinstance(game, GameView):
+        views.append(game.view)
+        game = game.env
+
+    def view(obs: Any) -> Any:
+        for change in reversed(views):
+            obs = change(obs)
+        return obs
+
+    return game, view
 
 
 def public_part(obs: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from rljax.core.environment import strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game, RememberingScript, ScriptedPlayer
+from rljax.core.game_wrappers import split_views
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes, legal_action
 from rljax.core.wrappers import Wrapper
 
@@ -180,7 +181,7 @@ class VersusState(NamedTuple):
 
     Attributes:
         game: state of the game.
-        obs: observations of all players, `[P, ...]`.
+        obs: observations of all players as the game itself gives them, `[P, ...]`.
         team: the agent's team, i32 [].
         reward: rewards not yet paid out, f32 `[P]`.
         over: whether the game is over, bool [].
@@ -204,8 +205,8 @@ class Versus(Wrapper):
     repeats the first player's observation, and its actions are ignored.
 
     Args:
-        game: the game. If it has one team, the agent plays all of it.
-        opponent: the player of all others; random legal moves by default.
+        game: the game. If it has one team, the agent plays all of it. Wrappers that change observations do so for the agent.
+        opponent: the player of all others, which sees what the game itself gives; random legal moves by default.
         joint: whether the agent is one learner that moves its whole team, so that the spaces are those of its K players together:
             their heads, player by player, are one MultiDiscrete. Otherwise the spaces are those of one player, for policies of
             single players, whose actions and masks have the leading axis K.
@@ -216,6 +217,7 @@ class Versus(Wrapper):
     def __init__(self, game: Any, opponent: Player = random_player, joint: bool = True, every_move: bool = False) -> None:
         super().__init__(game)
         self.opponent, self.joint, self.every_move = opponent, joint, every_move
+        self._game, self._view = split_views(game)
         teams = np.array(game.teams)
         members = [np.flatnonzero(teams == team) for team in range(game.num_teams)]
         self._size = max(map(len, members))
@@ -244,6 +246,10 @@ class Versus(Wrapper):
             return stacked_space(space, self._size)
         return (space if isinstance(space, MultiDiscrete) else MultiDiscrete(sizes)).repeated(self._size)
 
+    def _observed(self, state: VersusState) -> Any:
+        """Return what the agent's team sees."""
+        return self._team_part(state.team, self._view(state.obs))
+
     def _team_part(self, team: jax.Array, x: Any) -> Any:
         """Return the entries of the team's players in leaves `[P, ...]`: `[...]`, or `[K, ...]` for K players."""
         members = jnp.asarray(self._members)[team]
@@ -271,12 +277,12 @@ class Versus(Wrapper):
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, VersusState]:
         game_key, team_key, key = jax.random.split(key, 3)
-        obs, game = strong(self.env.reset_env(game_key, params))
+        obs, game = strong(self._game.reset_env(game_key, params))
         team = jax.random.randint(team_key, (), 0, len(self._members))
-        carry = seat_player(self.opponent, self.env, params).initial(game, obs) if self.env.num_teams > 1 else None
+        carry = seat_player(self.opponent, self._game, params).initial(game, obs) if self.env.num_teams > 1 else None
         state = VersusState(game, obs, team, jnp.zeros(self.env.num_players), jnp.zeros((), bool), carry)
         state = self._until_own_turn(key, state, params)
-        return self._team_part(team, state.obs), state
+        return self._observed(state), state
 
     def step_env(
         self, key: jax.Array, state: VersusState, action: Any, params: Any
@@ -287,7 +293,7 @@ class Versus(Wrapper):
         state = tree_where(state.over, state, played)
         own = jnp.asarray(self.env.teams) == state.team
         reward = jnp.sum(jnp.where(own, state.reward, 0.0)) / jnp.sum(own)
-        return self._team_part(state.team, state.obs), state._replace(reward=jnp.zeros_like(state.reward)), reward, state.over, {}
+        return self._observed(state), state._replace(reward=jnp.zeros_like(state.reward)), reward, state.over, {}
 
     def _own_action(self, action: Any, params: Any) -> Any:
         """Return the agent's action for each player as if it were of its team, leaves `[P, ...]`."""
@@ -309,12 +315,12 @@ class Versus(Wrapper):
                 action = where_players(jnp.asarray(self.env.teams) == state.team, own, action)
         else:
             action, carry = own, None
-        obs, game, reward, over, _ = strong(self.env.step_env(step_key, state.game, action, params))
+        obs, game, reward, over, _ = strong(self._game.step_env(step_key, state.game, action, params))
         return VersusState(game, obs, state.team, state.reward + reward, over | self.env.is_truncated(game, params), carry)
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""
-        opponent, mask = seat_player(self.opponent, self.env, params), self.env.action_mask(state.game, params)
+        opponent, mask = seat_player(self.opponent, self._game, params), self.env.action_mask(state.game, params)
         return opponent.act(key, state.game, state.obs, mask, state.carry)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:

@@ -14,8 +14,10 @@ from rljax.core.agent import Agent
 from rljax.core.check import check_environment
 from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
+from rljax.core.game_wrappers import FlattenPlayers
 from rljax.core.spaces import Discrete, MultiDiscrete
 from rljax.core.versus import Remembering, Versus, random_actions, random_player, seat_player
+from rljax.core.wrappers import flatten_observation
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
 GAMES = {
@@ -85,6 +87,26 @@ def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> No
 
 
 @pytest.mark.slow
+def test_only_the_agent_sees_what_wrappers_make_of_observations() -> None:
+    """The opponent sees what the game gives, as everywhere else."""
+    base = GAMES["two against one"]
+    params, seen = base.default_params, []
+    act = counting(base.space, 2)
+
+    def watching(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> Any:
+        seen.append(jax.tree.map(jnp.shape, obs))
+        return act.act(key, state, obs, mask, carry)
+
+    plain, flat = (Versus(game, Remembering(watching), joint=False) for game in (base, FlattenPlayers(base)))
+    key = jax.random.key(0)
+    (obs, state), (flat_obs, flat_state) = (jax.jit(env.reset_env)(key, params) for env in (plain, flat))
+    np.testing.assert_array_equal(jax.vmap(flatten_observation)(obs), flat_obs)
+    jax.tree.map(np.testing.assert_array_equal, state, flat_state)
+    assert flat.observation_space(params).shape == flat_obs.shape[1:]
+    assert seen
+    assert all(shapes == jax.tree.map(jnp.shape, base.reset_env(key, params)[0]) for shapes in seen)
+
+
 def test_a_learner_of_a_whole_team_moves_its_players_one_by_one() -> None:
     """Actions, masks and spaces of the team together are those of its players side by side."""
     key = jax.random.key(0)

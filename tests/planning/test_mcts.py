@@ -19,9 +19,9 @@ from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy
 from rljax.envs.tic_tac_toe import TicTacToeState
 from rljax.league.game_tree import game_tree
 from rljax.planning import make_mcts, search_player
-from rljax.run.files.folder import Run
+from rljax.run.players import agent_player
 from rljax.run.reproduce.perfect import optimal_moves
-from rljax.run.view.tournament import make_entries, make_player
+from rljax.run.view.tournament import make_entries
 
 GAME = Draft()
 
@@ -245,11 +245,10 @@ def test_games_whose_steps_draw_are_refused_by_all_searches_declared_or_not() ->
     with refused:
         search_player(agent, None, 8)
     # What `tournament --include mcts`, `tournament --simulations` and `play --simulations` call.
-    run = Run(agent.config, None, 0)
     with refused:
-        make_entries([("a", run)], ["random", "mcts"])
+        make_entries({"a": (agent, None)}, ["random", "mcts"])
     with refused:
-        make_player(run, simulations=8)
+        agent_player(agent, simulations=8)
     make_mcts(Gamble(draws="never"), num_simulations=2)
 
 

@@ -18,9 +18,10 @@ from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, state_of
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.run.demos.sources import SELF, Play, check_seat, plain_table
+from rljax.run.demos.sources import Play, check_seat, plain_table
 from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import random_orders, stacked, wait_function
+from rljax.run.players import SELF
 
 NUM_GAMES = 16
 """Largest number of games that are played side by side by default."""

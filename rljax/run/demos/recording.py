@@ -17,8 +17,9 @@ from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
 from rljax.envs.microrts.java.players import is_java
 from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
-from rljax.run.demos.sources import SELF, Cast, Play, Source, find_cast
+from rljax.run.demos.sources import Cast, Play, find_cast
 from rljax.run.demos.writer import SHARD_BYTES, DatasetWriter, Episode, continued_dataset, new_dataset
+from rljax.run.players import SELF, Source
 
 NUM_ENVS = 256
 """Largest number of games that are played at once by default."""

@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from rljax.collect.demos.schema import DatasetInfo
-from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import config_table, env_name
 from rljax.core.contract import check_contract
 from rljax.core.environment import action_mask_of, plays_greedily
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
-from rljax.core.versus import Player, Remembering, random_player, without_view
+from rljax.core.versus import Player, Remembering, random_player
 from rljax.core.wrappers import TimeLimit, flatten_observation, split_privileged
 from rljax.envs import resolve_env
-from rljax.planning.mcts import check_searchable, make_mcts, searching
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
-from rljax.run.files.folder import Run, load_run
-from rljax.run.files.zoo import is_address
-from rljax.run.view.tournament import MCTS_SIMULATIONS, UNTRAINED, agent_player, check_one_game, game_of, game_table
-
-SELF = "self"
-"""Name of the opponent that is the recorded player itself: all seats are then recorded."""
-
-Source = Any
-"""A run folder or checkpoint (its best seed acts), a `Run`, `(agent, state)`, or the name of a player that needs no training."""
-
+from rljax.run.players import SELF, Actor, Source, actor_player, check_one_game, find_actor, game_of, game_table
 
 Play = Callable[[int, int, int, int], Iterator[Episode]]
 """A round of games, to their episodes: the opponent's number, how many games, the number of the first one in the dataset, and how
 many were played against this opponent before: the recorded player takes its seats in turn."""
-
-
-class Actor(NamedTuple):
-    """Player of a recording: its name in the dataset, and the agent with its state; None for players that need no training."""
-
-    name: str
-    agent: Agent | None = None
-    state: Any = None
-
-    @property
-    def config(self) -> Config | None:
-        return None if self.agent is None else self.agent.config
 
 
 class Cast(NamedTuple):
@@ -80,7 +55,7 @@ def find_cast(
     Raises:
         ConfigError: a player is unknown or cannot play there, or an argument is not allowed; one line says which.
     """
-    actor = _actor(source)
+    actor = find_actor(source)
     if actor.config is not None and (env is not None or env_params):
         raise ConfigError(f"env: {actor.name} is a run, which is recorded in its own environment; leave env and env_params out")
     if actor.config is None and env is None:
@@ -88,7 +63,7 @@ def find_cast(
             f"{actor.name}: no run there; for a player that needs no training give the environment: env = 'CartPole-v1', say "
             "(--env)"
         )
-    others = [None if isinstance(other, str) and other == SELF else _actor(other) for other in against]
+    others = [None if isinstance(other, str) and other == SELF else find_actor(other) for other in against]
     given = [other for other in others if other is not None]
     game, params, name, table = _game(actor, env, env_params, bool(given))
     if isinstance(game, Solo):
@@ -98,7 +73,7 @@ def find_cast(
             raise ConfigError(f"simulations = {simulations}: {name} is an environment of one agent, expected 0 (no search)")
         make = _solo_maker(actor, game, sample)
     else:
-        make = _maker(actor, game, params, sample, simulations)
+        make = actor_player(actor, game, params, sample, simulations)
     check_seat(game, seat, bool(given))
     for other in given:
         if other.config is not None:
@@ -110,7 +85,7 @@ def find_cast(
             tables.append(Table(game, params, (make,)))
             states.append((actor.state,))
         else:
-            tables.append(Table(game, params, (make, _maker(opponent, game, params, sample, simulations)), seat))
+            tables.append(Table(game, params, (make, actor_player(opponent, game, params, sample, simulations)), seat))
             states.append((actor.state, opponent.state))
     masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
     observation, action = as_space(game.observation_space(params)), as_space(game.action_space(params))
@@ -122,20 +97,6 @@ def find_cast(
 def plain_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as dataset.json has them: what is no number, text or list is written as a text."""
     return {key: x if isinstance(x, (bool, int, float, str, list, tuple)) else str(x) for key, x in table.items()}
-
-
-def _actor(source: Source) -> Actor:
-    """Return a player. A text that is no path is a name, whose game is not known yet."""
-    if isinstance(source, (str, os.PathLike)):
-        if isinstance(source, str) and not is_address(source) and not Path(source).exists():
-            return Actor(source)
-        run = load_run(source, seed_index="best")
-        return Actor(f"{source} at step {run.step}", make_agent(run.config), run.state)
-    if isinstance(source, Run):
-        return Actor(f"{source.config.algorithm} at step {source.step}", make_agent(source.config), source.state)
-    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Agent):
-        return Actor(source[0].config.algorithm, *source)
-    raise ConfigError(f"source = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
 
 
 def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed: bool) -> tuple[Game, Any, str, dict[str, Any]]:
@@ -154,24 +115,6 @@ def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed:
     if actor.config.time_limit is not None:
         made = TimeLimit(made, actor.config.time_limit)
     return Solo(made), params, env_name(actor.config), config_table(actor.config)
-
-
-def _maker(actor: Actor, game: Game, params: Any, sample: bool, simulations: int) -> Callable[[Any], Player]:
-    """Return the function from a state to a player of a game."""
-    if actor.agent is not None:
-        return agent_player(actor.agent, sample, simulations)
-    player: Player
-    if actor.name == "random":
-        player = random_player
-    elif actor.name == "mcts":
-        check_searchable(game, params)
-        player = searching(make_mcts(game, params, num_simulations=simulations or MCTS_SIMULATIONS), game)
-    elif actor.name in game.scripted:
-        player = without_view(game.scripted[actor.name], params)
-    else:
-        raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}: "
-                          f"{did_you_mean(actor.name, (*UNTRAINED, *game.scripted))}")  # fmt: skip
-    return lambda _: player
 
 
 def _solo_maker(actor: Actor, game: Solo, sample: bool) -> Callable[[Any], Player]:

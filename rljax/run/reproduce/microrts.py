@@ -16,10 +16,10 @@ from rljax.envs.microrts.java.engine import check_java
 from rljax.league.config import SelfPlayConfig
 from rljax.league.exploit import branch
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
+from rljax.run.players import game_of
 from rljax.run.reproduce.games import fresh_keys, shared_fields
 from rljax.run.reproduce.imitation import TOWARDS_CLONE, cloned_player
 from rljax.run.reproduce.report import Report, Trained
-from rljax.run.view.tournament import game_of
 
 SCRIPTED = ("workerrush", "lightrush", "randombiased")
 """Bots whose models in JAX the agents are trained against."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
-from rljax.core.agent import Agent
 from rljax.core.errors import ConfigError
-from rljax.run.files.folder import Run, load_run, split_path
+from rljax.run.files.folder import split_path
+from rljax.run.players import Contestant, agent_player, game_of, trained_agent
 from rljax.run.view import play as terminal
 from rljax.run.view import tournament as matches
 from rljax.run.view.tournament import Standings
-
-Contestant = Any
-"""A run folder or checkpoint (its best seed plays), a `Run`, or `(agent, state)`."""
 
 
 def tournament(
@@ -36,7 +32,8 @@ def tournament(
 
     Args:
         players: run folders or checkpoints (whose best seeds play), or `{name: ...}` with folders, `Run`s or `(agent, state)`.
-        include: players that need no training: "random", "mcts"; for MicroRTS also the bots of its Java engine ("coac", say).
+        include: players that need no training: "random", "mcts", scripted players of the game; for MicroRTS the bots of its Java
+            engine ("coac", say).
         num_games: number of games per pairing (of as many players as the game has teams), taking turns at the seats.
         opening_moves: number of random moves at the start of each game, so that games differ; if None, the game's own number, or
             none with `sample`.
@@ -61,8 +58,7 @@ def tournament(
         raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
     if out is not None:
         matches.output_path(out, matches.SUFFIXES)
-    runs = [(name, resolve_run(player)) for name, player in _name_players(players).items()]
-    game, params, entries = matches.make_entries(runs, include, sample, simulations)
+    game, params, entries = matches.make_entries(_name_players(players), include, sample, simulations)
     if opening_moves is None and sample:
         opening_moves = 0  # games of players that sample differ anyway
     standings = matches.tournament(
@@ -107,26 +103,11 @@ def play(
     Raises:
         ConfigError: the opponent is not an agent of a game that can be played, or an argument is not allowed.
     """
-    run = resolve_run(opponent)
-    game, params = matches.game_of(run.config)
+    agent, state = trained_agent(opponent)
+    game, params = game_of(agent.config)
     terminal.check_seat(game, seat)
-    player = matches.make_player(run, sample, simulations)(run.state)
+    player = agent_player(agent, sample, simulations)(state)
     return terminal.play(game, params, player, seat=seat, key=jax.random.key(0) if key is None else key, ask=ask, say=say)
-
-
-def resolve_run(player: Contestant) -> Run:
-    """Return the run of a contestant.
-
-    Raises:
-        ConfigError: it is not a contestant, or there is no run.
-    """
-    if isinstance(player, Run):
-        return player
-    if isinstance(player, (str, os.PathLike)):
-        return load_run(player, seed_index="best")
-    if isinstance(player, tuple) and len(player) == 2 and isinstance(player[0], Agent):
-        return Run(player[0].config, player[1], 0)
-    raise ConfigError(f"{type(player).__name__}: expected a run folder, a Run, or (agent, state)")
 
 
 def _name_players(players: Sequence[str | os.PathLike[str]] | Mapping[str, Contestant]) -> Mapping[str, Contestant]:

@@ -20,10 +20,11 @@ from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedil
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
-from rljax.core.versus import advance_carry
-from rljax.core.wrappers import can_render, flatten_observation
+from rljax.core.versus import Player, Versus, advance_carry
+from rljax.core.wrappers import EpisodeStatistics, can_render, flatten_observation
 from rljax.envs import drawing, resolve_env
 from rljax.run.files.outputs import atomic_file, output_path
+from rljax.run.players import Source, find_opponent
 
 SUFFIXES = (".gif", ".mp4")
 MAX_STEPS = 1000
@@ -68,6 +69,7 @@ class Recording(NamedTuple):
         lengths: numbers of steps, in games of the moves of all players, i32 `[E]`.
         ended: False if an episode was cut at `max_steps`, bool `[E]`.
         num_frames: total number of pictures: for each episode the first one and one per step.
+        sides: whom the agent played in each game, such as "player 1", or "team 1" in games of teams; empty for environments.
     """
 
     path: Path
@@ -75,12 +77,14 @@ class Recording(NamedTuple):
     lengths: np.ndarray
     ended: np.ndarray
     num_frames: int
+    sides: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         cut = int((~self.ended).sum())
         if len(self.returns) == 1:
             ending = " (cut there)" if cut else ""
-            return f"return {self.returns[0]:.1f} in {self.lengths[0]:,} steps{ending}, {self.num_frames:,} frames"
+            side = f" as {self.sides[0]}" if self.sides else ""
+            return f"return {self.returns[0]:.1f}{side} in {self.lengths[0]:,} steps{ending}, {self.num_frames:,} frames"
         spread = f"mean {self.returns.mean():.1f}, min {self.returns.min():.1f}, max {self.returns.max():.1f}"
         ending = f", {cut} of them cut at {self.lengths.max():,} steps" if cut else ""
         length = f"mean length {self.lengths.mean():.1f}"
@@ -106,12 +110,13 @@ class _Moments(NamedTuple):
 
 
 class _Episode(NamedTuple):
-    """Episode from its first moment to moment number `length`; `views` has one entry per chunk."""
+    """Episode from its first moment to moment number `length`; `views` has one entry per chunk, `start` is its first state."""
 
     views: list[Any]
     length: int
     episode_return: float
     ended: bool
+    start: Any
 
 
 Pictures = Callable[[Any], np.ndarray]
@@ -128,6 +133,7 @@ def record(
     key: jax.Array,
     deterministic: bool | None = None,
     fps: float | None = None,
+    against: Source | None = None,
 ) -> Recording:
     """Play whole episodes and write them to a GIF or MP4 file. An existing file is replaced.
 
@@ -144,17 +150,22 @@ def record(
         deterministic: as in `rljax.evaluate`.
         fps: pictures per second; if None, 30, or 1 for games in which players take turns. In a GIF, a picture that equals the
             previous one prolongs it.
+        against: the opponent in a game: a run folder or checkpoint, a `Run`, `(agent, state)`, or the name of a player that
+            needs no training: "random", "mcts", one of the game's scripted players ("workerrush", "java:coac"), or "self", the
+            agent itself. If None, the one that the agent is evaluated against. `deterministic` is for policies of both.
 
     Raises:
-        ConfigError: an argument is not allowed, the environment's `render` breaks the contract, or no encoder for MP4 is
-            installed.
+        ConfigError: an argument is not allowed, the opponent is unknown or plays another game, the environment's `render`
+            breaks the contract, or no encoder for MP4 is installed.
     """
     path = output_path(out, SUFFIXES)
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
             raise ConfigError(f"{name} = {value}: expected a whole number > 0")
+    opponent = None if against is None else find_opponent(agent, state, against, sample=deterministic is False)
+    in_game = agent.config.of_games or opponent is not None
     if fps is None:
-        fps = TURN_FPS if agent.config.of_games and make_game(agent.config)[0].turn_gap else FPS
+        fps = TURN_FPS if in_game and make_game(agent.config)[0].turn_gap else FPS
     if not 0 < fps < float("inf"):
         raise ConfigError(f"fps = {fps}: expected a number > 0")
     gif = path.suffix.lower() == ".gif"
@@ -162,11 +173,9 @@ def record(
         raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures per second; lower it or write an .mp4")
     if not gif:
         _check_encoder()
-    # Observations are flattened only for the policy, below: a picture needs their true shape.
-    config = agent.config if agent.config.of_games else with_pictures(agent.config).replace(flatten_observations=False)
-    env, env_params = make_evaluation_env(config, every_move=True)
+    env, env_params = _scene(agent.config, opponent)
     rendered = can_render(env)
-    start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered)
+    start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered, in_game)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
     with failures_explained():
         played = [_play(start, advance, state, k, max_steps) for k in keys]
@@ -183,7 +192,23 @@ def record(
         np.array([e.length for e in played], np.int32),
         np.array([e.ended for e in played]),
         num_frames,
+        tuple(_side(env.env, e.start.env_state) for e in played) if in_game else (),
     )
+
+
+def _scene(config: Config, opponent: Player | None) -> tuple[Any, Any]:
+    """Return the environment to show, in which each step of a game is one, whoever moves, and its parameters."""
+    if opponent is not None:
+        game, params = make_game(config)
+        return EpisodeStatistics(Versus(game, opponent, joint=False, every_move=True)), params
+    # Observations are flattened only for the policy: a picture needs their true shape.
+    config = config if config.of_games else with_pictures(config).replace(flatten_observations=False)
+    return make_evaluation_env(config, every_move=True)
+
+
+def _side(game: Versus, state: Any) -> str:
+    """Return whom the agent plays in a game, in words."""
+    return f"{'player' if game.team_size == 1 else 'team'} {int(state.team)}"
 
 
 def with_pictures(config: Config) -> Config:
@@ -205,18 +230,17 @@ def with_pictures(config: Config) -> Config:
 
 
 def _make_player(
-    agent: Agent, deterministic: bool, env: Any, env_params: Any, rendered: bool
+    agent: Agent, deterministic: bool, env: Any, env_params: Any, rendered: bool, in_game: bool
 ) -> tuple[Callable[..., _Loop], Callable[..., tuple[_Loop, _Moments]]]:
     """Return `start(state, key) -> loop` and `advance(state, loop, key) -> (loop, moments)` of CHUNK steps, compiled once."""
     # The observations of a game's players are flattened by the game.
-    flat = agent.config.flatten_observations and not agent.config.of_games
+    flat = agent.config.flatten_observations and not in_game
     see = flatten_observation if flat else lambda obs: obs
 
     def act(state: Any, loop: _Loop, key: jax.Array) -> tuple[Any, Any]:
         mask = action_mask_of(env, loop.env_state, env_params)
         action, after = agent.act(state, see(loop.obs), loop.carry, key, deterministic, mask)
-        games = agent.config.of_games
-        return action, advance_carry(env.env.own_moves(loop.env_state.env_state), loop.carry, after) if games else after
+        return action, advance_carry(env.env.own_moves(loop.env_state.env_state), loop.carry, after) if in_game else after
 
     def start(state: Any, key: jax.Array) -> _Loop:
         obs, env_state = strong(env.reset_env(key, env_params))
@@ -242,6 +266,7 @@ def _make_player(
 def _play(start: Callable[..., Any], advance: Callable[..., Any], state: Any, key: jax.Array, max_steps: int) -> _Episode:
     reset_key, loop_key = jax.random.split(key)
     loop = start(state, reset_key)
+    first_state = loop.env_state
     views: list[Any] = []
     while True:
         first = CHUNK * len(views)
@@ -251,7 +276,7 @@ def _play(start: Callable[..., Any], advance: Callable[..., Any], state: Any, ke
         last = int(np.argmax(done)) if done.any() else CHUNK
         last = min(last, max_steps - first)
         if last < CHUNK:
-            return _Episode(views, first + last, float(moments.episode_return[last]), bool(done[last]))
+            return _Episode(views, first + last, float(moments.episode_return[last]), bool(done[last]), first_state)
 
 
 def _make_renderer(env: Any, env_params: Any, example: _Episode) -> Pictures:

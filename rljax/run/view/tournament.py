@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,33 +15,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import make_base_game
-from rljax.collect.games.matches import Games, play_games, policy_player, seatings_of
-from rljax.core.agent import Agent, make_agent
+from rljax.collect.games.matches import Games, play_games, seatings_of
 from rljax.core.chance import is_random
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
-from rljax.core.versus import Player, Versus, random_player
-from rljax.envs import resolve_env
+from rljax.core.versus import Player, random_player
 from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot
 from rljax.envs.microrts.java.players import JAVA
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
-from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
+from rljax.run.players import (
+    GAME_FIELDS,
+    UNTRAINED,
+    Actor,
+    Contestant,
+    actor_player,
+    agent_player,
+    check_one_game,
+    game_of,
+    game_table,
+    trained_agent,
+)
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
-
-UNTRAINED = ("random", "mcts")
-"""Names of players that need no training: random legal moves, and UCT with 100 simulations."""
-
-MCTS_SIMULATIONS = 100
-GAME_FIELDS = ("env", "env_params", "time_limit")
-"""Fields of configurations that say which game is played."""
 
 PLAYER_FIELDS = (
     "algorithm",
@@ -129,45 +129,15 @@ class Standings(NamedTuple):
         )
 
 
-def game_of(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration and its parameters.
-
-    Raises:
-        ConfigError: its environment is not a game.
-    """
-    if not config.of_games and _against_fixed(config) is None:
-        raise ConfigError(
-            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, "
-            "or one against a fixed player of a game"
-        )
-    return make_base_game(config)
-
-
-def _against_fixed(config: Config) -> Versus | None:
-    """Return the environment of a configuration if it is a game against a fixed player."""
-    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
-    return env if isinstance(env, Versus) else None
-
-
-def game_table(config: Config) -> dict[str, Any]:
-    """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game."""
-    table = config_table(config)
-    env = _against_fixed(config)
-    if env is not None:
-        of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
-        env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
-        table |= {"env": env.env.name, "env_params": env_params}
-    return {field: table[field] for field in GAME_FIELDS}
-
-
 def make_entries(
-    runs: Sequence[tuple[str, Run]], include: Sequence[str] = (), sample: bool = False, simulations: int = 0
+    players: Mapping[str, Contestant], include: Sequence[str] = (), sample: bool = False, simulations: int = 0
 ) -> tuple[Game, Any, list[Entry]]:
-    """Return the game of all runs, its parameters, and the players.
+    """Return the game of all agents, its parameters, and the players.
 
     Args:
-        runs: names and runs.
-        include: names in `UNTRAINED`; in MicroRTS also of its Java bots, as in `rljax.envs.microrts.java.engine.parse_bot`.
+        players: trained agents by name.
+        include: names in `UNTRAINED` and of the game's scripted players; in MicroRTS also of its Java bots, as in
+            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
@@ -175,19 +145,23 @@ def make_entries(
         ConfigError: there is no run, the runs are of different games, the game has one team, a name is unknown, or the game
             cannot be searched.
     """
-    if not runs:
+    agents = {name: trained_agent(player) for name, player in players.items()}
+    if not agents:
         raise ConfigError("a tournament needs at least one run")
-    tables = [config_table(run.config) | game_table(run.config) for _, run in runs]
-    for (name, _), table in zip(runs, tables, strict=True):
-        check_one_game(name, table, runs[0][0], tables[0])
-    game, params = game_of(runs[0][1].config)
+    tables = {name: config_table(agent.config) | game_table(agent.config) for name, (agent, _) in agents.items()}
+    first = next(iter(agents))
+    for name, table in tables.items():
+        check_one_game(name, table, first, tables[first])
+    game, params = game_of(agents[first][0].config)
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []
-    for (name, run), table in zip(runs, tables, strict=True):
-        kind = str({field: table[field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in table})
+    for name, (agent, state) in agents.items():
+        kind = str({field: tables[name][field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in tables[name]})
+        if isinstance(players[name], tuple):
+            kind += f" {id(agent)}"  # it need not be made of its configuration
         draws = simulations == 0 and (sample or game.best_is_random)
-        entries.append(Entry(name, kind, make_player(run, sample, simulations), run.state, draws))
+        entries.append(Entry(name, kind, agent_player(agent, sample, simulations), state, draws))
     java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
     for name in (name.removeprefix(JAVA) if java_bots else name for name in include):
         if name.partition(":")[0] in java_bots:
@@ -195,51 +169,13 @@ def make_entries(
             check_java()
             entries.append(Entry(name, name, partial(_ignore_state, random_player), None, java=name))
             continue
-        if name not in UNTRAINED:
-            raise ConfigError(f"include: '{name}': {did_you_mean(name, (*UNTRAINED, *java_bots))}")
-        search = None if name == "random" else make_mcts(game, params, num_simulations=MCTS_SIMULATIONS)
-        entries.append(
-            Entry(name, name, partial(_ignore_state, random_player if search is None else searching(search, game)), None, True)
-        )
+        if name not in (*UNTRAINED, *game.scripted):
+            raise ConfigError(f"include: '{name}': {did_you_mean(name, (*UNTRAINED, *(java_bots or game.scripted)))}")
+        entries.append(Entry(name, name, actor_player(Actor(name), game, params), None, True))
     names = [entry.name for entry in entries]
     if len(entries) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")
     return game, params, entries
-
-
-def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[str, Any]) -> None:
-    """Check that two players play one game, by their `game_table`s.
-
-    Raises:
-        ConfigError: they do not; the message names the players and what differs.
-    """
-    if table["env"] != expected["env"]:
-        raise ConfigError(f"{name}: plays {table['env']}, but {other} plays {expected['env']}: expected one game")
-    ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, expected))
-    for field in (field for field in ours | first if ours.get(field) != first.get(field)):
-        values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
-        raise ConfigError(f"{name}: plays {table['env']} with {values} in {other}: expected one game")
-
-
-def make_player(run: Run, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
-    """Do `agent_player` for the agent of a run."""
-    return agent_player(make_agent(run.config), sample, simulations)
-
-
-def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
-    """Return a function from an agent's state to a player: its greedy policy, its sampled policy, or a search.
-
-    Raises:
-        ConfigError: `simulations` is not allowed, or is given with `sample`.
-    """
-    if not 0 <= simulations <= MAX_SIMULATIONS:
-        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
-    if simulations and sample:
-        raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
-    if simulations:
-        check_searchable(*game_of(agent.config))
-        return partial(search_player, agent, num_simulations=simulations)
-    return partial(policy_player, agent, deterministic=False if sample else None)
 
 
 def _ignore_state(player: Player, _state: Any) -> Player:

@@ -311,10 +311,10 @@ def test_java_bots_take_part_in_a_tournament(java_engine: java.Java) -> None:
 def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
     def entries(*changes: dict[str, Any]) -> list[str]:
         configs = [rljax.load_config("microrts_8x8_league"), rljax.load_config("microrts_8x8_ppo")]
-        runs = [("league", Run(configs[0], None, 0))]
+        runs = {"league": Run(configs[0], None, 0)}
         for number, change in enumerate(changes):
             env_params = {**configs[1].env_params, **change}
-            runs.append((f"bots {number}", Run(configs[1].replace(env_params=env_params), None, 0)))
+            runs[f"bots {number}"] = Run(configs[1].replace(env_params=env_params), None, 0)
         return [entry.name for entry in make_entries(runs)[2]]
 
     assert entries({}, {"opponents": ["passive"]}) == ["league", "bots 0", "bots 1"]

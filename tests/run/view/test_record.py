@@ -273,6 +273,41 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
+    """An agent that always shows rock, against players who always show one sign, and against itself."""
+
+    def rock(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
+        return jnp.zeros(obs.shape[:-1], jnp.int32), None
+
+    agent = scripted(rljax.SelfPlayConfig(env="HabitRPS-v0", env_params={"habit": 1.0, "num_rounds": 5}), rock)
+    always_paper = scripted(agent.config, lambda *args, **kwargs: (rock(*args, **kwargs)[0] + 1, None))
+    for against, gained in (("rock", 0), ("paper", -5), ("scissors", 5), ("self", 0), ((always_paper, None), -5)):
+        recorded = record(agent, None, tmp_path / "game.gif", episodes=4, key=jax.random.key(2), against=against)
+        assert recorded.returns.tolist() == [gained] * 4
+        assert set(recorded.sides) == {"player 0", "player 1"}
+        assert len(read_gif(tmp_path / "game.gif")[0]) <= recorded.num_frames == 4 * 6
+    standings = rljax.tournament({"agent": (agent, None)}, include=["paper", "scissors"], num_games=4)
+    assert standings.wins.tolist() == [[0, 0, 4], [4, 0, 0], [0, 4, 0]]
+    (tmp_path / "game.gif").unlink()
+    tictactoe = scripted(rljax.SelfPlayConfig(env="TicTacToe-v0"), rock)
+    team = scripted(rljax.SelfPlayConfig(env="HeavyBox-v0"), rock)
+    cases: tuple[tuple[Agent, Any, str], ...] = (
+        (agent, "papper", "did you mean 'paper'"),
+        (agent, tmp_path, "no run"),
+        (agent, (tictactoe, None), "self_play: plays TicTacToe-v0, but the agent plays HabitRPS-v0"),
+        (agent, 3, "int: expected a run folder"),
+        (team, "random", "against = 'random': all players of HeavyBox-v0 are one team"),
+        (scripted(CONFIG, zero), "random", "ppo on CartPole-v1: is no agent of a game"),
+    )
+    for player, against, message in cases:
+        with pytest.raises(rljax.ConfigError, match=message) as error:
+            record(player, None, tmp_path / "game.gif", key=KEY, against=against)
+        assert "\n" not in str(error.value)
+    with pytest.raises(rljax.ConfigError, match="include: 'papper': did you mean 'paper'"):
+        rljax.tournament({"agent": (agent, None)}, include=["papper"])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_games_in_turns_are_shown_a_move_a_second_unless_asked(tmp_path: Path) -> None:
     """And each picture shows one move more, also those of the opponent."""

@@ -1,0 +1,183 @@
+"""Who plays: trained agents of a game, and players that need no training, by name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljax.collect.environments import make_base_game
+from rljax.collect.games.matches import policy_player
+from rljax.core.agent import Agent, make_agent
+from rljax.core.config import Config, config_table, env_name
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.game import Game
+from rljax.core.versus import Player, Versus, random_player, without_view
+from rljax.envs import resolve_env
+from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
+from rljax.run.files.folder import Run, load_run
+from rljax.run.files.zoo import is_address
+
+UNTRAINED = ("random", "mcts")
+"""Names of players that need no training: random legal moves, and UCT with 100 simulations."""
+
+MCTS_SIMULATIONS = 100
+"""Number of positions that the player "mcts" searches before each move."""
+
+SELF = "self"
+"""Name of the opponent that is the player itself."""
+
+GAME_FIELDS = ("env", "env_params", "time_limit")
+"""Fields of configurations that say which game is played."""
+
+
+Contestant = Any
+"""A run folder or checkpoint (its best seed plays), a `Run`, or `(agent, state)`."""
+
+Source = Any
+"""A `Contestant`, or the name of a player that needs no training."""
+
+
+class Actor(NamedTuple):
+    """Player: its name, and the agent with its state; None for players that need no training."""
+
+    name: str
+    agent: Agent | None = None
+    state: Any = None
+
+    @property
+    def config(self) -> Config | None:
+        return None if self.agent is None else self.agent.config
+
+
+def trained_agent(contestant: Contestant) -> tuple[Agent, Any]:
+    """Return a contestant's agent and its state.
+
+    Raises:
+        ConfigError: it is no contestant, or there is no run.
+    """
+    if isinstance(contestant, tuple) and len(contestant) == 2 and isinstance(contestant[0], Agent):
+        return contestant
+    if isinstance(contestant, (str, os.PathLike)):
+        contestant = load_run(contestant, seed_index="best")
+    if isinstance(contestant, Run):
+        return make_agent(contestant.config), contestant.state
+    raise ConfigError(f"{type(contestant).__name__}: expected a run folder, a Run, or (agent, state)")
+
+
+def find_actor(source: Source) -> Actor:
+    """Return a player. A text that is no path is a name, whose game is not known yet.
+
+    Raises:
+        ConfigError: it is none of `Source`, or a folder without a run.
+    """
+    if isinstance(source, str) and not is_address(source) and not Path(source).exists():
+        return Actor(source)
+    if isinstance(source, (str, os.PathLike)):
+        run = load_run(source, seed_index="best")
+        return Actor(f"{source} at step {run.step}", *trained_agent(run))
+    agent, state = trained_agent(source)
+    step = f" at step {source.step}" if isinstance(source, Run) else ""
+    return Actor(f"{agent.config.algorithm}{step}", agent, state)
+
+
+def actor_player(actor: Actor, game: Game, params: Any, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
+    """Return the function from a state to a player of a game.
+
+    Raises:
+        ConfigError: nobody has this name, or a search is asked for that cannot be.
+    """
+    if actor.agent is not None:
+        return agent_player(actor.agent, sample, simulations)
+    player: Player
+    if actor.name == "random":
+        player = random_player
+    elif actor.name == "mcts":
+        check_searchable(game, params)
+        player = searching(make_mcts(game, params, num_simulations=simulations or MCTS_SIMULATIONS), game)
+    elif actor.name in game.scripted:
+        player = without_view(game.scripted[actor.name], params)
+    else:
+        raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}: "
+                          f"{did_you_mean(actor.name, (*UNTRAINED, *game.scripted))}")  # fmt: skip
+    return lambda _: player
+
+
+def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
+    """Return a function from an agent's state to a player: its greedy policy, its sampled policy, or a search.
+
+    Raises:
+        ConfigError: `simulations` is not allowed, or is given with `sample`.
+    """
+    if not 0 <= simulations <= MAX_SIMULATIONS:
+        raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
+    if simulations and sample:
+        raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
+    if simulations:
+        check_searchable(*game_of(agent.config))
+        return partial(search_player, agent, num_simulations=simulations)
+    return partial(policy_player, agent, deterministic=False if sample else None)
+
+
+def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> Player:
+    """Return a player as the opponent of an agent in its game; "self" is the agent.
+
+    Raises:
+        ConfigError: the agent plays no game, or one of a single team; the opponent is unknown or plays another game.
+    """
+    game, params = game_of(agent.config)
+    if game.num_teams == 1:
+        raise ConfigError(f"against = {shown(source)}: all players of {game.name} are one team, so there is no opponent")
+    own = isinstance(source, str) and source == SELF
+    actor = Actor(SELF, agent, state) if own else find_actor(source)
+    if actor.config is not None:
+        check_one_game(actor.name, game_table(actor.config), "the agent", game_table(agent.config))
+    return actor_player(actor, game, params, sample)(actor.state)
+
+
+def game_of(config: Config) -> tuple[Game, Any]:
+    """Return the game of a configuration and its parameters.
+
+    Raises:
+        ConfigError: its environment is not a game.
+    """
+    if not config.of_games and _against_fixed(config) is None:
+        raise ConfigError(
+            f"{config.algorithm} on {env_name(config)}: is no agent of a game, expected a run of self_play, league or alphazero, "
+            "or one against a fixed player of a game"
+        )
+    return make_base_game(config)
+
+
+def _against_fixed(config: Config) -> Versus | None:
+    """Return the environment of a configuration if it is a game against a fixed player."""
+    env = None if config.of_games else resolve_env(config.env, config.env_params)[0]
+    return env if isinstance(env, Versus) else None
+
+
+def game_table(config: Config) -> dict[str, Any]:
+    """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game."""
+    table = config_table(config)
+    env = _against_fixed(config)
+    if env is not None:
+        of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
+        env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
+        table |= {"env": env.env.name, "env_params": env_params}
+    return {field: table[field] for field in GAME_FIELDS}
+
+
+def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[str, Any]) -> None:
+    """Check that two players play one game, by their `game_table`s.
+
+    Raises:
+        ConfigError: they do not; the message names the players and what differs.
+    """
+    if table["env"] != expected["env"]:
+        raise ConfigError(f"{name}: plays {table['env']}, but {other} plays {expected['env']}: expected one game")
+    ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, expected))
+    for field in (field for field in ours | first if ours.get(field) != first.get(field)):
+        values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
+        raise ConfigError(f"{name}: plays {table['env']} with {values} in {other}: expected one game")
