@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, shown
 from rljax.core.host import WAITING
-from rljax.envs.microrts.java.coac import CoacMemory
+from rljax.envs.microrts.java.coac import TABLE, CoacMemory, recalled
 from rljax.envs.microrts.java.engine import SEARCHING, Java, JavaBot, start_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of
@@ -28,13 +28,6 @@ OPPONENTS = ("coac", "heavyrush", "lightrush", "passive", "rangedrush", "rojobot
 """Bots whose orders follow from the state, and those of CoacAI from its memory, too. They order the same each time, but for
 CoacAI: where the way of a fighter is blocked, it moves in a direction that nothing here decides.
 """
-
-MAX_HARVESTERS = 16
-"""Largest number of workers that CoacAI remembers; it forgets others. It has two for each of its bases."""
-
-_MEMORY = 1 + MAX_HARVESTERS, 2
-"""Shape of CoacAI's memory: its marks (see `CoacMemory`) and 0, then pairs of a worker that harvests and its base, by their
-`lasting_ids`, and zeros."""
 
 NOBODY = 2
 """In place of a player's number: there is nothing to order."""
@@ -102,12 +95,15 @@ def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
                     raise RljaxError(f"Java bot {name}: {first_line(error)}") from None
 
         given = known, jnp.asarray(player, jnp.int32), *(() if memory is None else (memory,))
-        shapes = orders if memory is None else (orders, jax.ShapeDtypeStruct(_MEMORY, np.int32))
+        shapes = orders if memory is None else (orders, jax.ShapeDtypeStruct(TABLE, np.int32))
         return jax.pure_callback(ask, shapes, *given, vmap_method="broadcast_all")
 
     if name == "coac":
-        return RememberingBot(lambda _key, state, player, walls, memory: asks(memory, state, player, walls), _MEMORY)
+        return RememberingBot(lambda _key, state, player, walls, memory: asks(memory, state, player, walls), TABLE)
     return lambda _key, state, player, walls: asks(None, state, player, walls)
+
+
+_coac_memory = functools.cache(CoacMemory)
 
 
 def _orders(
@@ -120,9 +116,9 @@ def _orders(
 ) -> Orders:
     """Return a bot's orders in states, leaves `[..., H, W]`, as these players or `NOBODY`, i32 `[...]`.
 
-    Memories of CoacAI, i32 `[..., *_MEMORY]`, are changed in place.
+    Memories of CoacAI, i32 `[..., *TABLE]`, are changed in place.
     """
-    coac = None if memories is None else CoacMemory(java)
+    coac = None if memories is None else _coac_memory(java)
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
     for place in np.ndindex(players.shape):
@@ -134,36 +130,11 @@ def _orders(
         if coac is None or memories is None:
             rows = new.orders(java.game_at(position), player)
         else:
-            marks, harvesters, ids = int(memories[place][0, 0]), memories[place][1:], lasting_ids(state)
-            coac.write(new.bot, marks, _recalled(harvesters, ids), position)
-            rows = new.orders(java.game_at(position), player)
-            marks, harvesting = coac.read(new.bot)
-            memories[place] = [(marks, 0), *_noted(harvesting, ids)]
+            ids, game = lasting_ids(state), java.game_at(position)
+            coac.write(new.bot, recalled(memories[place], ids), game, position)
+            rows = new.orders(game, player)
+            memories[place] = coac.read(new.bot, set(rows[rows[:, 1] != NONE, 0].tolist())).table(ids)
         found = orders_of(position, rows[rows[:, 1] != NONE])
         for plane, orders in zip(planes, jax.tree.leaves(found), strict=True):
             plane[place] = orders
     return Orders(*planes)
-
-
-def _recalled(pairs: np.ndarray, ids: np.ndarray) -> dict[int, int]:
-    """Return remembered pairs of units, i32 `[K, 2]`, by their numbers in a position, without those that are gone.
-
-    Args:
-        pairs: units by `lasting_ids`, zeros where there is none.
-        ids: the lasting ids of the position's units.
-    """
-    memory: dict[int, int] = {}
-    for unit, other in pairs.tolist():
-        alike, others = (np.flatnonzero(ids == name).tolist() for name in (unit, other))
-        number = next((number for number in alike if number not in memory), None)
-        if number is not None and others:
-            memory[number] = others[0]
-    return memory
-
-
-def _noted(memory: dict[int, int], ids: np.ndarray) -> np.ndarray:
-    """Return pairs of units, given by their numbers in a position, by their lasting ids, i32 `[MAX_HARVESTERS, 2]`."""
-    pairs = np.zeros((MAX_HARVESTERS, 2), np.int32)
-    for row, (unit, other) in zip(pairs, sorted(memory.items()), strict=False):
-        row[:] = ids[unit], ids[other]
-    return pairs
