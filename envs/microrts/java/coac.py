@@ -109,17 +109,18 @@ def recalled(table: np.ndarray, ids: np.ndarray) -> Memory:
     """
     harvesting: dict[int, int] = {}
     tasks: dict[int, Task] = {}
-    seen: set[int] = set()
+    alike: dict[int, list[int]] = {}
+    for place, name in enumerate(ids.tolist()):
+        alike.setdefault(name, []).append(place)
+    untold = {name: list(places) for name, places in alike.items()}
 
     def number(name: int) -> int:
-        alike = np.flatnonzero(ids == name)
-        return int(alike[0]) if len(alike) else _GONE
+        return alike.get(name, [_GONE])[0]
 
     for name, base, kind, *values in table[1:].tolist():
-        unit = next((x for x in np.flatnonzero(ids == name).tolist() if x not in seen), _GONE)
-        if unit == _GONE:
+        if not untold.get(name):
             continue
-        seen.add(unit)
+        unit = untold[name].pop(0)
         if number(base) != _GONE:
             harvesting[unit] = number(base)
         if kind:
@@ -177,16 +178,16 @@ class CoacMemory:
         for worker, base in memory.harvesting.items():
             harvesting.put(self._long(worker), self._long(base))
         tasks, finds_ways = self._fields["actions"].get(bot), self._fields["pf"].get(bot)
-        units = {int(unit.getID()): unit for unit in game.state.getUnits()} if memory.tasks else {}
+        unit_of, type_of = game.state.getPhysicalGameState().getUnit, self._types.getUnitType
         for task in memory.tasks:
-            unit, kind = units[task.unit], task.kind
+            unit, kind = unit_of(task.unit), task.kind
             parts: dict[str, Any] = dict(zip(_KINDS[kind], task.values, strict=False))
             if any(parts.get(name) == _GONE for name in _UNITS):
                 # Its task is over. It keeps its turn if it gets another one now, or brings back what it has harvested.
                 if game.state.getUnitAction(unit) is not None and not (kind == _HARVESTS and unit.getResources()):
                     continue
                 kind, parts = _WAITS, {}
-            made = {"target": units.get, "base": units.get, "type": self._types.getUnitType}
+            made = {"target": unit_of, "base": unit_of, "type": type_of}
             given = [finds_ways if name == "pf" else made.get(name, int)(parts[name]) for name in _KINDS[kind]]
             tasks.put(unit, self._kinds[kind][0](unit, *given))
 
