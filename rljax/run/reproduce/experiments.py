@@ -218,6 +218,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "microrts_16x16_league": _plays_bots(
         f"microrts_16x16_league from a clone of CoacAI, with {microrts.LARGE['total_timesteps']:,} steps", microrts.large_league
     ),
+    "microrts_16x16_coac": _plays_bots(
+        "microrts_16x16_league from a clone of CoacAI, then against it", microrts.large_league_against_coac
+    ),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
     "pendulum_dreamer": _dreams("pendulum_dreamer", 6),

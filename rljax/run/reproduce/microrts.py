@@ -57,6 +57,14 @@ AGAINST_COAC: dict[str, Any] = {
 }  # fmt: skip
 """Changes to the preset for the league that trains against CoacAI."""
 
+LARGE_AGAINST_COAC: dict[str, Any] = {
+    **LARGE, **TOWARDS_CLONE, "total_timesteps": 900_000, "scripted": AGAINST_COAC["scripted"],
+    "final_ent_coef": 0.0, "teacher_kl_share": 0.1, "eval_every": None,
+}  # fmt: skip
+"""The same for a second part of the training, against CoacAI. It begins with the agent that beats the rushes, and keeps close to
+it at first: a clone loses nearly all games against CoacAI and learns little from them.
+"""
+
 POINTS = 20
 """Number of points of a learning curve."""
 
@@ -85,6 +93,18 @@ def large_league(report: Report) -> None:
     """Play the bots with a league of the grid of 16 x 16 that begins with a clone of CoacAI, and measure its learning curve."""
     check_java()
     run = trained_league(report, "microrts_16x16_league", LARGE_CLONE, **LARGE)
+    measure_curve(report, run)
+    play_bots(report, run, LARGE_GAMES)
+
+
+def large_league_against_coac(report: Report) -> None:
+    """The same, then train against CoacAI in the games that the two would play if both were asked in each cycle, as in Java."""
+    check_java()
+    preset = "microrts_16x16_league"
+    before = trained_league(report, preset, LARGE_CLONE, **LARGE)
+    params = {**load_config(preset).env_params, "wait_until_change": True}
+    begin = partial(begin_with, before)
+    run = report.train(preset, "against CoacAI", begin=begin, env_params=params, **LARGE_AGAINST_COAC)
     measure_curve(report, run)
     play_bots(report, run, LARGE_GAMES)
 
