@@ -16,6 +16,7 @@ from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.streams import traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.contract import BELIEF
 from rljax.core.game_wrappers import public_part
@@ -103,7 +104,10 @@ def _by_ppo(
         streams, value, next_value = jax.tree.map(lambda x: x[:settled], found)
         everybody = parts.game.all_move or parts.game.turn_gap > 0
         if not parts.config.has_pool and everybody and parts.ppo.intrinsic is None:
-            streams = streams._replace(own=None)  # all are known, and one's own
+            # All are one's own. Unknown are only the last moves of players who dropped out: left to nobody, they have an
+            # advantage of 0 and the predicted value as their target, as in AlphaZero. Looking them up to leave them out would
+            # cost every game a gather of the batch.
+            streams = streams._replace(seat=traced_seat(streams), own=None)
     params, opt_state, metrics = ppo_learn(
         parts.ppo,
         learner.params,

@@ -12,17 +12,20 @@ import pytest
 import rljax
 from rljax.algos.common.policy import policy_unroll
 from rljax.algos.impala import _next_values
-from rljax.collect.games.rollout import acting_view
+from rljax.collect.games.rollout import GameSteps, acting_view
 from rljax.collect.games.turns import LastStep, seat_streams, with_last_step
 from rljax.collect.normalizers import init_statistics, update_statistics
+from rljax.collect.returns import gae, upgo
+from rljax.collect.streams import traced_seat
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
 from rljax.envs import make_env
 from rljax.envs.race import Race
-from rljax.league import branch, exploitability, tree_policies, uniform_policies
+from rljax.league import branch, exploitability, learning, tree_policies, uniform_policies
 from rljax.league.learning import _bonus, _streams
-from rljax.league.parts import GameParts, Player, game_init, learners_of, players_of
+from rljax.league.parts import GameParts, Learner, Player, game_init, learners_of, players_of
 from rljax.league.training import game_collect
+from tests.collect.games.parade import Parade
 
 SMALL = {"num_envs": 8, "num_steps": 12, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 96 * 4}
 GRU = {"type": "gru", "hidden": [8], "size": 8, "head_hidden": []}
@@ -347,6 +350,47 @@ def test_vtrace_bootstraps_from_the_memory_of_the_seat_that_moves_next() -> None
         own = np.asarray(found.streams.own & ~found.streams.terminated)
         assert own.sum() > 40
         np.testing.assert_allclose(np.asarray(following)[:-1][own], np.asarray(found.next_value)[own], rtol=1e-4, atol=1e-5)
+
+
+def turns_of(movers: list[int], ends: list[int], players: int) -> tuple[GameSteps, np.ndarray]:
+    """Return the steps of one game after another in which players take turns, and who moves after them; all moves are one's own,
+    and every step is worth 1 to every player.
+    """
+    length, moves = len(movers) - 1, np.eye(players, dtype=bool)[movers][:, None]
+    nothing, reward, count = np.zeros((length, 1, 1)), np.ones((length, 1, players), np.float32), np.zeros((length, 1), np.int32)
+    done = np.isin(np.arange(length), ends)[:, None]
+    fields: Any = (nothing, None, nothing, nothing == 0, moves[:-1], reward, done, reward, count, count, count)
+    return jax.tree.map(jnp.asarray, (GameSteps(*fields), moves[-1]))
+
+
+def test_a_move_of_unknown_outcome_is_not_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The player of seat 2 drops out in a game that outlasts the rollout: its move has an advantage of 0, and the predicted value
+    as its target. All others have the advantages of plain sums.
+    """
+    parts = rljax.game_parts(self_play(Parade((0, 1, 2), turns=True, drops=True), num_envs=1, num_steps=8))
+    steps, last_moves = turns_of([0, 1, 2, 0, 1, 0, 1, 0, 1], [], 3)
+    value = jnp.arange(1.0, 9.0)[:, None, None]
+
+    def advantages(_parts: Any, params: Any, opt_state: Any, streams: Any, value: Any, following: Any, *_: Any, **__: Any) -> Any:
+        after = (streams.reward, value, following, streams.terminated, streams.truncated, 0.5)
+        seat = traced_seat(streams)
+        return gae(*after, 1.0, seat), upgo(*after, seat) - value, {}
+
+    @jax.jit
+    def learned(value: jax.Array) -> Any:
+        found = seat_streams(steps, value, value, jnp.full((1, 1), 9.0), last_moves, 2)
+        learner: Any = Learner(*[None] * len(Learner._fields))
+        after, _ = learning._by_ppo(parts, learner, found, steps, None, jax.random.key(0), 1e-3)  # type: ignore[arg-type]
+        return after.params[:, 0], after.opt_state[:, 0]
+
+    monkeypatch.setattr(learning, "ppo_learn", advantages)
+    found, upgoing = learned(value)
+    # Rewards from a move to the next one of the seat, the discount 1/2 per move, and values 1 to 9 of steps 0 to 8.
+    fifth, fourth = 2 + 0.5 * 8 - 6, 2 + 0.5 * 7 - 5
+    third = 2 + 0.5 * 6 - 4 + 0.5 * fifth
+    expected = [3 + 0.5 * 4 - 1 + 0.5 * third, 3 + 0.5 * 5 - 2 + 0.5 * fourth, 0.0, third, fourth, fifth]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert float(upgoing[2]) == 0.0
 
 
 @pytest.mark.slow
