@@ -393,6 +393,25 @@ def test_a_move_of_unknown_outcome_is_not_learned_from(monkeypatch: pytest.Monke
     assert float(upgoing[2]) == 0.0
 
 
+def test_vtrace_bootstraps_a_bonus_from_the_seats_move_in_the_next_game() -> None:
+    """Where a game ends, the bonus's stream goes on, in V-trace as in PPO."""
+    steps, last_moves = turns_of([0, 1, 0, 1, 0, 1, 0, 1, 0], [3], 2)
+
+    @jax.jit
+    def streams_of(steps: GameSteps) -> Any:
+        value = (jnp.arange(1.0, 9.0)[:, None] + jnp.array([0.0, 10.0]))[:, None, None]
+        rewards = steps._replace(reward=jnp.stack([steps.reward] * 2, axis=-1))
+        ends = jnp.stack([steps.done, jnp.zeros_like(steps.done)], axis=-1)
+        found = seat_streams(rewards, value, value[..., 0], jnp.array([[[9.0, 19.0]]]), last_moves, 1, ends)
+        after = with_last_step(found.streams, steps, LastStep(jnp.zeros((1, 1)), None, last_moves))
+        return found.streams.own[:, 0], found.next_value[:, 0, 1], after.follows[:, 0]
+
+    own, next_value, follows = map(np.asarray, streams_of(steps))
+    assert follows[2:4].tolist() == [4, 5]
+    assert own[2:4].all()
+    np.testing.assert_array_equal(11.0 + follows[:-1][own], next_value[own])  # the bonus's value of step t is 11 + t
+
+
 @pytest.mark.slow
 def test_a_learner_that_is_reset_begins_with_nothing_of_before() -> None:
     config = league(

@@ -201,7 +201,9 @@ def with_last_step(streams: Streams, steps: GameSteps, last: LastStep) -> Stream
     length = len(steps.done)
     index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.float32)[:, None, None], steps.mine.shape)
     end = jnp.full(index.shape[1:], float(length))
-    following, _ = stream_transitions(jnp.zeros(steps.moves.shape), index, steps.moves, steps.done, end, last.moves)
+    # Streams whose rewards end with a game have no next value there, whatever follows; that of a bonus goes on in the next game.
+    goes_on = jnp.zeros_like(steps.done)
+    following, _ = stream_transitions(jnp.zeros(steps.moves.shape), index, steps.moves, goes_on, end, last.moves)
     follows = jnp.append(following.next_value, end.reshape(1, -1), axis=0).astype(jnp.int32)
 
     def extended(tree: Any, after: Any) -> Any:
