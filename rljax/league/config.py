@@ -101,8 +101,11 @@ class GameConfig(PPOConfig, VtraceConfig):
         if self.num_envs % group:
             slots = f" * num_slots = {learners} * {self.num_slots} = {group}" if self.has_pool else f" = {group}"
             raise ConfigError(f"num_envs = {self.num_envs}: expected a multiple of the number of learners{slots}")
-        if self.has_pool and self.pool_size < learners:
-            raise ConfigError(f"pool_size = {self.pool_size}: expected at least one place for each of {learners} learners")
+        if self.has_pool and self.pool_size <= learners:
+            raise ConfigError(
+                f"pool_size = {self.pool_size}: expected at least {learners + 1}, one place for each learner as it began and one "
+                "for snapshots"
+            )
 
     @property
     def num_learners(self) -> int:

@@ -69,7 +69,7 @@ class League(struct.PyTreeNode):
         Args:
             rules: rules of the league.
             params: parameters of the learners, leaves `[L, ...]`.
-            pool_size: C, at least L.
+            pool_size: C, at least L + 1.
             slots: S.
         """
         learners = len(rules.roles)

@@ -344,7 +344,9 @@ def test_a_game_is_evaluated_against_random_play() -> None:
     [
         ({"env": "CartPole-v1"}, "env = 'CartPole-v1': is not a game"),
         ({"num_envs": 60}, "num_envs = 60: expected a multiple"),
-        ({"pool_size": 2}, "pool_size = 2: expected at least one place for each of 4 learners"),
+        ({"pool_size": 2}, "pool_size = 2: expected at least 5, one place for each learner as it began and one for snapshots"),
+        ({"pool_size": 4}, "pool_size = 4: expected at least 5"),
+        ({"pool_size": 1, "main_exploiters": 0, "league_exploiters": 0}, "pool_size = 1: expected at least 2"),
         ({"snapshot_timeout": 10}, "snapshot_timeout = 10: expected at least snapshot_every = 50000"),
         ({"num_envs": 32, "num_steps": 2, "num_minibatches": 64}, "num_minibatches = 64: a learner has fewer moves"),
         ({"league_rules": "alphastr"}, "league_rules = 'alphastr'"),

@@ -20,7 +20,7 @@ def test_a_report_has_the_exploitability_of_the_averaged_parameters() -> None:
         num_minibatches=1,
         main_exploiters=0,
         league_exploiters=0,
-        pool_size=1,
+        pool_size=2,
         network={"hidden": [4]},
         average_decay=0.9,
         exploitability_every=10_000,
