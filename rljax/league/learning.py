@@ -16,7 +16,7 @@ from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
-from rljax.collect.streams import traced_seat
+from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.contract import BELIEF
 from rljax.core.game_wrappers import public_part
@@ -57,7 +57,20 @@ def improve(
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
         after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, steps.obs))
-    return after, taught, of_update | metrics
+    return after, taught, of_update | metrics | _unknown_moves(parts, found, steps)
+
+
+def _unknown_moves(parts: GameParts, found: SeatStreams, steps: GameSteps) -> Metrics:
+    """Return the share of the learner's moves that are not learned from, as the rollout ends before it is known what comes of
+    them: the last moves of players who drop out.
+
+    Moves in the last `turn_gap` steps are not counted: that share is the same in every rollout.
+    """
+    if parts.game.all_move:
+        return {}
+    settled = len(steps.done) - parts.game.turn_gap
+    own = _by_stream(steps.mine & _moved(steps))[:settled]
+    return {"train/unknown_moves": own_mean((~found.streams.own[:settled]).astype(jnp.float32), own)}
 
 
 def _streams(

@@ -381,16 +381,22 @@ def test_a_move_of_unknown_outcome_is_not_learned_from(monkeypatch: pytest.Monke
         found = seat_streams(steps, value, value, jnp.full((1, 1), 9.0), last_moves, 2)
         learner: Any = Learner(*[None] * len(Learner._fields))
         after, _ = learning._by_ppo(parts, learner, found, steps, None, jax.random.key(0), 1e-3)  # type: ignore[arg-type]
-        return after.params[:, 0], after.opt_state[:, 0]
+        return after.params[:, 0], after.opt_state[:, 0], learning._unknown_moves(parts, found, steps)
 
     monkeypatch.setattr(learning, "ppo_learn", advantages)
-    found, upgoing = learned(value)
+    found, upgoing, metrics = learned(value)
     # Rewards from a move to the next one of the seat, the discount 1/2 per move, and values 1 to 9 of steps 0 to 8.
     fifth, fourth = 2 + 0.5 * 8 - 6, 2 + 0.5 * 7 - 5
     third = 2 + 0.5 * 6 - 4 + 0.5 * fifth
     expected = [3 + 0.5 * 4 - 1 + 0.5 * third, 3 + 0.5 * 5 - 2 + 0.5 * fourth, 0.0, third, fourth, fifth]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert float(upgoing[2]) == 0.0
+    assert float(metrics["train/unknown_moves"]) == pytest.approx(1 / 6)
+
+
+def test_games_in_which_all_move_have_no_unknown_moves() -> None:
+    parts = rljax.game_parts(self_play(Parade((0, 1)), num_envs=1))
+    assert learning._unknown_moves(parts, None, None) == {}  # type: ignore[arg-type]
 
 
 def test_vtrace_bootstraps_a_bonus_from_the_seats_move_in_the_next_game() -> None:
