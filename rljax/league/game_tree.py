@@ -139,6 +139,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             # A player who is not to move has the single action 0 in a joint action.
             allowed = np.where(moves[:, player, None], mask[:, player], np.arange(actions) == 0 if both else True)
             legal &= allowed[:, joint[:, player]]
+        legal[~moves.any(1), 1:] = False  # Where nobody is to move, all joint actions are one.
         places, chosen = np.nonzero(legal)
         states, taken = _rows(states, places), joint[chosen]
         outcome = np.zeros_like(places)

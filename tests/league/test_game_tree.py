@@ -249,6 +249,22 @@ class Chain(Game):
         )
 
 
+class Waiting(Chain):
+    """Nobody is to move in the first step, in which the game goes on."""
+
+    def to_move(self, state: EnvState) -> jax.Array:
+        return super().to_move(state) & (state.time > 0)
+
+    def step_env(self, key: jax.Array, state: EnvState, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        return super().step_env(key, state, jnp.where(state.time > 0, action, 0), params)
+
+
+def test_a_step_in_which_nobody_moves_counts_once() -> None:
+    tree = game_tree(Waiting(3))
+    # Player 1 gives up at random, and then player 0 does.
+    np.testing.assert_allclose(game_values(tree, uniform_policies(tree)), [0.25, -0.25], atol=1e-6)
+
+
 def equations(jaxpr: Any) -> int:
     """Of a jaxpr and of those inside it."""
     held = [getattr(x, "jaxpr", x) for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values()))]
