@@ -100,7 +100,9 @@ def drawn_once(key: jax.Array, carry: Any, count: int, seats: int) -> tuple[jax.
     """
     which, memories = carry if isinstance(carry, tuple) else (carry, None)
     which = jnp.zeros(seats, jnp.int32) if which is None else which
-    return jnp.where(which == 0, jax.random.randint(key, (), 1, count + 1), which), memories
+    # Where seats take turns, only those that have moved remember who was drawn.
+    drawn = jnp.max(which)
+    return jnp.where(which == 0, jnp.where(drawn == 0, jax.random.randint(key, (), 1, count + 1), drawn), which), memories
 
 
 def drawn_carry(which: jax.Array, memories: Any) -> Any:

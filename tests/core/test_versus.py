@@ -16,7 +16,7 @@ from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import FlattenPlayers
 from rljax.core.spaces import Discrete, MultiDiscrete
-from rljax.core.versus import Remembering, Versus, random_actions, random_player, seat_player
+from rljax.core.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player
 from rljax.core.wrappers import flatten_observation
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
@@ -184,6 +184,27 @@ def test_random_play_draws_from_the_games_own_space_and_as_before_from_one_head(
         key = jax.random.key(i)
         action, _ = seat_player(random_player, game, game.default_params).act(key, state, None, mask, None)
         np.testing.assert_array_equal(action, random_player(key, state, None, mask))
+
+
+def test_a_player_that_is_one_of_several_is_the_same_at_all_seats() -> None:
+    game: Any = Parade((0, 1, 1), turns=True)
+    params = game.default_params
+    seated = seat_player(one_of([counting("discrete", shift) for shift in range(4)]), game, params)
+
+    def drawn(key: jax.Array) -> jax.Array:
+        obs, state = game.reset_env(key, params)
+
+        def step(loop: Any, key: jax.Array) -> Any:
+            obs, state, carry = loop
+            action, carry = seated.act(key, state, obs, game.action_mask(state, params), carry)
+            obs, state, *_ = game.step_env(key, state, action, params)
+            return (obs, state, carry), None
+
+        return jax.lax.scan(step, (obs, state, seated.initial(state, obs)), jax.random.split(key, 3))[0][2][0]
+
+    which = np.asarray(jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(0), 32)))
+    assert (which == which[:, :1]).all()
+    assert set(which[:, 0].tolist()) == {1, 2, 3, 4}
 
 
 def test_wrong_players_are_one_line() -> None:
