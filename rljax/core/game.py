@@ -203,3 +203,12 @@ def team_reward(reward: jax.Array, teams: tuple[int, ...]) -> jax.Array:
     """Share rewards `[..., P]` within teams: each player gets the mean reward of its team."""
     together = jnp.asarray(teams)[:, None] == jnp.asarray(teams)
     return reward @ (together / together.sum(0)).astype(reward.dtype)
+
+
+def lead(result: jax.Array, other: jax.Array) -> jax.Array:
+    """Return 1 where a result is ahead of another, -1 where it is behind, and 0 where they are level, f32 of their shape.
+
+    Results are means of sums: of teams of different sizes they may differ by rounding although the players got the same.
+    """
+    level = jnp.abs(result - other) <= 1e-6 * (jnp.abs(result) + jnp.abs(other))
+    return jnp.where(level, 0.0, jnp.sign(result - other))

@@ -28,6 +28,7 @@ from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
+from rljax.core.game import lead
 from rljax.core.spaces import action_heads
 from rljax.core.versus import Seated, where_players
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
@@ -169,7 +170,7 @@ def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
     """
     of_teams = _team_means(parts, steps.result)
     # Its own team adds 0.
-    ahead = jnp.sign(_own(parts, steps, of_teams)[..., None] - of_teams)
+    ahead = lead(_own(parts, steps, of_teams)[..., None], of_teams)
     return jnp.sum(ahead, axis=-1) / max(parts.game.num_teams - 1, 1)
 
 

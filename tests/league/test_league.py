@@ -434,6 +434,14 @@ def test_results_against_several_teams_are_means_over_them() -> None:
     np.testing.assert_allclose(found[0], [1, 0, 0, -1])
 
 
+def test_teams_of_different_sizes_whose_players_got_the_same_draw() -> None:
+    """The mean of three times 0.1 is more than 0.1 in f32."""
+    game = SimpleNamespace(teams=(0, 0, 0, 1), num_teams=2)
+    returns = jnp.array([[0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.0999], [0.1, 0.1, 0.1, 0.1001]])[None]
+    steps: Any = SimpleNamespace(team=jnp.zeros((1, 3), jnp.int32), result=returns)
+    np.testing.assert_array_equal(result_of(SimpleNamespace(game=game), steps)[0], [0, 1, -1])
+
+
 @pytest.mark.slow
 def test_a_rating_is_by_the_record_of_results_and_evaluations_say_it() -> None:
     config = rljax.SelfPlayConfig(

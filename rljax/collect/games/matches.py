@@ -16,7 +16,7 @@ from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import RESULT, Game
+from rljax.core.game import RESULT, Game, lead
 from rljax.core.game_wrappers import player_view
 from rljax.core.versus import Player, Remembering, Seated, random_player, seat_player, where_players
 
@@ -259,7 +259,7 @@ def play_games(
     of_team = jnp.sum(jnp.where(member, now.result[:, None], 0.0), axis=-1) / member.sum(1)
     # Entrant n played the team where the seating has n.
     result = jnp.take_along_axis(of_team, jnp.argsort(seating, axis=1), axis=1)
-    place = 1 + jnp.sum(result[:, None, :] > result[:, :, None], axis=-1, dtype=jnp.int32)
+    place = 1 + jnp.sum(lead(result[:, None, :], result[:, :, None]) > 0, axis=-1, dtype=jnp.int32)
     over = now.over[:, None]
     prints = jax.vmap(lambda game, who: fingerprint(who, after=game))(now.print, seating)
     return Games(jnp.where(over, result, jnp.nan), jnp.where(over, place, 0), seating, now.length, first_occurrences(prints))
