@@ -241,17 +241,23 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
             f"average_decay: the states of {agent.config.algorithm} have no field average_params; derive them from "
             "rljax.core.state.State, or leave average_decay = none"
         )
-    positions = agent.policy_and_value
+    positions, halves = agent.policy_and_value, agent.halves
 
-    def init(key: jax.Array) -> Any:
-        state = agent.init(key)
-        return state.replace(average_params=jax.tree.map(jnp.copy, state.params))
+    def begun(init: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
+        def with_initial(key: jax.Array) -> Any:
+            state = init(key)
+            return state.replace(average_params=jax.tree.map(jnp.copy, state.params))
 
-    def step(state: Any) -> tuple[Any, Metrics]:
-        after, metrics = agent.step(state)
-        # Of the state after the step, which may have begun the average of a player anew.
-        average = jax.tree.map(lambda a, p: decay * a + (1.0 - decay) * p, after.average_params, after.params)
-        return after.replace(average_params=average), metrics
+        return with_initial
+
+    def moved(step: Callable[[Any], tuple[Any, Metrics]]) -> Callable[[Any], tuple[Any, Metrics]]:
+        def with_next(state: Any) -> tuple[Any, Metrics]:
+            after, metrics = step(state)
+            # Of the state after the step, which may have begun the average of a player anew.
+            average = jax.tree.map(lambda a, p: decay * a + (1.0 - decay) * p, after.average_params, after.params)
+            return after.replace(average_params=average), metrics
+
+        return with_next
 
     def averaged(state: Any) -> Any:
         """Return the state with the average as its parameters; a state of a loop of the user's own may have none."""
@@ -266,7 +272,13 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
         assert positions is not None
         return positions(averaged(state), obs)
 
-    return agent._replace(init=init, step=step, act=act, policy_and_value=None if positions is None else policy_and_value)
+    return agent._replace(
+        init=begun(agent.init),
+        step=moved(agent.step),
+        act=act,
+        policy_and_value=None if positions is None else policy_and_value,
+        halves=None if halves is None else halves._replace(init=begun(halves.init), update=moved(halves.update)),
+    )
 
 
 def check_average(agent: Agent) -> None:

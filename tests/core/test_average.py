@@ -12,6 +12,8 @@ import pytest
 
 import rljax
 from rljax import ConfigError
+from rljax.core.agent import Agent, Halves, with_average
+from rljax.core.state import State
 from rljax.league import branch
 from rljax.run.start import start_forked
 from tests.run.tiny_runs import TINY, assert_same_state
@@ -42,6 +44,34 @@ def test_the_average_is_that_of_the_iterates_and_training_is_the_same_without(na
         for a, b in zip(expected, jax.tree.leaves(state.average_params), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         assert without.average_params is None
+
+
+def counting() -> Agent:
+    """An agent whose environment counts iterations, and whose parameter is the sum of these counts, one iteration later."""
+
+    def init(key: jax.Array) -> State:
+        count = jnp.zeros(())
+        return State(params=count, opt_state=(), env_state=count, obs=count, key=key, eval_key=key, iteration=count)
+
+    halves = Halves(
+        init=init,
+        collect=lambda state: state.replace(env_state=state.env_state + 1),
+        update=lambda state: (state.replace(params=state.params + state.env_state), {}),
+        join=lambda collected, updated: updated.replace(env_state=collected.env_state),
+    )
+    return Agent(init, halves.step, act=lambda *args: (args[1], None), config=None, halves=halves)
+
+
+def test_the_halves_of_a_step_move_the_average_as_the_step_does() -> None:
+    agent = with_average(counting(), 0.5)
+    halves = agent.halves
+    assert halves is not None
+    for init, step in ((agent.init, agent.step), (halves.init, halves.step)):
+        state, found = init(jax.random.key(0)), []
+        for _ in range(4):
+            state, _ = step(state)
+            found.append((float(state.params), float(state.average_params)))
+        assert found == [(0.0, 0.0), (1.0, 0.5), (3.0, 1.75), (6.0, 3.875)]
 
 
 @pytest.mark.slow

@@ -478,10 +478,12 @@ def lagging(**changes: Any) -> Any:
 
 @pytest.mark.slow
 def test_overlapped_halves_train_the_same_agent_as_their_step(tmp_path: Path) -> None:
-    config = lagging()
+    config = lagging(average_decay=0.5)
     whole = jax.jit(rljax.make_train(config))(jax.random.key(config.seed))
     halves = rljax.fit(config, run_dir=tmp_path / "run")
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), whole.state.params, halves.state.params)
+    averages = (whole.state.average_params, halves.state.average_params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), *averages)
     np.testing.assert_array_equal(whole.metrics["eval/return"], halves.metrics["eval/return"])
     np.testing.assert_array_equal(whole.metrics["episode/count"], halves.metrics["episode/count"])
     with pytest.warns(RljaxWarning, match="resumed with new episodes"):
