@@ -16,6 +16,9 @@ from flax import struct
 
 from rljax.core.errors import ConfigError, first_line
 
+COMPONENTS = "reward_components"
+"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 [], or f32 `[P]` of a game."""
+
 
 @struct.dataclass
 class EnvState:

@@ -9,17 +9,24 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.contract import METRICS
-from rljax.core.environment import action_mask_of, strong, tree_where
+from rljax.core.environment import COMPONENTS, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import as_space
-from rljax.core.wrappers import Wrapper
+from rljax.core.wrappers import Wrapper, without_components
 
 Stepped = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
 """Result of `step_env`: `(obs, state, reward, terminated, info)`."""
 
 
+def _map_components(change: Callable[..., Any], info: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """Return an info whose reward components were changed by a function, of those of other infos, too; one without as it is."""
+    if COMPONENTS not in info:
+        return info
+    return {**info, COMPONENTS: jax.tree.map(change, info[COMPONENTS], *(other[COMPONENTS] for other in others))}
+
+
 class ScaleReward(Wrapper):
-    """Multiply each reward by `scale`."""
+    """Multiply each reward by `scale`, and its components in `info["reward_components"]`."""
 
     def __init__(self, env: Any, scale: float):
         super().__init__(env)
@@ -27,12 +34,14 @@ class ScaleReward(Wrapper):
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
-        return obs, state, reward * self.scale, terminated, info
+        return obs, state, reward * self.scale, terminated, _map_components(lambda x: x * self.scale, info)
 
 
 class ShapeReward(Wrapper):
     """Add `gamma * potential(next state) - potential(state)` to each reward, which leaves the best policies what they are (Ng,
     Harada, Russell, "Policy invariance under reward transformations", 1999). Terminal states have a potential of 0.
+
+    Components of the reward are left out of the info, since the difference belongs to none of them.
 
     Args:
         env: an environment.
@@ -49,11 +58,12 @@ class ShapeReward(Wrapper):
         before = self.potential(state, params)
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         after = jnp.where(terminated, 0.0, self.potential(state, params))
-        return obs, state, reward + self.gamma * after - before, terminated, info
+        return obs, state, reward + self.gamma * after - before, terminated, without_components(info)
 
 
 class ActionRepeat(Wrapper):
-    """Take each action `times` times, or until the episode ends; the reward is the sum, all else is that of the last step taken.
+    """Take each action `times` times, or until the episode ends; the reward and its components are sums, all else is that of the
+    last step taken.
 
     A repeated action may be illegal by then, so environments with action masks are refused.
 
@@ -79,9 +89,10 @@ class ActionRepeat(Wrapper):
             return strong((obs, state, jnp.asarray(reward, jnp.float32), terminated, info))
 
         def again(before: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
-            obs, state, total, terminated, info = before
+            _, state, total, terminated, info_before = before
             over = terminated | self.env.is_truncated(state, params)
             obs, state, reward, terminated, info = take(key, state)
+            info = _map_components(jnp.add, info, info_before)
             return tree_where(over, before, (obs, state, total + reward, terminated, info)), None
 
         result: Stepped = jax.lax.scan(again, take(keys[0], state), keys[1:])[0]
@@ -146,8 +157,8 @@ class EndOnNaNState(NamedTuple):
 
 class EndOnNaN(Wrapper):
     """End an episode where the simulation fails: a step that brings a NaN or an infinity into the observation, the reward or the
-    state terminates, with a reward of 0, zeros in place of what is not finite, and the state before. An episode that begins so
-    terminates at its first step. `info["metrics"]["ended_by_nan"]` counts such steps.
+    state terminates, with a reward of 0 (and so its components), zeros in place of what is not finite, and the state before. An
+    episode that begins so terminates at its first step. `info["metrics"]["ended_by_nan"]` counts such steps.
 
     It is a termination and no truncation, because what such a state is worth cannot be known.
     """
@@ -167,7 +178,7 @@ class EndOnNaN(Wrapper):
         found = [_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(before, after)
         spoilt = state.spoilt | jnp.any(jnp.stack(found))
         after = tree_where(spoilt, before, after)
-        info = jax.tree.map(_finite, info)
+        info = _map_components(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x), jax.tree.map(_finite, info))
         metrics = {**info.get(METRICS, {}), ENDED_BY_NAN: jnp.asarray(spoilt, jnp.float32)}
         reward = jnp.where(spoilt, 0.0, reward)
         after = EndOnNaNState(after, jnp.asarray(spoilt))

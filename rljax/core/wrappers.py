@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import Environment, action_mask_of, attribute
+from rljax.core.environment import COMPONENTS, Environment, action_mask_of, attribute
 from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import Box, Dict, Tuple, as_space
 
@@ -124,8 +124,13 @@ class TimeLimit(Wrapper):
         return super().is_truncated(state, params) | (state.elapsed >= self.max_steps)
 
 
+def without_components(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the info of a step without the components of its reward, which do not make up a reward that changed as a whole."""
+    return {name: x for name, x in info.items() if name != COMPONENTS}
+
+
 class ClipReward(Wrapper):
-    """Clip each reward to `[-limit, limit]`."""
+    """Clip each reward to `[-limit, limit]`. Components of the reward are left out of the info: only the reward is clipped."""
 
     def __init__(self, env: Any, limit: float):
         if isinstance(limit, (int, float)) and not limit > 0:
@@ -137,7 +142,7 @@ class ClipReward(Wrapper):
         self, key: jax.Array, state: Any, action: Any, params: Any
     ) -> tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
-        return obs, state, jnp.clip(reward, -self.limit, self.limit), terminated, info
+        return obs, state, jnp.clip(reward, -self.limit, self.limit), terminated, without_components(info)
 
 
 PRIVILEGED = "privileged"

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from rljax.algos.common.policy import policy_and_value, policy_unroll
 from rljax.algos.common.teacher import Teacher, teacher_streams
-from rljax.algos.common.value_heads import COMPONENTS
 from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
 from rljax.algos.ppo import ppo_learn
 from rljax.collect.environments import training_reward
@@ -19,6 +18,7 @@ from rljax.collect.normalizers import normalize, scale_rewards, update_reward_st
 from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.contract import BELIEF
+from rljax.core.environment import COMPONENTS
 from rljax.core.game_wrappers import public_part
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 

@@ -23,12 +23,11 @@ from rljax.core.agent import Metrics
 from rljax.core.chance import step_shapes
 from rljax.core.config import leaf, static
 from rljax.core.contract import BELIEF
+from rljax.core.environment import COMPONENTS
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
-from rljax.core.wrappers import split_privileged
-
-COMPONENTS = "reward_components"
-"""Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 [], or f32 `[P]` of a game."""
+from rljax.core.step_wrappers import ShapeReward
+from rljax.core.wrappers import ClipReward, Wrapper, split_privileged
 
 INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""
@@ -88,10 +87,10 @@ def check_heads(config: HeadConfig) -> None:
     names = config.value_heads
     if len(set(names)) < len(names) or INTRINSIC in names:
         raise ConfigError(f"value_heads = {list(names)}: expected different names, none of them '{INTRINSIC}'")
-    for field, done in (("clip_rewards", "clipped"), ("scale_rewards", "scaled")):
-        value = getattr(config, field)
-        if names and value is not None:
-            raise ConfigError(f"{field} = {value}: expected none with value_heads, whose components are not {done}")
+    if names and config.clip_rewards is not None:
+        raise ConfigError(
+            f"clip_rewards = {config.clip_rewards}: expected none with value_heads, whose components are not clipped"
+        )
     for field in ("head_gammas", "head_lambdas", "head_weights"):
         given = getattr(config, field)
         if given is not None and (not names or len(given) != len(names)):
@@ -113,7 +112,7 @@ def info_keys(config: HeadConfig, env: Any, env_params: Any) -> tuple[str, ...]:
         if not isinstance(components, Mapping):
             raise ConfigError(
                 f"value_heads = {list(config.value_heads)}: {env.name} does not split its reward, "
-                f"its info has no dictionary '{COMPONENTS}'"
+                f"its info has no dictionary '{COMPONENTS}'{_left_out_by(env)}"
             )
         for name in config.value_heads:
             if name not in components:
@@ -126,6 +125,15 @@ def info_keys(config: HeadConfig, env: Any, env_params: Any) -> tuple[str, ...]:
             )
         _check_scalar(env, f"info['{BELIEF}']", info[BELIEF])
     return wanted
+
+
+def _left_out_by(env: Any) -> str:
+    """Return the end of a message that names the wrapper which leaves out the components of rewards, if there is one."""
+    while isinstance(env, Wrapper):
+        if isinstance(env, (ShapeReward, ClipReward)):
+            return f"; {type(env).__name__} leaves it out, as it changes the reward and not its components"
+        env = env.env
+    return ""
 
 
 def _check_scalar(env: Any, what: str, x: Any) -> None:

@@ -12,7 +12,10 @@ import pytest
 from rljax import ConfigError, PPOConfig, gae, make_agent, make_train
 from rljax.algos.common.value_heads import combined, head_settings, reward_streams
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
-from rljax.core.wrappers import Wrapper
+from rljax.collect.environments import make_training_env
+from rljax.core.environment import Environment
+from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward
+from rljax.core.wrappers import ClipReward, Wrapper
 from rljax.envs import CartPole
 from rljax.nn.policy import Policy
 
@@ -172,6 +175,48 @@ def test_scaled_components_are_parts_of_the_scaled_reward() -> None:
         np.testing.assert_allclose(target[:, k], np.asarray(expected).ravel(), rtol=1e-4, atol=1e-5)
 
 
+class Counting(Environment):
+    """Its n-th step has the reward 11 n in two components, n and 10 n; the fourth ends the episode, the tenth shows a NaN."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(1), jnp.zeros(())
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: Any, params: Any) -> Any:
+        n = state + 1
+        obs = jnp.where(n == 10, jnp.nan, n)[None]
+        return obs, n, 11.0 * n, n == 4, {"reward_components": {"small": n, "large": 10.0 * n}}
+
+    def is_truncated(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.asarray(False)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "before", "factor"),
+    [
+        (lambda env: ActionRepeat(env, 3), 0.0, 1 + 2 + 3),
+        (lambda env: ActionRepeat(env, 3), 2.0, 3 + 4),
+        (lambda env: ScaleReward(env, 0.5), 4.0, 2.5),
+        (EndOnNaN, 4.0, 5),
+        (EndOnNaN, 9.0, 0),
+    ],
+)
+def test_wrappers_change_the_components_of_a_reward_as_they_do_the_reward(wrap: Any, before: float, factor: float) -> None:
+    env = wrap(Counting())
+    _, state = env.reset_env(jax.random.key(0), None)
+    state = jax.tree.map(lambda x: jnp.full_like(x, before) if x.dtype == jnp.float32 else x, state)
+    _, _, reward, _, info = env.step_env(jax.random.key(0), state, 0, None)
+    components = {name: float(x) for name, x in info["reward_components"].items()}
+    assert (float(reward), components) == (11.0 * factor, {"small": factor, "large": 10.0 * factor})
+
+
+def test_repeated_and_scaled_rewards_of_training_are_those_of_the_heads() -> None:
+    env, params = make_training_env(config_of(**TWO, action_repeat=3, scale_rewards=0.1))
+    _, state = env.reset_env(jax.random.key(0), params)
+    _, _, reward, _, info = env.step_env(jax.random.key(0), state, 1, params)
+    assert float(reward) == pytest.approx(0.3)
+    assert sum(map(float, info["reward_components"].values())) == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -184,6 +229,8 @@ def test_scaled_components_are_parts_of_the_scaled_reward() -> None:
         ({**TWO, "head_gammas": (0.9, 1.1)}, r"head_gammas\[1\] = 1.1: expected a number >= 0 and <= 1"),
         ({"env": "CartPole-v1", **TWO}, "CartPole-v1 does not split its reward"),
         ({**TWO, "clip_rewards": 1.0}, "clip_rewards = 1.0: expected none with value_heads"),
+        ({**TWO, "env": ShapeReward(Split(CartPole()), lambda state, params: 0.0, 0.9)}, "; ShapeReward leaves it out"),
+        ({**TWO, "env": ClipReward(Split(CartPole()), 1.0)}, "; ClipReward leaves it out"),
         ({"intrinsic": {"type": "count", "bins": 2**31}}, "intrinsic.bins = 2147483648: expected a power of two up to"),
         ({"intrinsic": {"type": "entropy_reduction"}, "env": "CartPole-v1"}, "the info of CartPole-v1 has no 'belief_entropy'"),
         ({"intrinsic": {"type": "counts"}}, "did you mean 'count'"),
