@@ -60,8 +60,12 @@ def is_game(config: Config) -> bool:
     return isinstance(resolve_env(config.env, config.env_params)[0], Game)
 
 
-def imitation_parts(config: ActionConfig) -> ImitationParts:
+def imitation_parts(config: ActionConfig, values: int = 1) -> ImitationParts:
     """Build environment, policy and action head, for an environment or for one player of a game.
+
+    Args:
+        config: the configuration.
+        values: number of value heads of the policy of an environment.
 
     Raises:
         ConfigError: environment or network do not fit the contract, or each other.
@@ -71,7 +75,13 @@ def imitation_parts(config: ActionConfig) -> ImitationParts:
     else:
         env, env_params = make_training_env(config)
         policy, head = build_policy(
-            config.network, env, env_params, action_heads=config.action_heads, log_std=config.log_std, dtype=config.dtype
+            config.network,
+            env,
+            env_params,
+            action_heads=config.action_heads,
+            log_std=config.log_std,
+            num_values=values,
+            dtype=config.dtype,
         )
     if policy.initial_carry((1,)) is not None and config.num_envs % config.num_minibatches:
         raise ConfigError(

@@ -14,8 +14,18 @@ import pytest
 
 import rljax
 from rljax.algos.common.policy import policy_and_value, unroll
-from rljax.algos.imitation.distill import Taught, distill_collect, distill_init, distill_loss, distill_parts
-from rljax.algos.imitation.parts import imitation_parts
+from rljax.algos.common.teacher import Teacher
+from rljax.algos.imitation.distill import (
+    DistillParts,
+    Taught,
+    TeacherOfShare,
+    distill_collect,
+    distill_init,
+    distill_loss,
+    distill_parts,
+    teacher_parts,
+)
+from rljax.algos.imitation.parts import imitation_parts, initial_params
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import reset_carry
 from tests.run.tiny_runs import assert_refused
@@ -113,6 +123,29 @@ def test_each_teacher_teaches_in_its_own_environments_with_its_own_memory(
     # Large random weights make sharp teachers, whose own actions are likely; those of the nearly uniform student are not.
     assert all(x > -1.0 for x in sharp) == (acting == "teacher"), sharp
     assert before is not state
+
+
+BOTH: dict[str, Any] = {"value_heads": ("cue", "bit"), "head_weights": (0.5, -2.0)}
+
+
+@pytest.mark.parametrize(
+    ("heads", "weights"),
+    [
+        (BOTH | {"intrinsic": {"type": "count"}}, [0.5, -2.0, 0.0]),
+        pytest.param(BOTH, [0.5, -2.0], marks=pytest.mark.slow),
+        pytest.param({"intrinsic": {"type": "rnd"}}, [1.0, 0.0], marks=pytest.mark.slow),
+    ],
+)
+def test_the_value_of_a_teacher_with_several_heads_is_their_weighted_sum_without_a_bonus(heads: Any, weights: Any) -> None:
+    shared: dict[str, Any] = {"env": "HiddenBit-v0", "num_envs": 2, "num_steps": 3, "num_minibatches": 1, "total_timesteps": 6}
+    student = imitation_parts(rljax.DistillConfig(**shared, acting="teacher", network={"hidden": [4]}))
+    teaching = teacher_parts(student, rljax.PPOConfig(**shared, **heads, network={"hidden": [4]}), "it")
+    params = initial_params(teaching, jax.random.key(1))
+    parts = DistillParts(student, (TeacherOfShare(teaching, Teacher(params, None)),))
+    lessons = jax.jit(lambda key: distill_collect(parts, distill_init(parts, key))[1])(jax.random.key(0))
+    _, values, _ = policy_and_value(teaching, params, lessons.raw_obs)
+    assert values.shape == (3, 2, len(weights))
+    np.testing.assert_allclose(lessons.taught.value, values @ jnp.array(weights), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
