@@ -43,6 +43,7 @@ from rljax.algos.imitation.parts import (
     initial_params,
     seen_obs,
 )
+from rljax.collect.curriculum.levels import with_levels
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_statistics, normalize
 from rljax.collect.resets import initial_environments
@@ -186,7 +187,7 @@ def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
 
 
 def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationParts:
-    """Return the parts of a teacher that was, or will be, trained with `config`.
+    """Return the parts of a teacher that was, or will be, trained with `config`; it teaches in all levels of a curriculum alike.
 
     Raises:
         ConfigError: it cannot teach this student; the message calls it `name`.
@@ -195,6 +196,12 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         raise ConfigError(f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc or distill")
     values = num_values(config) if isinstance(config, HeadConfig) else 1
     parts = imitation_parts(config.replace(num_envs=config.num_minibatches, num_devices=1), values)
+    curriculum = getattr(config, "curriculum", None)
+    if curriculum is not None:
+        # An array of a trace would not outlive it, and the parts do.
+        with jax.ensure_compile_time_eval():
+            env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
+        parts = parts._replace(env=env, env_params=env_params)
     if _form(parts) != _form(student):
         raise ConfigError(
             f"teachers: {name} is trained in {env_name(config)}, whose observations or actions are not those of env = "

@@ -125,6 +125,30 @@ def test_each_teacher_teaches_in_its_own_environments_with_its_own_memory(
     assert before is not state
 
 
+def test_a_teacher_that_had_a_curriculum_teaches_in_all_of_its_levels_alike() -> None:
+    shared: dict[str, Any] = {
+        "env": "CartPole-v1",
+        "num_envs": 2,
+        "num_steps": 4,
+        "num_minibatches": 1,
+        "network": {"hidden": [4]},
+    }
+    levels = {"type": "success", "success": 5.0, "levels": {"max_steps_in_episode": [1, 2]}}
+    student, found = imitation_parts(rljax.DistillConfig(**shared)), []
+    # Teachers are read when the first step is traced, and kept.
+    jax.eval_shape(lambda: found.append(teacher_parts(student, rljax.PPOConfig(**shared, curriculum=levels), "it")))
+    env, params = found[0].env, found[0].env_params
+
+    def begin(key: jax.Array) -> Any:
+        _, state = env.reset_env(key, params)
+        _, state, *_ = env.step_env(key, state, 0, params)
+        return state.level, env.is_truncated(state, params)
+
+    level, truncated = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.key(0), 200))
+    np.testing.assert_array_equal(truncated, level == 0)
+    assert 70 < int(level.sum()) < 130
+
+
 BOTH: dict[str, Any] = {"value_heads": ("cue", "bit"), "head_weights": (0.5, -2.0)}
 
 
