@@ -176,6 +176,18 @@ def test_games_that_cannot_be_searched_are_refused() -> None:
             rljax.AlphaZeroConfig(num_simulations=number)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"clip_rewards": 0.5}, "clip_rewards = 0.5: AlphaZero learns from results as they are, expected none"),
+        ({"normalize_rewards": True}, "normalize_rewards = true: AlphaZero learns .* expected false"),
+    ],
+)
+def test_alphazero_refuses_to_change_results(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=f"^{told}$"):
+        rljax.AlphaZeroConfig(**changes)
+
+
 class Gamble(Game):
     """Player 0 takes 0 for certain (action 0), or +1 with probability .4 and else -1 (1); before it player 1 moves in vain."""
 
