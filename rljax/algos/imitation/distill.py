@@ -93,6 +93,17 @@ class DistillConfig(ActionConfig):
         super().__post_init__()
         if self.teachers and self.num_envs % len(self.teachers):
             raise ConfigError(f"num_envs = {self.num_envs}: expected a multiple of the {len(self.teachers)} teachers")
+        if self.teachers and self.num_envs // len(self.teachers) % self.num_devices:
+            raise ConfigError(
+                f"num_envs = {self.num_envs}: expected a multiple of {len(self.teachers)} teachers * num_devices = "
+                f"{len(self.teachers) * self.num_devices}"
+            )
+        why = "a student learns from its teachers, not from rewards"
+        if self.normalize_rewards:
+            raise ConfigError(f"normalize_rewards = true: {why}; expected false")
+        for name in ("clip_rewards", "scale_rewards"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name} = {getattr(self, name)}: {why}; expected none")
 
 
 class TeacherOfShare(NamedTuple):

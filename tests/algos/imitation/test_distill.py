@@ -149,6 +149,23 @@ def test_a_teacher_that_had_a_curriculum_teaches_in_all_of_its_levels_alike() ->
     assert 70 < int(level.sum()) < 130
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"num_envs": 2, "num_devices": 2, "teachers": ("a", "b")},
+            r"num_envs = 2: expected a multiple of 2 teachers \* num_devices = 4",
+        ),
+        ({"normalize_rewards": True}, "normalize_rewards = true: a student learns .* expected false"),
+        ({"clip_rewards": 0.5}, "clip_rewards = 0.5: a student learns .* expected none"),
+        ({"scale_rewards": 0.5}, "scale_rewards = 0.5: a student learns .* expected none"),
+    ],
+)
+def test_settings_that_do_not_fit_a_student_are_one_clear_line(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=f"^{told}$"):
+        CONFIG.replace(**changes)
+
+
 BOTH: dict[str, Any] = {"value_heads": ("cue", "bit"), "head_weights": (0.5, -2.0)}
 
 
