@@ -42,7 +42,10 @@ def with_new_episodes(agent: Agent, state: Any) -> Any:
 
 
 def new_episodes(agent: Agent, state: Any) -> Any:
-    """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics."""
+    """Return a state whose episodes begin anew: those under way count as truncated in its buffers, and end in its statistics.
+
+    A rollout that waits for the next update of an agent with `halves` gives way to one of the new episodes.
+    """
     # Other episodes than those with which the run began, and than those of another resume.
     init = agent.init if agent.halves is None else agent.halves.init
     fresh = init(jax.random.fold_in(state.key, state.iteration))
@@ -55,7 +58,9 @@ def new_episodes(agent: Agent, state: Any) -> Any:
             changes[name] = _cut(value)
         elif isinstance(value, RewardStatistics):
             changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
-    return state.replace(**changes)
+    state = state.replace(**changes)
+    # The update goes on from what was remembered before its rollout, so both must be of the same episodes.
+    return state if agent.halves is None else agent.halves.collect(state)
 
 
 def _cut(replay: Replay) -> Replay:

@@ -22,13 +22,16 @@ import pytest
 import rljax
 from rljax.collect.environments import make_training_env
 from rljax.collect.evaluation import play_episodes
+from rljax.core.agent import Halves
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.host import failures_explained
+from rljax.core.state import State, buffer, per_environment
 from rljax.core.wrappers import TimeLimit
 from rljax.envs.simulators import environment, processes
 from rljax.envs.simulators.environment import close_simulators
 from rljax.envs.simulators.spaces import convert_spaces
 from rljax.envs.simulators.worker import CHANNELS_FIRST, action_of, leaves, write
+from rljax.run.episodes import new_episodes
 from tests.run.tiny_runs import TINY
 
 ODD = "gymnasium:odd_simulators:Odd-v0"
@@ -488,6 +491,37 @@ def test_overlapped_halves_train_the_same_agent_as_their_step(tmp_path: Path) ->
     np.testing.assert_array_equal(whole.metrics["episode/count"], halves.metrics["episode/count"])
     with pytest.warns(RljaxWarning, match="resumed with new episodes"):
         assert rljax.fit(resume=tmp_path / "run", total_timesteps=config.total_timesteps + 128).complete
+
+
+class Rolling(State, kw_only=True):
+    """`env_state` is the time in an episode, `rollout` three such times, `memory` the time at which the update goes on."""
+
+    memory: Any = per_environment()
+    rollout: Any = buffer(default=None)
+
+
+def test_new_episodes_of_an_overlapped_run_are_learned_from_with_their_own_memory() -> None:
+    def init(key: jax.Array) -> Rolling:
+        time = jnp.zeros((), jnp.int32)
+        return Rolling(params=(), opt_state=(), env_state=time, obs=time, key=key, eval_key=key, iteration=time, memory=time)
+
+    def update(state: Rolling) -> tuple[Rolling, dict[str, jax.Array]]:
+        return state.replace(memory=state.rollout[-1] + 1), {"fits": state.rollout[0] == state.memory}
+
+    halves = Halves(
+        init=init,
+        collect=lambda state: state.replace(rollout=state.env_state + jnp.arange(3), env_state=state.env_state + 3),
+        update=update,
+        join=lambda collected, updated: updated.replace(rollout=collected.rollout, env_state=collected.env_state),
+    )
+    agent = rljax.Agent(lambda key: halves.collect(init(key)), halves.step, lambda *args: (args[1], None), None, halves=halves)
+    state, fits = agent.init(jax.random.key(0)), []
+    for number in range(4):
+        state = new_episodes(agent, state) if number == 2 else state
+        state, metrics = agent.step(state)
+        fits.append(bool(metrics["fits"]))
+    assert fits == [True] * 4
+    assert state.rollout.tolist() == [6, 7, 8]
 
 
 @pytest.mark.slow
