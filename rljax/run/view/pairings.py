@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 
@@ -21,7 +22,9 @@ def all_tables(count: int, size: int) -> list[tuple[int, ...]]:
     return [table for table in tables if len(set(table)) == min(count, size)]
 
 
-def swiss_tables(share: np.ndarray, played: np.ndarray, met: np.ndarray, size: int = 2) -> list[tuple[int, ...]]:
+def swiss_tables(
+    share: np.ndarray, played: np.ndarray, met: np.ndarray, size: int = 2, apart: Collection[int] = ()
+) -> list[tuple[int, ...]]:
     """Return the tables of the next round.
 
     From the top, each player meets the next ones that nobody at the table has met yet, or else the next ones. If players are left
@@ -32,19 +35,40 @@ def swiss_tables(share: np.ndarray, played: np.ndarray, met: np.ndarray, size: i
         played: number of games of each player so far, `[K]`.
         met: whether two players have met, bool `[K, K]`.
         size: number of players at a table.
+        apart: players that never meet each other, at tables of two. Those that are more than the others sit out in turn.
     """
     left = [int(i) for i in np.argsort(-share, kind="stable")]
+
+    def without_last(players: list[int]) -> list[int]:
+        last = [i for i in players if played[i] == played[players].max()][-1]
+        return [i for i in left if i != last]
+
+    while _too_many(left, apart):
+        left = without_last([i for i in left if i in apart])
     while len(left) % size:
-        left.remove([i for i in left if played[i] == played[left].max()][-1])
+        left = without_last(left)
     tables = []
     while left:
         table = [left.pop(0)]
         while len(table) < size:
-            following = next((other for other in left if not met[table, other].any()), left[0])
+            may_join = [i for i in left if _may_join(i, table, left, apart)]
+            following = next((other for other in may_join if not met[table, other].any()), may_join[0])
             left.remove(following)
             table.append(following)
         tables.append(tuple(table))
     return tables
+
+
+def _too_many(players: list[int], apart: Collection[int]) -> bool:
+    """Return whether more of the players are in `apart` than can be paired with the others."""
+    return 2 * sum(i in apart for i in players) > len(players)
+
+
+def _may_join(player: int, table: list[int], left: list[int], apart: Collection[int]) -> bool:
+    """Return whether a player may sit down at a table: not two of those that stay apart, and the rest can be paired."""
+    if not apart:
+        return True
+    return not {player, *table} <= set(apart) and not _too_many([i for i in left if i != player], apart)
 
 
 def ranking_of(players: tuple[int, ...], places: np.ndarray) -> Ranking:

@@ -207,11 +207,12 @@ def tournament(
         num_games: number of games per pairing (table), taking turns at the seats.
         opening_moves: number of random moves at the start of each game; if None, the game's `opening_moves`, or none if chance or
             random best play makes games differ.
-        system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings.
+        system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings; bots of Java are not paired with each other.
         progress: function that is called with a line of text for every pairing.
     """
     count, teams = len(entries), game.num_teams
-    tables = all_tables(count, teams)
+    java_bots = [i for i, entry in enumerate(entries) if entry.java]
+    tables = [table for table in all_tables(count, teams) if not set(table) <= set(java_bots)]
     if system not in ("auto", "round-robin", "swiss"):
         raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
     swiss = count > teams and (system == "swiss" or (system == "auto" and len(tables) > ROUND_ROBIN))
@@ -225,9 +226,7 @@ def tournament(
     def meet(table: tuple[int, ...]) -> None:
         nonlocal key
         key, match_key = jax.random.split(key)
-        bots = [i for i in table if entries[i].java]
-        if len(bots) == len(table):
-            return
+        bots = [i for i in table if i in java_bots]
         if bots:
             table = (*(i for i in table if i not in bots), *bots)
         different = tuple(dict.fromkeys(table))
@@ -274,10 +273,12 @@ def tournament(
             progress(f"{names}: mean places {places}{again}")
 
     if swiss:
-        for _ in range(min(count - 1, 2 * math.ceil(math.log2(count)))):
+        # Each round has a bot of Java for each other player at most.
+        enough = max(2 * math.ceil(math.log2(count)), math.ceil(len(java_bots) / max(count - len(java_bots), 1)))
+        for _ in range(min(count - 1, enough)):
             played = games.sum(1)
             share = np.where(played > 0, (wins + 0.5 * draws).sum(1) / np.maximum(played, 1), 0.5)
-            for table in swiss_tables(share, played, games > 0, teams):
+            for table in swiss_tables(share, played, games > 0, teams, java_bots):
                 meet(table)
     else:
         for table in tables:

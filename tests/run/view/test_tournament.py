@@ -17,11 +17,12 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
-from rljax.collect.games.matches import play_match
+from rljax.collect.games.matches import Games, play_match
 from rljax.core.config import dump_config
 from rljax.core.spaces import Box
 from rljax.core.versus import random_player
 from rljax.envs import TicTacToe, make_env
+from rljax.envs.microrts.java.engine import BOTS
 from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
@@ -119,6 +120,46 @@ def test_swiss_rounds_pair_equals_who_have_not_met() -> None:
     assert swiss_tables(share, played, np.zeros((5, 5), bool), 3) == [(0, 2, 4)]  # the two last with most games sit out
     # 66 pairings would be many: eight rounds of six.
     assert found.played.sum() / 2 == 8 * 6 * 2
+
+
+@pytest.mark.parametrize(("others", "bots"), [(1, 9), (1, 14), (2, 9), (3, 8), (10, 2)])
+def test_in_swiss_rounds_those_who_stay_apart_do_not_meet_and_everybody_plays(others: int, bots: int) -> None:
+    count = others + bots
+    apart, games, wins = range(others, count), np.zeros((count, count)), np.zeros(count)
+    for _ in range(-(-bots // others)):
+        tables = swiss_tables(wins / np.maximum(games.sum(1), 1), games.sum(1), games > 0, apart=apart)
+        seated = [player for table in tables for player in table]
+        assert len(seated) == len(set(seated)) == 2 * min(others, count // 2)
+        for first, second in tables:
+            assert min(first, second) < others
+            games[[first, second], [second, first]] += 4
+            wins[min(first, second)] += 4
+    assert (games.sum(1) > 0).all()
+    assert games.max() == 4
+
+
+def test_tables_of_java_bots_alone_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one run and 10 bots 55 pairs are more than a round robin has, but only 10 of them can play."""
+
+    def play_in_java(*arguments: Any) -> Games:
+        num_games = arguments[6]
+        seat = np.arange(num_games) % 2
+        result: Any = np.tile([1.0, -1.0], (num_games, 1))
+        fields: Any = (np.tile([1, 2], (num_games, 1)), np.stack([seat, 1 - seat], -1), seat, np.ones(num_games, bool))
+        return Games(result, *fields)
+
+    monkeypatch.setattr("rljax.run.view.tournament.play_java_match", play_in_java)
+    monkeypatch.setattr("rljax.run.view.tournament.java_program", lambda *_: None)
+    monkeypatch.setattr("rljax.run.view.tournament.elo", lambda *_: None)
+    run = Entry("run", "run", lambda _: random_player, None, draws=True)
+    entries = [run, *(run._replace(name=name, java=name) for name in sorted(BOTS)[:10])]
+    for system in ("auto", "swiss"):
+        lines: list[str] = []
+        options: Any = {"num_games": 4, "opening_moves": 0, "system": system, "progress": lines.append}
+        found = tournament(GAME, PARAMS, entries, key=jax.random.key(0), **options)
+        assert len(lines) == 10
+        assert found.played[0].tolist() == [0, *[4] * 10]
+        assert not found.played[1:, 1:].any()
 
 
 @pytest.mark.slow
