@@ -63,6 +63,9 @@ MANY = 20
 ROUND_ROBIN = 50
 """Largest number of pairings (tables) of a round-robin tournament by default; with more there are Swiss rounds."""
 
+MAX_STEPS = 100_000
+"""Number of steps after which a game is given up. Games of MicroRTS with actions = "units" take tens of thousands."""
+
 
 class Entry(NamedTuple):
     """Player in a tournament.
@@ -197,7 +200,8 @@ def tournament(
 
     As many players meet at a table as the game has teams; if there are fewer players, some of them take several teams. Games
     begin with random moves, and each such opening is played from every seat: deterministic players would repeat the same game
-    from one position. If all players at a table are deterministic, a repeated game counts once.
+    from one position. If all players at a table are deterministic, a repeated game counts once. A game that takes more than
+    100,000 steps is given up and does not count; the line of its pairing says how many these are.
 
     Args:
         game: the game.
@@ -240,7 +244,7 @@ def tournament(
             def match(states: tuple[Any, ...], key: jax.Array) -> Games:
                 players = [entry.make(state) for entry, state in zip(who, states, strict=True)]
                 entrants = [players[i] for i in pattern]
-                return play_games(game, params, entrants, key, num_games, opening_moves=opening_moves, seatings=seatings)
+                return play_games(game, params, entrants, key, num_games, MAX_STEPS, opening_moves, seatings)
 
             programs[kinds] = jax.jit(match)
         if bots:
@@ -263,6 +267,8 @@ def tournament(
                 all_games[i, j] += over.sum()
         rankings.update(ranking_of(table, places) for places in place)
         again = f" ({counts.sum()} distinct games of {over.sum()})" if counts.sum() < over.sum() else ""
+        if not over.all():
+            again += f" ({(~over).sum()} of {over.size} games given up after {MAX_STEPS:,} steps)"
         names = " - ".join(entries[i].name for i in table)
         if teams == 2:
             i, j = table

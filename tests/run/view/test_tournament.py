@@ -192,6 +192,30 @@ class Race(rljax.Game):
         return jnp.zeros((3, 1)), state, action, jnp.ones((), bool), {}
 
 
+class Long(Race):
+    """Two players, of whom neither wins, after 12,000 steps or, in about half of the games, never."""
+
+    num_players = 2
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((2, 1)), jnp.where(jax.random.bernoulli(key), 0, -1_000_000)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return jnp.zeros((2, 1)), state + 1, jnp.zeros(2), state == 11_999, {}
+
+
+def test_games_of_many_steps_count_and_those_that_were_given_up_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljax.run.view.tournament.MAX_STEPS", 12_500)
+    monkeypatch.setattr("rljax.run.view.tournament.elo", lambda *_: None)
+    lines: list[str] = []
+    entries = [Entry(name, "zero", lambda _: lambda *_: jnp.zeros(2), None, draws=True) for name in "ab"]
+    found = tournament(Long(), None, entries, key=jax.random.key(0), num_games=8, opening_moves=0, progress=lines.append)
+    drawn = int(found.draws[0, 1])
+    assert 0 < drawn < 8
+    assert lines == [f"a - b: 0 won, 0 lost, {drawn} drawn ({8 - drawn} of 8 games given up after 12,500 steps)"]
+    assert found.played[0, 1] == drawn
+
+
 def running(speed: float) -> Entry:
     """A player who arrives after an exponential time; the order of several follows Plackett's model with their speeds."""
     return Entry(f"{speed}", f"{speed}", lambda _: lambda key, *_: -jax.random.exponential(key, (3,)) / speed, None, draws=True)
