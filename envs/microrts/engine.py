@@ -273,9 +273,14 @@ def advance(state: RTSState) -> RTSState:
 
 
 def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSState:
-    """Workers take one resource each; if too few are left, player 0's workers come first, then those in the upper rows."""
+    """Workers take one resource each; if too few are left, player 0's workers come first, then those in the upper rows.
+
+    A worker harvests whatever is in its target's cell now, as in Java. If another worker has exhausted the resource meanwhile and
+    a unit has come to its place, that unit dies, and the worker has a resource.
+    """
     workers = Padded(jnp.where(harvests, direction + 4 * state.owner, -1), -1)
-    left = jnp.where(state.unit == RESOURCE, state.carried, 0)
+    is_resource, there = state.unit == RESOURCE, state.unit != EMPTY
+    left = jnp.where(is_resource, state.carried, there.astype(state.carried.dtype))
     gains = jnp.zeros_like(left)
     # From the upper row to the lower: a worker above a resource harvests downwards (2), one on its left to the right (1).
     for player in range(2):
@@ -285,9 +290,9 @@ def _harvest(state: RTSState, harvests: jax.Array, direction: jax.Array) -> RTSS
             left = left - takes
     gained = harvests & along([(gain >> d) & 1 > 0 for d, gain in enumerate(around(gains, 0))], direction)
     left, gained = once((left, gained))
-    exhausted = (state.unit == RESOURCE) & (left <= 0)
-    carried = jnp.where(state.unit == RESOURCE, left, state.carried + gained.astype(state.carried.dtype))
-    return _clear(state.replace(carried=carried), exhausted)
+    carried = jnp.where(is_resource, left, state.carried + gained.astype(state.carried.dtype))
+    # What is gone is removed with all units without hit points, after moves and attacks: what it was to do now still happens.
+    return state.replace(carried=carried, hp=jnp.where(there & (left <= 0), 0, state.hp))
 
 
 def _enter(state: RTSState, moves: jax.Array, produces: jax.Array, direction: jax.Array, product: jax.Array) -> RTSState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from rljax.core.errors import ConfigError
 from rljax.envs.microrts import engine
+from rljax.envs.microrts.java.positions import Position, orders_array
+from rljax.envs.microrts.java.states import rows_of, state_of
 from rljax.envs.microrts.maps import MAPS, find_map
 from rljax.envs.microrts.observation import visible_cells
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import BASE, EMPTY, HEAVY, LIGHT, MOVE, PRODUCE, RESOURCE, WORKER
+from rljax.envs.microrts.units import ATTACK, BASE, EMPTY, HARVEST, HEAVY, HP, LIGHT, MOVE, OFFSETS, PRODUCE, RESOURCE, WORKER
 from tests.envs.microrts.oracle import GOLDEN, differences, joint_conflicts, load, record, record_sight
 from tests.envs.play import QUICK
 
@@ -89,6 +92,7 @@ def orders_of(shape: tuple[int, int], *orders: tuple[int, int, int, int, int]) -
 
 UP, RIGHT, DOWN, LEFT = range(4)
 issue = jax.jit(engine.issue, compiler_options=QUICK)
+cycle = jax.jit(engine.cycle, compiler_options=QUICK)
 
 
 def test_two_that_want_one_cell_both_wait_for_the_shorter_time() -> None:
@@ -122,6 +126,61 @@ def test_walls_and_edges_stop_moves() -> None:
     state = position((2, 2), (0, 0), (LIGHT, 0, 0, 0), (RESOURCE, -1, 1, 1))
     legal = engine.legal_orders(state, np.array([[False, True], [False, False]]))
     assert legal.move[:, 0, 0].tolist() == [False, False, True, False]
+
+
+LATE = {
+    "stays": (),
+    "leaves": ((30, MOVE, RIGHT),),
+    "leaves later": ((31, MOVE, RIGHT),),
+    "attacks": ((33, ATTACK, OFFSETS.tolist().index([0, -1])),),
+}
+"""What a light does that has come to where a resource was: cycles, actions and parameters. It attacks the worker on its left."""
+
+
+def late_harvest(occupant: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Return orders by cycle: row, column, action, parameter. A worker exhausts a resource that another harvests until cycle 38,
+    and a light is in its place from cycle 28.
+    """
+    orders = {0: [(1, 0, HARVEST, RIGHT)], 18: [(0, 1, HARVEST, DOWN)], 20: [(1, 2, MOVE, LEFT)]}
+    return orders | {time: [(1, 1, *order)] for time, *order in occupant}
+
+
+def late_units() -> tuple[tuple[int, int, int, int, int], ...]:
+    return (RESOURCE, -1, 1, 1, 1), (WORKER, 0, 1, 0, 0), (WORKER, 0, 0, 1, 0), (LIGHT, 1, 1, 2, 0), (BASE, 1, 3, 3, 0)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_harvest_kills_who_has_come_to_where_the_resource_was(name: str) -> None:
+    """What the victim was to do in that cycle, it does: its attack hits, and one that leaves dies where it goes."""
+    game_map = find_map("melee4x4light2")._replace(shape=(4, 4), resources=(0, 0), units=late_units())
+    state, ordered = jax.tree.map(jnp.asarray, game_map.start()), late_harvest(LATE[name])
+    for time in range(39):
+        assert int(state.unit[1, 1]) == (RESOURCE if time < 20 else LIGHT if 28 <= time < 38 else EMPTY)
+        orders = orders_of((4, 4), *((*order, -1) for order in ordered.get(time, ())))
+        state = cycle(state, orders, np.zeros((4, 4), bool))
+    assert not (state.unit == LIGHT).any()
+    assert int(state.carried[0, 1]) == 1
+    assert int(state.owner[1, 0]) == (-1 if name == "attacks" else 0)
+    assert np.unique(state.remaining).tolist() == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LATE)
+def test_late_harvests_are_those_of_the_java_engine(java_engine: Any, name: str) -> None:
+    units = np.array([(i, kind, owner, c, r, carried, HP[kind]) for i, (kind, owner, r, c, carried) in enumerate(late_units())])
+    walls, none = np.zeros((4, 4), bool), orders_array([])
+    start = Position(walls, 0, np.zeros(2, np.int32), units.astype(np.int32), none, np.array([], np.int32))
+    game = java_engine.game_at(start)
+    state, ordered = state_of(game.position()), late_harvest(LATE[name])
+    for time in range(42):
+        orders = orders_of((4, 4), *((*order, -1) for order in ordered.get(time, ())))
+        rows = [rows_of(game.position(), orders, player) for player in range(2)]
+        for player in range(2):
+            game.issue(player, rows[player])
+        game.cycle()
+        state, after = cycle(state, orders, walls), state_of(game.position())
+        for field in ("unit", "owner", "hp", "carried", "action", "remaining", "resources"):
+            np.testing.assert_array_equal(getattr(state, field), getattr(after, field), f"{field} at {time}")
 
 
 def test_a_player_without_units_has_lost() -> None:

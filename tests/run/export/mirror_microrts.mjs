@@ -1,11 +1,12 @@
 // Play games of MicroRTS with the environment of the page, and print every step: what players see and do, and what follows.
 //
-// Players are names of scripted ones, or "any", which takes any legal order; those that draw take the numbers from the input.
+// Players are names of scripted ones, or "any", which takes any legal order; those that draw take the numbers from the input. The
+// first game begins with the state `begin` if there is one.
 
 import { readFileSync } from "node:fs";
 import { makeEnvironment } from "./microrts.js";
 
-const { description, pairs, uniform, views } = JSON.parse(readFileSync(0, "utf8"));
+const { description, pairs, uniform, views, begin } = JSON.parse(readFileSync(0, "utf8"));
 const environment = makeEnvironment(description);
 const size = environment.rules.orders.length;
 
@@ -19,7 +20,7 @@ function any(mask, numbers) {
 // Nothing is drawn here: any method or property of a context will do.
 const context = new Proxy({}, { get: () => () => {}, set: () => true });
 
-let [state, games] = [environment.reset(), 0];
+let [state, games] = [begin ?? environment.reset(), 0];
 const steps = uniform.map((numbers) => {
   const seats = [0, 1];
   const begins = state.time === 0;

@@ -12,10 +12,10 @@ import pytest
 
 import rljax
 from rljax.envs import resolve_env
-from rljax.envs.microrts import bots
+from rljax.envs.microrts import bots, engine
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import BARRACKS, HEAVY, WORKER
+from rljax.envs.microrts.units import ATTACK, BARRACKS, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, WORKER
 from rljax.run.export.checks import random_inputs
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import read_signature
@@ -106,6 +106,40 @@ def test_page_takes_the_steps_of_the_game_in_python(name: str, run_node: Any) ->
     assert begins.sum() > 3, "several games"
     # Workers move, harvest, return and produce, some also attack; the light units of the small map move and attack.
     assert len(np.unique(after.action)) == {"8 x 8": 5, "8 x 8, until something changes": 6}.get(name, 3)
+
+
+@pytest.mark.slow
+def test_late_harvests_of_the_page_kill_who_has_come_to_where_the_resource_was(run_node: Any) -> None:
+    """Two workers would harvest where a unit of the second player stands now; it also goes away, or attacks, in that cycle."""
+    env, _ = resolve_env("MicroRTS-v0", {"map_name": "melee4x4light2"})
+    units = ((WORKER, 0, 1, 0, 0), (WORKER, 1, 0, 1, 0), (LIGHT, 1, 1, 1, 0), (HEAVY, 1, 3, 3, 0))
+    start = env.map._replace(units=units, resources=(0, 0)).start()
+    for action, parameter in ((NONE, 0), (MOVE, 1), (ATTACK, OFFSETS.tolist().index([0, -1]))):
+        fields = {name: np.array(value) for name, value in vars(start).items()}
+        for row, column, *order in ((1, 0, HARVEST, 1), (0, 1, HARVEST, 2), (1, 1, action, parameter), (3, 3, MOVE, 3)):
+            fields["action"][row, column], fields["parameter"][row, column] = order
+            fields["remaining"][row, column] = 9
+        state = RTSState(**fields)
+        given = {
+            "description": describe_page(config_of(map_name="melee4x4light2")),
+            "pairs": [("passive", "passive")],
+            "uniform": np.zeros((1, 2, 16)).tolist(),
+            "views": True,
+            "begin": {name: np.ravel(value).tolist() if value.ndim else int(value) for name, value in fields.items()},
+        }
+        after = stacked(run_node("mirror_microrts.mjs", given, 60)["steps"], "next", start)
+        assert not (after.unit == LIGHT).any()
+        assert after.carried[0, 0, 1] == 0
+        assert after.carried[0, 1, 0] == (action != ATTACK)
+        played = in_one_step(state)
+        for field, value in vars(played).items():
+            np.testing.assert_array_equal(getattr(after, field)[0], value, err_msg=field)
+
+
+@functools.partial(jax.jit, compiler_options=QUICK)
+def in_one_step(state: RTSState) -> RTSState:
+    """Return the state after the cycles until a unit is idle."""
+    return engine.advance(engine.skip(state, 2000))
 
 
 @pytest.mark.slow

@@ -166,15 +166,21 @@ export function makeRules({ params, microrts }) {
     return next;
   }
 
-  /** Workers take one resource each; if too few are left, the first player's come first, then those in the upper rows. */
+  /**
+   * Workers take one resource each; if too few are left, the first player's come first, then those in the upper rows. A unit that
+   * has come to where a resource was dies, as in Java, and the worker has its resource.
+   */
   function harvest(next, workers, aim) {
     for (const cell of workers.toSorted((a, b) => next.owner[a] - next.owner[b] || a - b)) {
-      const resource = aim(cell);
-      if (next.unit[resource] !== RESOURCE || next.carried[resource] <= 0) continue;
-      next.carried[resource] -= 1;
+      const from = aim(cell);
+      const left = next.unit[from] === RESOURCE ? next.carried[from] : next.hp[from];
+      if (next.unit[from] === EMPTY || left <= 0) continue;
+      if (next.unit[from] === RESOURCE) next.carried[from] -= 1;
+      else next.hp[from] = 0;
       next.carried[cell] += 1;
     }
-    for (const cell of cells) if (next.unit[cell] === RESOURCE && next.carried[cell] <= 0) clear(next, cell);
+    // What is gone is removed with all units without hit points, after moves and attacks.
+    for (const cell of cells) if (next.unit[cell] === RESOURCE && next.carried[cell] <= 0) next.hp[cell] = 0;
   }
 
   /** The player whose opponent has no units, -1 if neither has any, `NOT_OVER` if both have. */
