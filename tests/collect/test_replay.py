@@ -412,6 +412,22 @@ def test_prioritised_frequencies_and_probabilities_follow_the_formula(alpha: flo
         np.testing.assert_allclose(weights, formula / formula.max(), rtol=1e-4)
 
 
+def test_no_draw_falls_on_a_step_without_weight_where_rounded_sums_rise_there() -> None:
+    rng = np.random.default_rng(0)
+    weights = np.where(rng.random(4000) < 0.5, 0.0, rng.random(4000) ** 3).astype(np.float32)
+    sums = np.asarray(jax.jit(lambda x: jnp.cumsum(x, 1))(jnp.tile(weights, (2, 1))))[0]
+    priorities = rb.Priorities(jnp.asarray(weights).reshape(1, -1, 1), jnp.asarray(sums[-1:]), jnp.ones(()))
+    # The first of two draws is from the first half of the total: point it at sums that another sum in parallel makes too large.
+    rises = np.flatnonzero((np.diff(sums) > 0) & (weights[1:] == 0) & (sums[1:] < sums[-1] / 2))
+    at = 2 * sums[np.concatenate([rises, np.arange(0, 1000, 100)])] / sums[-1]
+    first = np.concatenate([np.nextafter(at, np.float32(0)), at, np.nextafter(at, np.float32(1))])
+    uniform = jnp.stack([first, np.full_like(first, 0.5)], 1)
+    drawn, probability = jax.jit(jax.vmap(rb.sample_priorities, (None, 0)))(priorities, uniform)
+    found = weights[np.asarray(drawn.row)]
+    assert (found > 0).all()
+    np.testing.assert_allclose(probability, found / sums[-1], rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_sample_takes_one_step_from_each_part_of_the_total() -> None:
     _, priorities = prioritized(4, 4)

@@ -67,6 +67,8 @@ def add_priorities(priorities: Priorities, replay: Replay, count: int, n: int = 
 def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Places, jax.Array]:
     """Draw B steps in proportion to their weights, one from each of B equal parts of the total (Schaul et al., 2016, app. B.2.1).
 
+    A step without a weight is drawn only if all of B draws fall on such steps by rounding errors.
+
     Args:
         priorities: weights, of which at least one is above 0.
         uniform: f32 `[B]` in [0, 1).
@@ -85,6 +87,10 @@ def sample_priorities(priorities: Priorities, uniform: jax.Array) -> tuple[Place
     target = _below(target - (cumulative[block] - priorities.sums[block]), within[:, -1])
     leaf = jnp.minimum(jnp.sum(within <= target[:, None], 1), leaves.shape[1] - 1)
     probability = jnp.take_along_axis(leaves, leaf[:, None], 1)[:, 0] / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
+    # Sums that are computed in parallel rise or fall by rounding errors where there is no weight. A draw that fell there becomes
+    # the likeliest one of the others, which takes no second pass over the sums.
+    drawn = jnp.where(probability > 0, jnp.arange(count), jnp.argmax(probability))
+    block, leaf, probability = block[drawn], leaf[drawn], probability[drawn]
     return Places(block * per_block + leaf // num_envs, leaf % num_envs), probability
 
 
