@@ -68,9 +68,10 @@ def _unknown_moves(parts: GameParts, found: SeatStreams, steps: GameSteps) -> Me
     """
     if parts.game.all_move:
         return {}
-    settled = len(steps.done) - parts.game.turn_gap
+    settled, learned_from = len(steps.done) - parts.game.turn_gap, found.streams.own
+    assert learned_from is not None
     own = _by_stream(steps.mine & _moved(steps))[:settled]
-    return {"train/unknown_moves": own_mean((~found.streams.own[:settled]).astype(jnp.float32), own)}
+    return {"train/unknown_moves": own_mean((~learned_from[:settled]).astype(jnp.float32), own)}
 
 
 def _streams(
