@@ -213,6 +213,11 @@ def add_checksum(text: str) -> str:
     return f"{_checksum_line(text.encode())}\n{text}"
 
 
+def without_checksum(text: str) -> str:
+    """Return a configuration without the line that `add_checksum` put before it, if there is one."""
+    return text.partition("\n")[2] if text.startswith(CHECKSUM_LINE) else text
+
+
 def _checksum_line(text: bytes) -> str:
     return f"{CHECKSUM_LINE}{zlib.crc32(text):08x}"
 

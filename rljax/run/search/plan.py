@@ -19,7 +19,7 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
+from rljax.run.files.folder import CONFIG_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.space import Cell, Range, apply_cell, cells_of, check_counts, check_space, is_leaf, parse_space, space_table
@@ -192,7 +192,8 @@ def check_same(folder: Path, files: Mapping[str, str]) -> None:
     """
     for name, text in files.items():
         try:
-            same = (folder / name).read_text(encoding="utf-8") == text
+            # Folders of earlier versions have no checksum.
+            same = without_checksum((folder / name).read_text(encoding="utf-8")) == without_checksum(text)
         except (OSError, ValueError):
             same = False
         if not same:
@@ -215,14 +216,19 @@ def sweep_files(plan: Plan, episodes: int) -> dict[str, str]:
         "space": space_table(plan.space),
     }
     try:
-        return {CONFIG_FILE: dump_config(plan.config), SWEEP_FILE: tomli_w.dumps(table)}
+        return {CONFIG_FILE: add_checksum(dump_config(plan.config)), SWEEP_FILE: tomli_w.dumps(table)}
     except TypeError:
         raise ConfigError("a sweep over objects cannot be written: leave run_dir out, or sweep over names") from None
 
 
 def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Plan, int]:
-    """Read the plan in a sweep's folder, and the number of episodes that its policies play."""
+    """Read the plan in a sweep's folder, and the number of episodes that its policies play.
+
+    Raises:
+        ConfigError: there is no sweep, its configuration has been changed, or it was begun with another `make_agent`.
+    """
     table = read_table(folder, SWEEP_FILE, "sweep")
+    check_frozen(folder / CONFIG_FILE)
     config = load_config(folder / CONFIG_FILE)
     check_own(f"the sweep in {folder}", table.get("own", ""), own_of(config, make_agent))
     try:
@@ -255,9 +261,28 @@ def write_results(folder: Path, plan: Plan, returns: np.ndarray, train_returns: 
     rows = []
     for cell, seed in itertools.product(range(len(plan.cells)), range(plan.seeds)):
         if done[cell, seed]:
-            values = [x if isinstance(x, (int, float, str)) else json.dumps(x) for x in plan.cells[cell].values()]
-            rows.append([cell, *values, plan.config.seed + seed, returns[cell, seed], train_returns[cell, seed]])
+            rows.append(
+                [
+                    cell,
+                    *map(_text, plan.cells[cell].values()),
+                    plan.config.seed + seed,
+                    returns[cell, seed],
+                    train_returns[cell, seed],
+                ]
+            )
     write_csv(folder / RESULTS_FILE, _header(plan), rows)
+
+
+def _text(value: Any) -> str:
+    """Return a value of a cell as it stands in `results.csv`; None is "none", as in `sweep.toml`."""
+    return "none" if value is None else str(value) if isinstance(value, (int, float, str)) else json.dumps(value)
+
+
+def _same_value(value: Any, text: str) -> bool:
+    """Return whether a text of `results.csv` is this value of a cell."""
+    if isinstance(value, float):  # another machine may round a point of a logarithmic range differently
+        return math.isclose(value, float(text), rel_tol=1e-12) or text == _text(value)
+    return _text(value) == ("none" if text == "null" else text)  # earlier versions wrote "null"
 
 
 def _header(plan: Plan) -> list[str]:
@@ -292,9 +317,13 @@ def _rows(folder: Path, plan: Plan) -> list[tuple[int, int, float, float]]:
             (int(row["cell"]), int(row["seed"]) - plan.config.seed, float(row["return"]), float(row["train_return"]))
             for row in rows
         ]
-        if all(0 <= cell < len(plan.cells) and 0 <= seed < plan.seeds for cell, seed, _, _ in read):
-            return read
-        raise ValueError
+        for row, (cell, seed, _, _) in zip(rows, read, strict=True):
+            if not (0 <= cell < len(plan.cells) and 0 <= seed < plan.seeds):
+                raise ValueError
+            # The values may have been changed in sweep.toml, which moves the cells.
+            if not all(_same_value(value, row[name]) for name, value in plan.cells[cell].items()):
+                raise ValueError
+        return read
     except OSError as error:
         raise RljaxError(f"{path}: cannot be read: {error.strerror}") from None
     except (KeyError, ValueError, TypeError, csv.Error):

@@ -135,6 +135,36 @@ def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pyt
         rljax.merge_sweep(folder)
 
 
+def test_results_of_other_values_are_not_taken_for_those_of_a_changed_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "check_teacher", lambda *_: None)  # no agent is made
+    monkeypatch.setattr(plans, "own_of", lambda *_: "")
+    folder, space = tmp_path / "a", {"max_grad_norm": [None, 0.5], "network.hidden": [(8,)]}
+    plan = plan_sweep(CONFIG, space)
+    begin_sweep(folder, plan, 5)
+    returns = np.arange(2.0)[:, None]
+    plans.write_results(folder, plan, returns, returns, np.ones((2, 1), bool))
+
+    def read() -> np.ndarray:
+        return plans.read_results(plans.read_sweep(folder)[0], folder)[0]
+
+    np.testing.assert_array_equal(read(), returns)
+    results = (folder / "results.csv").read_text()
+    (folder / "results.csv").write_text(results.replace("none", "null"))  # as an earlier version wrote it
+    np.testing.assert_array_equal(read(), returns)
+    table, config = (folder / "sweep.toml").read_text(), (folder / "config.toml").read_text()
+    (folder / "sweep.toml").write_text(table.replace('    "none",', '    0.1,\n    "none",'))
+    with pytest.raises(rljax.RljaxError, match="is not the table of this sweep"):
+        read()
+    (folder / "sweep.toml").write_text(table)
+    (folder / "config.toml").write_text(config.replace("total_timesteps = 640", "total_timesteps = 1280"))
+    with pytest.raises(rljax.ConfigError, match=r"config\.toml: differs from what was written"):
+        read()
+    (folder / "config.toml").write_text(config.partition("\n")[2])  # as an earlier version wrote it
+    np.testing.assert_array_equal(read(), returns)
+
+
 def test_two_jobs_may_begin_a_part_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second finds no folder, and cannot create it any more: it is the same part, unless it is another sweep's."""
     plan, other = (plan_sweep(config, {"num_steps": [16, 32]}, part=(1, 2)) for config in (CONFIG, CONFIG.replace(gamma=0.9)))
