@@ -11,8 +11,18 @@ from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.errors import ConfigError
 from rljax.core.places import lock_folder
+from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.files.outputs import atomic_file
-from rljax.run.search.plan import SWEEP_FILE, SweepResult, check_same, read_results, read_sweep, sweep_files, write_results
+from rljax.run.search.plan import (
+    SWEEP_FILE,
+    SweepResult,
+    check_room,
+    check_same,
+    read_results,
+    read_sweep,
+    sweep_files,
+    write_results,
+)
 from rljax.run.search.population import Printer
 from rljax.run.search.sweep import write_best
 
@@ -31,7 +41,7 @@ def merge_sweep(
         make_agent: as given to `sweep`.
 
     Raises:
-        ConfigError: there are no parts, or not all are of one sweep.
+        ConfigError: there are no parts, not all are of one sweep, or the folder has files that are of no sweep.
         RljaxError: a table cannot be read, or every whole cell has diverged.
     """
     folder = Path(run_dir)
@@ -44,14 +54,15 @@ def merge_sweep(
     for part, (plan_of_part, episodes) in zip(parts, read, strict=True):
         if sweep_files(plan_of_part._replace(part=None), episodes) != files:
             raise ConfigError(f"{part}: is a part of another sweep than {parts[0]}; move one of them away")
+    check_room(folder)
     if (folder / SWEEP_FILE).exists():
-        check_same(folder, files)
+        check_same(folder, {name: text for name, text in files.items() if (folder / name).exists()})
     with lock_folder(folder):
         returns, train_returns, done = read_results(plan, *parts, folder)
-        write_results(folder, plan, returns, train_returns, done)
-        for name, text in files.items():
+        for name in (SWEEP_FILE, CONFIG_FILE):  # a merge that was stopped goes on where there is a sweep.toml
             with atomic_file(folder / name) as aside:
-                aside.write_text(text, encoding="utf-8")
+                aside.write_text(files[name], encoding="utf-8")
+        write_results(folder, plan, returns, train_returns, done)
         progress(f"{len(parts)} part{'s' * (len(parts) > 1)}: {done.sum()} of {plan.runs} runs")
         result = plan.result(returns, train_returns)
         if done.all() or np.isfinite(result.means).any():

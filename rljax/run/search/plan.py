@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,11 +168,12 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
     """Create the folder of a sweep and return it. A part has a folder of its own in `run_dir`, and may have been begun before.
 
     Raises:
-        ConfigError: the folder exists already, for a part: with another sweep.
+        ConfigError: the folder exists already, for a part: with another sweep, or with files that the merged sweep would replace.
     """
     if plan.part is None:
         create_sweep_dir(run_dir, plan, episodes)
         return run_dir
+    check_room(run_dir)
     folder = run_dir / "part_{}_of_{}".format(*plan.part)
     if not (folder / SWEEP_FILE).exists():
         try:
@@ -182,6 +184,21 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
                 raise
     check_same(folder, sweep_files(plan, episodes))
     return folder
+
+
+def check_room(folder: Path) -> None:
+    """Check that the merged sweep would replace no file in a folder that is not of a sweep.
+
+    Raises:
+        ConfigError: it would.
+    """
+    names = (CONFIG_FILE, RESULTS_FILE, BEST_FILE, PICTURE)
+    there = [name for name in names if os.path.lexists(folder / name)]
+    if there and not (folder / SWEEP_FILE).exists():
+        raise ConfigError(
+            f"{folder}: {', '.join(there)} there is of no sweep, and the merged sweep would replace it: move it away, or choose "
+            "another folder for the parts"
+        )
 
 
 def check_same(folder: Path, files: Mapping[str, str]) -> None:

@@ -202,6 +202,24 @@ def test_parts_that_are_not_there_are_refused(
     assert not Path("a").exists()
 
 
+def test_merging_replaces_no_file_that_is_of_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "check_teacher", lambda *_: None)  # no agent is made
+    monkeypatch.setattr(plans, "own_of", lambda *_: "")
+    plan = plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}, part=(1, 2))
+    begin_sweep(tmp_path, plan, 5)
+    rljax.merge_sweep(tmp_path)  # no run is trained yet
+    (tmp_path / "config.toml").unlink()  # as if the merge had been stopped
+    rljax.merge_sweep(tmp_path)
+    for name in ("sweep.toml", "results.csv"):
+        (tmp_path / name).unlink()
+    (tmp_path / "config.toml").write_text("# mine")
+    for attempt in (lambda: rljax.merge_sweep(tmp_path), lambda: begin_sweep(tmp_path, plan._replace(part=(2, 2)), 5)):
+        with pytest.raises(rljax.ConfigError, match=r"config\.toml there is of no sweep, and the merged sweep would replace it"):
+            attempt()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.toml", "part_1_of_2"]
+    assert (tmp_path / "config.toml").read_text() == "# mine"
+
+
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sweeps.Population
     sizes: list[int] = []
