@@ -106,11 +106,14 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         folder = Path(options.run_dir or free_folder(Path("tunes") / Path(name).stem))
         check_free(folder)
         check_one_run(config, "tuning")
-        tried = space or tuning.default_space(config)
+        tried: dict[str, Any] = space or {name: x for name, x in tuning.default_space(config).items() if name not in axes}
+        if axes and not tried:
+            given = ", ".join(axes)
+            raise ConfigError(f"nothing to tune: no field but {given} is searched by default; give one a range or several values")
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
         with _training("tune", folder):
-            result = tuning.tune(config, space or None, storage=options.storage, run_dir=folder, **same, **how)
+            result = tuning.tune(config, tried, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
     weights = studies.importances(result.study)

@@ -196,6 +196,23 @@ def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: 
     assert not (tmp_path / "a").exists()
 
 
+def test_what_the_user_fixed_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def searched(_: Any, space: Any, **__: Any) -> None:
+        raise rljax.ConfigError(f"searched {', '.join(space)}.")
+
+    monkeypatch.setattr(tuning, "tune", searched)
+    monkeypatch.setattr(tuning, "PRIORS", {name: tuning.PRIORS[name] for name in ("learning_rate", "gamma", "ent_coef", "tau")})
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY_TOML)
+    command = ["tune", "tiny.toml", "--gamma", "0.5"]
+    assert_refused([*command, "--ent-coef", "0.1"], "searched learning_rate.", capsys)
+    assert_refused([*command, "--ent-coef", "0", "0.1"], "searched ent_coef.", capsys)
+    every = [*command, "--ent-coef", "0", "--learning-rate", "1e-3"]
+    assert_refused(every, "nothing to tune: no field but gamma, ent_coef, learning_rate is searched by default", capsys)
+
+
 @pytest.mark.slow
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
