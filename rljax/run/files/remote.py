@@ -29,7 +29,7 @@ from rljax.run.files.checkpoint import (
     parse_step,
     read_meta,
 )
-from rljax.run.files.folder import CONFIG_FILE, INFO_FILE, METRICS_FILE
+from rljax.run.files.folder import CHECKSUM_LINE, CONFIG_FILE, INFO_FILE, METRICS_FILE
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""
@@ -80,8 +80,8 @@ class Remote:
             here: steps of the checkpoints of a run in a folder here, the newest first; None without one.
 
         Raises:
-            ConfigError: there is another run, or one that this version cannot read, or the same one has gone on elsewhere, which
-                is not to be lost.
+            ConfigError: there is something else, another run, or one that this version cannot read, or the same one has gone on
+                elsewhere, which is not to be lost.
             RljaxError: the place cannot be written to.
         """
         name = f"sync = {shown(self.url)}"
@@ -90,14 +90,12 @@ class Remote:
             self.fs.rm_file(self._at(".rljax"))
             steps = self._steps()
             if not steps:
+                self._check_begun(config, name)
                 return False
             if config is None:
                 raise ConfigError(f"{name}: there is a run already; choose another place, or go on with it (--or-resume)")
             text = self.fs.cat_file(self._at(CONFIG_FILE)).decode()
-        # Read as a configuration, it has the fields that an earlier version of rljax did not have.
-        there = comparable_table(config_of(parse_toml(text, name), name))
-        given = comparable_table(config)
-        changed = [key for key in {**there, **given} if there.get(key) != given.get(key) and key != "total_timesteps"]
+        changed = _changes(config, text, name)
         if changed:
             raise ConfigError(f"{name}: there is another run, whose {', '.join(changed)} differ; choose another place")
         if here is not None and steps[0] > max(here, default=-1):
@@ -108,6 +106,8 @@ class Remote:
     def send(self, folder: Path) -> None:
         """Make the copy equal to a run's folder, in an order that leaves a whole copy at every moment.
 
+        The copy of a checkpoint whose meta.json is damaged here stays as it is.
+
         Raises:
             RljaxError: the place cannot be written to.
         """
@@ -116,7 +116,8 @@ class Remote:
                 if (folder / name).exists():
                     self._replace(name, (folder / name).read_bytes())
             here = checkpoint_steps(folder / CHECKPOINTS)
-            for step in reversed(here):
+            # A damaged one must not take the place of its copy, which may be whole.
+            for step in filter(lambda step: _is_readable(folder / CHECKPOINTS / f"step_{step}"), reversed(here)):
                 self._send_checkpoint(folder, f"{CHECKPOINTS}/step_{step}")
             for step in set(self._steps(whole=False)) - set(here):
                 self._remove(f"{CHECKPOINTS}/step_{step}")
@@ -146,6 +147,16 @@ class Remote:
                 if best != newest and best in steps:
                     self._fetch_checkpoint(aside, best)
         return True
+
+    def _check_begun(self, config: Config | None, name: str) -> None:
+        """Check that the files of a place without a checkpoint are of a copy that had just begun; see `check`."""
+        there = [file for file in (CONFIG_FILE, INFO_FILE, METRICS_FILE) if self.fs.exists(self._at(file))]
+        if not there:
+            return
+        text = self.fs.cat_file(self._at(CONFIG_FILE)) if CONFIG_FILE in there else b""
+        ours = text.startswith(CHECKSUM_LINE.encode())
+        if not ours or (config is not None and _changes(config, text.decode(), name)):
+            raise ConfigError(f"{name}: there is something else ({', '.join(there)}); choose another place")
 
     def _send_checkpoint(self, folder: Path, name: str) -> None:
         meta = (folder / name / META_FILE).read_bytes()
@@ -216,6 +227,22 @@ class Remote:
             if folder is not None and isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise RljaxError(f"{folder}: cannot be written: {error.strerror}") from error
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
+
+
+def _changes(config: Config, text: str, name: str) -> list[str]:
+    """Return the names of fields, but for the budget, in which the configuration in a text differs from this one."""
+    # Read as a configuration, it has the fields that an earlier version of rljax did not have.
+    there = comparable_table(config_of(parse_toml(text, name), name))
+    given = comparable_table(config)
+    return [key for key in {**there, **given} if there.get(key) != given.get(key) and key != "total_timesteps"]
+
+
+def _is_readable(checkpoint: Path) -> bool:
+    try:
+        read_meta(checkpoint)
+    except ConfigError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ import rljax
 from rljax.core.config import dump_config
 from rljax.core.places import lock_folder
 from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
+from rljax.run.files.folder import add_checksum
 from rljax.run.files.remote import Remote
 from tests.run.tiny_runs import CONFIG, TINY_TOML, assert_refused, assert_same_run, assert_same_state, edit_sealed, records
 
@@ -212,6 +213,39 @@ def test_a_copy_takes_the_place_of_an_earlier_one_and_loses_nothing(
     with lock_folder(folder), pytest.raises(rljax.ConfigError, match="another process is training there"):
         remote.restore(folder, replace=True)
     assert rljax.load_run(folder).step == steps[2]
+
+
+def test_files_of_something_else_are_not_replaced(place: str) -> None:
+    remote = Remote(place)
+
+    def put(name: str, text: str) -> None:
+        remote.fs.pipe_file(f"{remote.path}/{name}", text.encode())
+
+    put("metrics.jsonl", "mine")
+    with pytest.raises(rljax.ConfigError, match=r"there is something else \(metrics.jsonl\); choose another place"):
+        remote.check(None)
+    put("config.toml", "port = 80")
+    for config in (None, CONFIG):
+        with pytest.raises(rljax.ConfigError, match=r"there is something else \(config.toml, metrics.jsonl\)"):
+            remote.check(config)
+    put("config.toml", add_checksum(dump_config(CONFIG)))  # a copy that was stopped before its first checkpoint
+    assert not remote.check(None)
+    assert not remote.check(CONFIG.replace(total_timesteps=10_000))
+    with pytest.raises(rljax.ConfigError, match="there is something else"):
+        remote.check(CONFIG.replace(gamma=0.5))
+
+
+def test_a_damaged_checkpoint_leaves_its_copy_alone(reference: Path, tmp_path: Path, place: str) -> None:
+    steps, remote = checkpoint_steps(reference / CHECKPOINTS)[:3], Remote(place)
+    run = at(reference, tmp_path / "run", steps)
+    remote.send(run)
+    (run / CHECKPOINTS / f"step_{steps[0]}" / "meta.json").unlink()
+    (run / CHECKPOINTS / f"step_{steps[1]}" / "meta.json").write_text("{")
+    remote.send(run)
+    assert remote._steps() == steps
+    assert remote.restore(tmp_path / "copy")
+    assert checkpoint_steps(tmp_path / "copy" / CHECKPOINTS)[0] == steps[0]
+    assert remote.fs.cat_file(f"{remote.path}/{CHECKPOINTS}/step_{steps[1]}/meta.json") != b"{"
 
 
 def test_a_file_of_a_copy_never_lands_outside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
