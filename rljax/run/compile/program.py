@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from rljax.collect.replay import in_host_memory
@@ -23,7 +24,7 @@ from rljax.core.host import failures_explained
 from rljax.core.memory import readable_bytes
 from rljax.core.operations import asks_host
 from rljax.core.state import Role, roles_of
-from rljax.run.chunks import vmap_runs
+from rljax.run.chunks import surviving_iteration, vmap_runs
 from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.estimate import BOUNDS, Collective, collectives_of, seconds_by_bound
 from rljax.run.compile.hlo import Program
@@ -226,10 +227,15 @@ def _name_host_memory(lowered: Any, hosts: list[bool]) -> None:
 
 
 def _step(agent: Agent, seeds: int | None) -> Callable[[Any], Any]:
-    """Return the step of an agent, or that of several seeds; evaluations are left out."""
+    """Return the step of an agent, or that of several seeds; evaluations are left out.
+
+    With several seeds `fit` keeps the states from before until it knows which seeds have not diverged.
+    """
     if seeds is None:
         return agent.step
-    return lambda states: vmap_runs(lambda _, state, __: agent.step(state), seeds, None, states, jnp.int32(0))
+    without = agent._replace(config=agent.config.replace(eval_every=None))
+    one, alive = surviving_iteration(without, agent.config.num_iterations), np.ones(seeds, bool)
+    return lambda states: vmap_runs(one, seeds, jnp.asarray(alive), states, jnp.int32(0))
 
 
 def _abstract_state(agent: Agent, target: Target, seeds: int | None) -> Any:

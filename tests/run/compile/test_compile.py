@@ -16,12 +16,14 @@ from rljax.cli.main import main
 from rljax.core.devices import Target, compiling_for, current_target, make_mesh, platform
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.envs import CartPole
+from rljax.run.chunks import Seeds, seeds_iteration
 from rljax.run.compile import program as compile_program
 from rljax.run.compile.costs import Kernel
 from rljax.run.compile.estimate import BOUNDS, seconds_by_bound
 from rljax.run.compile.program import CompileReport, compile_on
 from rljax.run.compile.report import report_lines
 from rljax.run.compile.targets import CHIPS, TOPOLOGIES, parse_target
+from rljax.run.files.folder import initial_state
 
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 3}
 ROUND = CHIPS["h200"]._replace(
@@ -86,6 +88,18 @@ def test_seeds_multiply_what_is_kept_and_computed(ppo: CompileReport) -> None:
     assert several.parts["parameters"] == 3 * ppo.parts["parameters"]
     assert several.steps == 3 * ppo.steps
     assert several.product_flops == 3 * ppo.product_flops
+
+
+@pytest.mark.slow
+def test_seeds_take_the_memory_that_fit_needs() -> None:
+    """A seed that diverges keeps its state, so that all of it is there twice."""
+    config, seeds = rljax.PPOConfig(env="CartPole-v1", **SMALL, network={"hidden": [256]}), 2
+    agent, report = rljax.make_agent(config), compile_on(config, here(), ROUND, seeds=seeds)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))
+    state = Seeds(jax.eval_shape(lambda keys: initial_state(agent, keys, seeds), keys), jax.ShapeDtypeStruct((seeds,), bool))
+    step = jax.jit(seeds_iteration(agent, seeds, config.num_iterations), donate_argnums=0)
+    memory = step.lower(state, jax.ShapeDtypeStruct((), np.int32)).compile().memory_analysis()
+    assert report.parts["activations"] == pytest.approx(memory.temp_size_in_bytes, rel=0.05)
 
 
 @pytest.mark.parametrize(
