@@ -169,19 +169,25 @@ def _product_flops(operation: Operation, computation: Computation) -> int:
     shapes = [computation.operations[name].shapes[0] for name in operation.operands]
     if operation.opcode == "dot":
         return 2 * operation.shapes[0].elements * math.prod(shapes[0].dims[i] for i in operation.numbers("lhs_contracting_dims"))
-    if operation.opcode == "convolution":
-        return _convolution_flops(operation, shapes[0].dims, shapes[1].dims)
+    cudnn = re.search(r'custom_call_target="__cudnn\$conv(\w+)"', operation.attributes)
+    if operation.opcode == "convolution" or cudnn:
+        image, kernel, result = shapes[0].dims, shapes[1].dims, operation.shapes[0].dims
+        if cudnn and cudnn[1] == "BackwardInput":  # gradients are described as the convolution whose gradients they are
+            image, result = result, image
+        elif cudnn and cudnn[1] == "BackwardFilter":
+            kernel, result = result, kernel
+        return _convolution_flops(operation, image, kernel, result)
     found = re.search(r'"lhs_contracting_dimensions":(\[[^\]]*\])', operation.attributes)  # a product by cuBLAS
     if not found:
         return 0
     return 2 * operation.shapes[0].elements * math.prod(shapes[0].dims[int(i)] for i in json.loads(found[1]))
 
 
-def _convolution_flops(operation: Operation, image: tuple[int, ...], kernel: tuple[int, ...]) -> int:
+def _convolution_flops(operation: Operation, image: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]) -> int:
     """Count only products with numbers of the image, not with its padding: on TPUs a batched product is a padded convolution."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", operation.attributes)
     assert labels is not None
-    window, out = _window(operation), operation.shapes[0].dims
+    window = _window(operation)
     count = out[labels[3].index("b")] * out[labels[3].index("f")] * kernel[labels[2].index("i")]
     for axis in range(len(labels[1]) - 2):
         places = image[labels[1].index(str(axis))]

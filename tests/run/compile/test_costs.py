@@ -152,6 +152,30 @@ def test_a_batched_product_as_a_padded_convolution_counts_without_the_padding() 
     assert kernel.products == ((("f32", "default"), 2 * 5 * 3 * 4 * 6),)
 
 
+@pytest.mark.parametrize(
+    ("call", "result", "first", "second"),
+    [
+        ("Forward", "16,10,10,8", "16,12,12,3", "8,3,3,3"),
+        ("BiasActivationForward", "16,10,10,8", "16,12,12,3", "8,3,3,3"),
+        ("BackwardInput", "16,12,12,3", "16,10,10,8", "8,3,3,3"),
+        ("BackwardFilter", "8,3,3,3", "16,12,12,3", "16,10,10,8"),
+    ],
+)
+def test_a_convolution_by_cudnn_and_its_gradients_count_like_its_definition(
+    call: str, result: str, first: str, second: str
+) -> None:
+    text = f"""
+ENTRY %main (a: f32[{first}], b: f32[{second}]) -> f32[{result}] {{
+  %a = f32[{first}]{{3,2,1,0}} parameter(0)
+  %b = f32[{second}]{{3,2,1,0}} parameter(1)
+  %conv = (f32[{result}]{{3,2,1,0}}, u8[0]{{0}}) custom-call(%a, %b), window={{size=3x3}}, dim_labels=b01f_o01i->b01f, \
+custom_call_target="__cudnn$conv{call}", backend_config={{"cudnn_conv_backend_config":{{"activation_mode":"kNone"}}}}
+  ROOT %result = f32[{result}]{{3,2,1,0}} get-tuple-element(%conv), index=0
+}}
+"""
+    assert products(kernels_of(Program(text))) == 2 * (16 * 10 * 10 * 8) * (3 * 3 * 3)
+
+
 def test_a_convolution_counts_like_its_definition() -> None:
     x, kernel = (2, 3, 9, 9), (4, 3, 3, 3)
 
