@@ -92,8 +92,9 @@ def check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mappi
 def free_abandoned(study: Any) -> None:
     """Mark trials as failed if their process on this machine has ended, so that they are repeated.
 
-    A process that is killed before it writes its name on a trial leaves a trial without a name. Such a trial is marked once all
-    other processes have ended.
+    This process has none yet: trials with its name are of an earlier life, since a container that is started again has the same
+    host name and process numbers. A process that is killed before it writes its name on a trial leaves a trial without a name.
+    Such a trial is marked once all other processes have ended.
     """
     from optuna.trial import TrialState
 
@@ -101,7 +102,7 @@ def free_abandoned(study: Any) -> None:
     nobodys = all(_is_gone(process) for process in others)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         process = trial.user_attrs.get(PROCESS)
-        if nobodys if process is None else _is_gone(process):
+        if nobodys if process is None else process == process_name() or _is_gone(process):
             study.tell(trial.number, state=TrialState.FAIL)
 
 

@@ -149,6 +149,15 @@ def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> Non
     assert told[-1] == "1 trials are still running in other processes"
 
 
+def test_trials_of_an_earlier_life_of_the_same_container_are_tried_again() -> None:
+    """There a process has the host name and number that it had before it was killed."""
+    study = studies.open_study(None, "none")
+    for owner in (studies.process_name(), "elsewhere:1"):
+        study.ask(studies.distributions(SPACE)).set_user_attr(studies.PROCESS, owner)
+    studies.free_abandoned(study)
+    assert [t.state.name for t in study.get_trials()] == ["FAIL", "RUNNING"]
+
+
 @pytest.mark.slow
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     where = f"sqlite:///{tmp_path / 'study.db'}"
