@@ -19,6 +19,8 @@ from rljax.cli.overrides import merge_tables
 from rljax.cli.phases import changed_phases
 from rljax.core.config import Config, dump_config, env_name, holds_phases, load_config
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, shown
+from rljax.run.episodes import check_one_run
+from rljax.run.files.folder import check_num_seeds
 from rljax.run.files.outputs import make_folder
 from rljax.run.files.remote import EXTRAS, Remote
 from rljax.run.launch import skypilot
@@ -147,6 +149,9 @@ def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]
     if phases is None:
         config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
         text, configs = dump_config(config), [config]
+        if options.seeds is not None:
+            check_num_seeds(options.seeds, config)
+            check_one_run(config, f"seeds = {options.seeds}")
     else:
         refused = [name for name in ("seeds", "sync") if getattr(options, name) is not None]
         if refused:

@@ -198,7 +198,7 @@ def _files_of(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the files and folders that a configuration may name, with the name of the field."""
     module, colon, _ = str(config.env).partition(":")
     if colon and re.fullmatch(r"[\w.]+", module):
-        yield "env", f"{module.replace('.', '/')}.py"
+        yield from (("env", f"{module.replace('.', '/')}{ending}") for ending in (".py", "/__init__.py"))
     names = [field.name for field in dataclasses.fields(config) if field.metadata.get("runs")]
     for name in ("dataset", *names):
         value = getattr(config, name, None)

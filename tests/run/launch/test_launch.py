@@ -333,6 +333,8 @@ BAD = [
     (["tiny.toml", "--accelerators", "H100:"], "accelerators = 'H100:': expected NAME or NAME:COUNT"),
     (["tiny.toml", "--accelerators", "MI300X:1"], "expected GPUs of NVIDIA or TPUs"),
     (["tiny.toml", *H100, "--max-price", "0"], "max_price = 0.0: expected a number of dollars an hour > 0"),
+    (["tiny.toml", *H100, "--seeds", "0"], "seeds = 0: expected a whole number from 1 to"),
+    (["tiny.toml", *H100, "--seeds", "2", "--seed", f"{2**32 - 1}"], "seeds = 2: expected a whole number from 1 to 1"),
     (["tiny.toml", *H100, "--num-devices", "2"], "num_devices = 2: the machine has 1"),
     (["tiny.toml", *H100, "--sync", "/tmp/here"], "expected a bucket, s3://BUCKET/FOLDER"),
     (["tiny.toml", *H100, "--workdir", "nowhere"], "workdir = 'nowhere': no such folder"),
@@ -370,6 +372,10 @@ def test_what_is_only_on_this_machine_is_copied_there_or_refused(capsys: pytest.
     Path("own_task.py").write_text("from rljax.envs.cartpole import CartPole\n\n\nclass Mine(CartPole):\n    pass\n")
     own = ["launch", "tiny.toml", *H100, "--env", "own_task:Mine"]
     assert_refused([*own, "--dry-run"], "env: own_task.py is on this machine only; give --workdir", capsys)
+    Path("own_package").mkdir()
+    Path("own_package/__init__.py").write_text(Path("own_task.py").read_text())
+    package = ["launch", "tiny.toml", *H100, "--env", "own_package:Mine", "--dry-run"]
+    assert_refused(package, "env: own_package/__init__.py is on this machine only; give --workdir", capsys)
     Path("code").mkdir()
     assert_refused([*own, "--workdir", "code"], "own_task", capsys)
     Path("own_task.py").rename("code/own_task.py")
