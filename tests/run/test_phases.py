@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +193,25 @@ def test_all_phases_are_checked_before_the_first_is_trained(phases: Any, said: s
     with pytest.raises(rljax.ConfigError) as error:
         check_phases(named)
     assert said in str(error.value)
+
+
+def test_a_callback_ends_the_run_at_the_last_record_of_a_phase_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+
+    def fit(config: Any, callback: Any, **_: Any) -> Any:
+        """Calls back once, with the budget spent."""
+        trained.append(config.total_timesteps)
+        callback(config.total_timesteps, {})
+        return SimpleNamespace(complete=True, step=config.total_timesteps)
+
+    monkeypatch.setattr("rljax.run.phases.train.fit", fit)
+    monkeypatch.setattr("rljax.run.phases.train.check_phases", lambda *_, **__: None)
+    first = rljax.PPOConfig(env="MaskedBandit-v0", total_timesteps=2048)
+    phases = {"first": first, "second": first.replace(total_timesteps=4096)}
+    end = rljax.fit_phases(phases, run_dir=tmp_path / "run", callback=lambda name, *_: name == "first")
+    assert (end.phase, end.complete, trained) == ("first", False, [2048])
+    end = rljax.fit_phases(phases, run_dir=tmp_path / "other", callback=lambda name, *_: name == "second")
+    assert (end.phase, end.complete, trained) == ("second", True, [2048, 2048, 4096])
 
 
 @pytest.mark.slow

@@ -107,6 +107,7 @@ def fit_phases(
     limits: dict[str, Any] = {"loggers": loggers, "checkpoint_every": checkpoint_every, "checkpoint_seconds": checkpoint_seconds,
                               "keep": keep}  # fmt: skip
     with lock_folder(folder), note_signals() as stopping:
+        ended: list[str] = []
         for number, (name, named) in enumerate(given.items(), 1):
             run, phase = folder / name, resolve(named, given, folder)
             _follow(run, phase.config)
@@ -124,7 +125,7 @@ def fit_phases(
                     init_from=phase.init_from,
                     seeds=phase.seeds,
                     progress=shown,
-                    callback=_of_phase(callback, name),
+                    callback=_of_phase(callback, name, ended),
                     max_minutes=minutes,
                     **limits,
                 )
@@ -134,7 +135,7 @@ def fit_phases(
                 raise TrainingInterrupted(f"phase {name}: {stop}", stop.result, stop.signum) from None
             if stopping.signum is not None and number < len(given):
                 raise TrainingInterrupted(f"interrupted after phase {name}, saved in {folder}", result, stopping.signum)
-            if not result.complete:
+            if not result.complete or (ended and number < len(given)):
                 return PhasesResult(name, result, False)
     return PhasesResult(name, result, True)
 
@@ -213,5 +214,20 @@ def _follow(run: Path, config: Config) -> None:
                 replace_config(run, config)
 
 
-def _of_phase(callback: PhaseCallback | None, name: str) -> Callable[[int, dict[str, float]], bool | None] | None:
-    return None if callback is None else lambda step, metrics: callback(name, step, metrics)
+def _of_phase(
+    callback: PhaseCallback | None, name: str, ended: list[str]
+) -> Callable[[int, dict[str, float]], bool | None] | None:
+    """Return the callback of a phase's run, which adds the phase to `ended` if it ends the run.
+
+    A run whose budget is spent at that record does not say so.
+    """
+    if callback is None:
+        return None
+
+    def of_phase(step: int, metrics: dict[str, float]) -> bool | None:
+        end = callback(name, step, metrics)
+        if end:
+            ended.append(name)
+        return end
+
+    return of_phase
