@@ -39,6 +39,7 @@ from rljax.run.files.folder import (
     split_path,
 )
 from rljax.run.files.zoo import absolute
+from rljax.run.processes import is_first
 
 BUDGET = "total_timesteps"
 """The only field of a run's configuration that may change when it is resumed."""
@@ -167,7 +168,7 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     )
     if start.last_iteration < start.iteration:
         raise ConfigError(f"{BUDGET} = {config.total_timesteps}: run {folder} has taken {step} steps already")
-    if start.extended:
+    if start.extended and is_first():
         replace_config(folder, config)
     return start
 

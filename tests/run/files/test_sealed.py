@@ -350,6 +350,14 @@ def test_what_files_say_does_not_steer_the_terminal(run: Path, capsys: pytest.Ca
         assert not set(told) & set("\x1b\x07\u202e\x9b\r")
 
 
+def test_only_the_first_process_writes_the_budget_of_an_extended_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (run / "config.toml").read_text()
+    for first in (False, True):
+        monkeypatch.setattr("rljax.run.start.is_first", lambda first=first: first)
+        assert start_resumed(run, None, 10_000, None).extended
+        assert ((run / "config.toml").read_text() == before) != first
+
+
 def test_resuming_reads_what_was_written(run: Path) -> None:
     """The part of a resume that reads: the state is that of `load_run`, with the pending rows and the scores."""
     start = start_resumed(run, None, None, None)
