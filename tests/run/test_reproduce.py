@@ -322,6 +322,9 @@ def test_a_field_that_came_after_a_record_had_its_default(tmp_path: Path) -> Non
         ({"configs": {"tiny": {"algorithm": "ppoo"}}}, "b/tiny.json: is no whole record"),
         ({"facts": None}, "b/tiny.json: is no whole record"),
         ({"seconds": {}}, "b/tiny.json: is no whole record"),
+        ({"seconds": {"compile": "long", "run": 1.0}}, "b/tiny.json: is no whole record"),
+        ({"seconds": {"compile": 1.0, "run": 1.0, "wait": 1.0}}, "b/tiny.json: is no whole record"),
+        ({"thresholds": {"return": "high"}}, "b/tiny.json: is no whole record"),
         ({"seeds": ["8"]}, "b/tiny.json: is no whole record"),
         ({"parts": []}, "b/tiny.json: is no whole record"),
         (

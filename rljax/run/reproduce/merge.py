@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.core.config import ALGORITHMS, config_table, load_config
 from rljax.core.errors import ConfigError, shown
-from rljax.core.sealed import Field, first_fault, list_of, number, table_of, whole
+from rljax.core.sealed import Field, first_fault, is_number, list_of, number, table_of, whole
 from rljax.run.reproduce.experiments import find_experiment
 from rljax.run.reproduce.report import summaries, to_plain, write_record
 
@@ -19,6 +19,7 @@ Record = dict[str, Any]
 
 _TEXT = Field("a string", lambda x: isinstance(x, str))
 _TABLE = table_of(lambda _: True, "entries")
+_NUMBERS = table_of(is_number, "numbers")
 _LIST = list_of(lambda _: True, "entries")
 
 OF_PART = {
@@ -30,7 +31,7 @@ OF_PART = {
     "versions": _TABLE,
     "hardware": _TABLE,
     "load": _LIST,
-    "seconds": Field("seconds to compile and to run", lambda x: _TABLE.test(x) and {"compile", "run"} <= set(x)),
+    "seconds": Field("seconds to compile and to run", lambda x: _NUMBERS.test(x) and set(x) == {"compile", "run"}),
     "facts": _TABLE,
 }
 """Entries that a merged record keeps of each of its parts, in `parts`."""
@@ -43,7 +44,7 @@ FIELDS = {
         lambda x: isinstance(x, dict) and x.get("algorithm") in ALGORITHMS, f"configurations of {', '.join(sorted(ALGORITHMS))}"
     ),
     "raw": table_of(lambda x: isinstance(x, list), "lists"),
-    "thresholds": _TABLE,
+    "thresholds": _NUMBERS,
     "summary": _TABLE,
     **OF_PART,
     "parts": Field(
