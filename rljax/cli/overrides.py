@@ -24,8 +24,20 @@ def overrides_of(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
             if not isinstance(target, dict):
                 raise ConfigError(f"--{name}: {part} already has a value of its own; give its keys or the whole table, not both")
         value = _value(text)
+        keys = target.get(leaf)
+        if isinstance(keys, dict) and not isinstance(keys, WholeTable):  # single keys that came before the table
+            if not isinstance(value, dict):
+                raise ConfigError(f"--{name}: {leaf} already has keys of its own; give its keys or the whole table, not both")
+            value = _with_keys(value, keys)
         target[leaf] = WholeTable(value) if isinstance(value, dict) else value
     return table
+
+
+def _with_keys(table: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with some of its keys replaced, at any depth."""
+    joined = [key for key, value in keys.items() if isinstance(value, dict) and isinstance(table.get(key), dict)]
+    tables = {key: _with_keys(table[key], keys[key]) for key in joined if not isinstance(keys[key], WholeTable)}
+    return {**table, **keys, **tables}
 
 
 def axes_of(fields: Sequence[tuple[str, Sequence[str]]]) -> dict[str, Any]:

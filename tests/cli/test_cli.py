@@ -21,6 +21,7 @@ import rljax
 from rljax.cli.listing import LISTED
 from rljax.cli.main import FUNCTIONS, main
 from rljax.cli.options import Command
+from rljax.cli.overrides import overrides_of
 from rljax.cli.parsing import by_name
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
@@ -50,6 +51,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert err.startswith("rljax: ")
     assert sorted(Path().rglob("*")) == before
     return err
+
+
+def test_a_table_and_keys_of_it_may_be_given_in_any_order() -> None:
+    key, whole = ("network.hidden", "[32]"), ("network", '{ activation = "relu", hidden = [64] }')
+    for fields in ([key, whole], [whole, key]):
+        assert overrides_of(fields) == {"network": {"activation": "relu", "hidden": [32]}}
+    for fields in ([key, ("network", "mlp")], [("network", "mlp"), key]):
+        with pytest.raises(rljax.ConfigError, match="give its keys or the whole table, not both"):
+            overrides_of(fields)
 
 
 def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
