@@ -23,7 +23,18 @@ from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES, check_teacher
-from rljax.run.search.space import Cell, Range, apply_cell, cells_of, check_counts, check_space, is_leaf, parse_space, space_table
+from rljax.run.search.space import (
+    Cell,
+    Range,
+    apply_cell,
+    cells_of,
+    check_counts,
+    check_samples,
+    check_space,
+    is_leaf,
+    parse_space,
+    space_table,
+)
 
 SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "best.toml", "sweep.png"
 
@@ -120,7 +131,7 @@ def plan_sweep(
     samples: int | None = None,
     max_runs: int = MAX_RUNS,
     make_agent: MakeAgent = standard_agent,
-    part: tuple[int, int] | None = None,
+    part: tuple[int, int] | str | None = None,
 ) -> Plan:
     """Check the arguments of a sweep and list its cells.
 
@@ -130,7 +141,10 @@ def plan_sweep(
     check_num_seeds(seeds, config)
     checked = check_space(config, space, search)
     counts = [len(values) for values in checked.values() if not isinstance(values, Range)]
+    if search != "grid":
+        check_samples(search, samples)
     count = math.prod(counts) if search == "grid" else (samples or 0)
+    part = None if part is None else parse_part(part)
     if count * seeds > max_runs:
         what = " x ".join(map(str, [*(counts if search == "grid" else [count]), seeds]))
         raise ConfigError(f"a sweep of {what} (seeds) = {count * seeds} runs: more than max_runs = {max_runs}")
@@ -262,15 +276,17 @@ def read_sweep(folder: Path, make_agent: MakeAgent = standard_agent) -> tuple[Pl
         raise ConfigError(f"{folder / SWEEP_FILE}: {error}") from None
 
 
-def parse_part(text: Any) -> tuple[int, int]:
-    """Return the numbers of a text `K/N`: part K of N.
+def parse_part(part: Any) -> tuple[int, int]:
+    """Return the numbers of a text `K/N`, part K of N; or two whole numbers as they are.
 
     Raises:
-        ConfigError: it is no such text.
+        ConfigError: it is neither.
     """
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if isinstance(text, str) else None
+    if isinstance(part, (tuple, list)) and len(part) == 2 and all(type(number) is int for number in part):
+        return part[0], part[1]
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part) if isinstance(part, str) else None
     if found is None:
-        raise ConfigError(f"part = {shown(text)}: expected K/N, part K of N, such as 3/16")
+        raise ConfigError(f"part = {shown(part)}: expected K/N, part K of N, such as 3/16")
     return int(found[1]), int(found[2])
 
 

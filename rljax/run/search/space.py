@@ -68,7 +68,8 @@ def apply_cell(config: Config, cell: Mapping[str, Any]) -> Config:
         ConfigError: an unknown field, or a value that is not allowed.
     """
     changes: dict[str, Any] = {}
-    for name, value in cell.items():
+    # A table as a whole comes before single keys of it, in whatever order they are given.
+    for name, value in sorted(cell.items(), key=lambda item: "." in item[0]):
         table, dot, key = name.partition(".")
         if not dot:
             changes[name] = value
@@ -93,7 +94,11 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
             values are needed.
     """
     if search not in SEARCHES:
-        raise ConfigError(f"search = {shown(search)}: {did_you_mean(search, SEARCHES)}")
+        raise ConfigError(f"search = {shown(search)}: {did_you_mean(str(search), SEARCHES)}")
+    if not isinstance(space, Mapping) or not all(isinstance(name, str) for name in space):
+        raise ConfigError(
+            f"space = {shown(space)}: expected a table of values by field, such as {{'learning_rate': [1e-4, 1e-3]}}"
+        )
     checked: dict[str, tuple[Any, ...] | Range] = {}
     for name, values in space.items():
         field = name.partition(".")[0]
@@ -115,12 +120,17 @@ def check_space(config: Config, space: Mapping[str, Any], search: str = "grid") 
             if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)) or not len(values):
                 raise ConfigError(f"{name} = {shown(values)}: expected a list of values")
             ends = tuple(x.item() if isinstance(x, np.generic) else x for x in values)
-            if len({repr(value) for value in ends}) < len(ends):
+            if len({_identity(value) for value in ends}) < len(ends):
                 raise ConfigError(f"{name} = {', '.join(map(str, ends))}: a value is given twice")
         for value in ends if is_leaf(config, name) else ():
             apply_cell(config, {name: value})  # other fields may be allowed only together, so each cell is checked later
         checked[name] = values if isinstance(values, Range) else ends
     return checked
+
+
+def _identity(value: Any) -> Any:
+    """Return what is equal for equal values: 1 and 1.0, but not True."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
 
 
 def space_table(space: Mapping[str, tuple[Any, ...] | Range]) -> dict[str, Any]:
@@ -160,8 +170,7 @@ def cells_of(
             raise ConfigError(f"samples = {samples}: is for a random or sobol search; a grid tries all of its cells")
         lists = [values for values in space.values() if not isinstance(values, Range)]
         return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise ConfigError(f"samples = {shown(samples)}: a {search} search needs a whole number > 0")
+    check_samples(search, samples)
     if not space:
         raise ConfigError(f"search = {shown(search)}: needs at least one field")
     shares = _points(search, len(space), samples, seed)
@@ -170,6 +179,16 @@ def cells_of(
         return values.at(share) if isinstance(values, Range) else values[min(int(share * len(values)), len(values) - 1)]
 
     return [{name: value(values, share) for (name, values), share in zip(space.items(), row, strict=True)} for row in shares]
+
+
+def check_samples(search: str, samples: Any) -> None:
+    """Check the number of samples of a random or Sobol search.
+
+    Raises:
+        ConfigError: it is not a whole number > 0.
+    """
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ConfigError(f"samples = {shown(samples)}: a {search} search needs a whole number > 0")
 
 
 def _points(search: str, dimensions: int, samples: int, seed: int) -> np.ndarray:

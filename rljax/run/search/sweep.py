@@ -49,7 +49,7 @@ def sweep(
     batch_size: int | None = None,
     episodes: int = 100,
     run_dir: str | os.PathLike[str] | None = None,
-    part: tuple[int, int] | None = None,
+    part: tuple[int, int] | str | None = None,
     progress: Printer = lambda _: None,
     make_agent: MakeAgent = standard_agent,
 ) -> SweepResult:
@@ -69,8 +69,9 @@ def sweep(
         batch_size: largest number of runs in one program; if None, as many as fit in memory, at most 64 on a CPU.
         episodes: number of episodes to play with the final policy of each run.
         run_dir: folder for `results.csv` (a line for each run), `best.toml` and `sweep.png`; None writes nothing.
-        part: (k, n) trains the k-th of n parts of the runs, into a folder of its own in `run_dir`, and goes on with a part that
-            was begun; returns of other runs are NaN. Any number of machines can so share a sweep; `merge_sweep` ends it.
+        part: (k, n) or "k/n" trains the k-th of n parts of the runs, into a folder of its own in `run_dir`, and goes on with a
+            part that was begun; returns of other runs are NaN. Any number of machines can so share a sweep; `merge_sweep` ends
+            it.
         progress: function that is called with lines of text about the progress.
         make_agent: function from a configuration to its agent, such as `functools.partial(rljax.make_agent, loss_fn=my_loss)`.
 

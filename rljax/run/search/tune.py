@@ -19,7 +19,7 @@ from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.places import WatchedFolder
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE
+from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
 from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
@@ -122,9 +122,10 @@ def tune(
     """
     check_optuna()
     check_counts(trials=trials, batch_size=batch_size, seeds=seeds, episodes=episodes)
+    check_num_seeds(seeds, config)
     check_one_run(config, "tuning")
     if pruner not in PRUNERS:
-        raise ConfigError(f"pruner = {shown(pruner)}: {did_you_mean(pruner, PRUNERS)}")
+        raise ConfigError(f"pruner = {shown(pruner)}: {did_you_mean(str(pruner), PRUNERS)}")
     chosen = check_space(config, default_space(config) if space is None else space, "random")
     if not chosen:
         raise ConfigError("nothing to tune: give at least one field")

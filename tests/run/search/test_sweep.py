@@ -19,7 +19,7 @@ from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
 from rljax.run.search.plan import SweepResult, begin_sweep, plan_sweep
 from rljax.run.search.population import Programs
-from rljax.run.search.space import cells_of, parse_range
+from rljax.run.search.space import apply_cell, cells_of, parse_range
 from tests.run.tiny_runs import TINY_TOML, assert_refused
 
 CONFIG = rljax.PPOConfig(
@@ -202,10 +202,16 @@ def test_parts_that_are_not_there_are_refused(
     assert not Path("a").exists()
 
 
+def test_a_table_and_keys_of_it_may_be_given_in_any_order() -> None:
+    whole, key = {"network": {"activation": "relu"}}, {"network.hidden": [32]}
+    for cell in ({**whole, **key}, {**key, **whole}):
+        assert dict(apply_cell(CONFIG, cell).network) == {"activation": "relu", "hidden": (32,)}
+
+
 def test_merging_replaces_no_file_that_is_of_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "check_teacher", lambda *_: None)  # no agent is made
     monkeypatch.setattr(plans, "own_of", lambda *_: "")
-    plan = plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}, part=(1, 2))
+    plan = plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]}, part="1/2")
     begin_sweep(tmp_path, plan, 5)
     rljax.merge_sweep(tmp_path)  # no run is trained yet
     (tmp_path / "config.toml").unlink()  # as if the merge had been stopped
@@ -287,6 +293,11 @@ def test_points_of_a_space_cover_it() -> None:
         ({"learning_rat": [1.0]}, {}, "did you mean 'learning_rate'"),
         ({"learning_rate": [1e-3, -1.0]}, {}, "learning_rate = -1.0: expected a number >= 0"),
         ({"learning_rate": [1e-3, 1e-3]}, {}, "a value is given twice"),
+        ({"vf_coef": [1, 1.0]}, {}, "a value is given twice"),
+        (["learning_rate"], {}, "space = ['learning_rate']: expected a table of values by field"),
+        ({"learning_rate": [1e-3]}, {"search": None}, "search = None"),
+        ({"learning_rate": [1e-3]}, {"search": "random", "samples": "5"}, "samples = '5': a random search needs a whole number"),
+        ({"learning_rate": [1e-3]}, {"part": 2}, "part = 2: expected K/N, part K of N, such as 3/16"),
         ({"learning_rate": 1e-3}, {}, "expected a list of values"),
         ({"learning_rate": rljax.Range(1e-5, 1e-2)}, {}, "a range is for a random or sobol search"),
         ({"num_steps": rljax.Range(8, 32)}, {"search": "random", "samples": 4}, "fixes the structure of the program"),

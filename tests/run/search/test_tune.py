@@ -149,6 +149,19 @@ def test_trials_of_a_process_that_is_gone_are_tried_again(tmp_path: Path) -> Non
     assert told[-1] == "1 trials are still running in other processes"
 
 
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"pruner": 5}, "pruner = 5: "),
+        ({"seeds": 2, "config": CONFIG.replace(seed=2**32 - 1)}, "seeds = 2: expected a whole number from 1 to 1"),
+    ],
+)
+def test_what_no_study_can_have_is_one_line(how: Any, message: str) -> None:
+    with pytest.raises(rljax.ConfigError) as error:
+        rljax.tune(**{"config": CONFIG, "space": SPACE, **how})
+    assert message in str(error.value)
+
+
 def test_trials_of_an_earlier_life_of_the_same_container_are_tried_again() -> None:
     """There a process has the host name and number that it had before it was killed."""
     study = studies.open_study(None, "none")
