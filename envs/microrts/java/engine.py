@@ -40,12 +40,15 @@ UNIT_TYPE_TABLE = 2
 SEARCHING = ("droplet", "grojoa3n", "izanagi", "mixedbot", "tiamat", "umsbot")
 """The bots that search, 100 ms a cycle by default. They roughly keep to the time that they are given, except GRojoA3N."""
 
+MAX_BUDGET = 1_000_000
+"""Largest number of milliseconds that a bot may search in a cycle: over a quarter of an hour."""
+
 
 def parse_bot(text: str) -> tuple[str, int | None]:
     """Return the name of a bot and the milliseconds that it may search in a cycle, None for its own: `coac`, `droplet:10`.
 
     Raises:
-        ConfigError: there is no such bot, it does not search, or the number is not one.
+        ConfigError: there is no such bot, it does not search, or the number is not one from 1 to `MAX_BUDGET`.
     """
     name, colon, budget = text.partition(":")
     if name not in BOTS:
@@ -54,10 +57,12 @@ def parse_bot(text: str) -> tuple[str, int | None]:
         return name, None
     if name not in SEARCHING:
         raise ConfigError(f"Java bot {shown(text)}: {name} does not search, expected {name}")
-    if not (budget.isascii() and budget.isdigit() and int(budget) > 0):
-        raise ConfigError(
-            f"Java bot {shown(text)}: expected {name}, or {name}: and the milliseconds of a cycle, such as {name}:10"
-        )
+    expected = f"expected {name}, or {name}: and the milliseconds of a cycle, such as {name}:10"
+    if not (budget.isascii() and budget.isdigit() and budget.strip("0")):
+        raise ConfigError(f"Java bot {shown(text)}: {expected}")
+    # Python does not read numbers of thousands of digits.
+    if len(budget) > len(str(MAX_BUDGET)) or int(budget) > MAX_BUDGET:
+        raise ConfigError(f"Java bot {shown(text)}: {expected}, at most {MAX_BUDGET:,}")
     return name, int(budget)
 
 
