@@ -20,14 +20,11 @@ from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.run.demos.sources import Play, check_seat, plain_table
 from rljax.run.demos.writer import Episode
-from rljax.run.microrts.games import random_orders, stacked, wait_function
+from rljax.run.microrts.games import ATTEMPTS, random_orders, stacked, wait_function
 from rljax.run.players import SELF
 
 NUM_GAMES = 16
 """Largest number of games that are played side by side by default."""
-
-ATTEMPTS = 20
-"""Number of openings that are tried for a game: with many random moves, some end it."""
 
 
 class JavaCast(NamedTuple):

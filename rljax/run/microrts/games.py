@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rljax.core.errors import ConfigError
 from rljax.envs.microrts.java.engine import Java, JavaGame
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
@@ -20,6 +21,9 @@ Decide = Callable[[RTSState], tuple[Orders, Orders]]
 """Player of G games at once: states with leaves `[G, ...]` to its orders as player 0 and as player 1, leaves `[G, H, W]`. Games
 that are over are among them, as they ended."""
 
+ATTEMPTS = 20
+"""Number of openings that are tried for a game: with many random moves, some end it."""
+
 
 class JavaGames(NamedTuple):
     """Results of G games between a player and a Java bot.
@@ -28,7 +32,7 @@ class JavaGames(NamedTuple):
         seat: the player's number, i32 `[G]`.
         winner: number of the winner, -1 for a draw, i32 `[G]`.
         length: number of cycles, i32 `[G]`.
-        new: False where an earlier game had the same seat and the same positions, bool `[G]`.
+        new: False where an earlier game had the same seat and the same positions from the end of its opening on, bool `[G]`.
     """
 
     seat: np.ndarray
@@ -65,37 +69,36 @@ def play_java_games(
         num_games: number of games G.
         max_cycles: number of cycles after which a game is a draw.
         opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
-            both seats.
+            both seats. One that ends the game is drawn again.
         seed: seed of the openings.
         waits: how long units of the player wait that it gives no order, as in the game in JAX, where those of the bot do, too;
             None: as long as `decide` says.
+
+    Raises:
+        ConfigError: the openings take the whole game, or many in a row end it.
     """
+    check_openings(opening_cycles, max_cycles)
     wait_after = None if waits is None else wait_function(waits)
-    games = [java.game(map_name) for _ in range(num_games)]
+    games = [opened_game(java, map_name, opening_cycles, [seed, index // 2]) for index in range(num_games)]
     bots = [java.bot(bot) for _ in range(num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
-    chance = [np.random.default_rng([seed, index // 2]) for index in range(num_games)]
     positions = [game.position() for game in games]
-    prints, over = [0] * num_games, np.zeros(num_games, bool)
-    for cycle in range(max_cycles):
-        if cycle >= opening_cycles:
-            states = [state_of(position) for position in positions]
-            orders = decide(stacked(states))
+    over = np.zeros(num_games, bool)
+    prints = [_fingerprint(position, 0) for position in positions]
+    for _ in range(opening_cycles, max_cycles):
+        states = [state_of(position) for position in positions]
+        orders = decide(stacked(states))
         for index in np.flatnonzero(~over):
             game, position, own = games[index], positions[index], int(seat[index])
-            if cycle < opening_cycles:
-                for player in range(2):
-                    game.issue(player, random_orders(game, player, chance[index]))
-            else:
-                # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
-                rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
-                theirs, wait = bots[index].play(game, 1 - own), 1
-                if wait_after is not None:
-                    rows = rows[rows[:, 1] != NONE]
-                    wait = wait_after(states[index], position, partial(_of_both, game, rows, theirs))
-                plans = {own: game.plan(own, rows, wait), 1 - own: theirs}
-                for player in range(2):
-                    game.state.issueSafe(plans[player])
+            # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
+            rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
+            theirs, wait = bots[index].play(game, 1 - own), 1
+            if wait_after is not None:
+                rows = rows[rows[:, 1] != NONE]
+                wait = wait_after(states[index], position, partial(_of_both, game, rows, theirs))
+            plans = {own: game.plan(own, rows, wait), 1 - own: theirs}
+            for player in range(2):
+                game.state.issueSafe(plans[player])
             over[index] = game.cycle()
             positions[index] = game.position()
             prints[index] = _fingerprint(positions[index], prints[index])
@@ -106,6 +109,35 @@ def play_java_games(
     winner = np.array([game.winner() if ended else -1 for game, ended in zip(games, over, strict=True)], np.int32)
     length = np.array([position.time for position in positions], np.int32)
     return JavaGames(seat, winner, length, np.array(new))
+
+
+def check_openings(opening_cycles: int, max_cycles: int) -> None:
+    """Check that openings leave something of a game.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if opening_cycles >= max_cycles:
+        raise ConfigError(f"openings = {opening_cycles}: a game has {max_cycles} cycles, expected fewer openings")
+
+
+def opened_game(java: Java, map_name: str, cycles: int, seed: Sequence[int]) -> JavaGame:
+    """Return a game after some cycles in which both players' orders are random; an opening that ends the game is drawn again.
+
+    Raises:
+        ConfigError: many openings in a row end the game.
+    """
+    for attempt in range(ATTEMPTS):
+        game, chance, over = java.game(map_name), np.random.default_rng([*seed, attempt]), False
+        for _ in range(cycles):
+            for player in range(2):
+                game.issue(player, random_orders(game, player, chance))
+            over = game.cycle()
+            if over:
+                break
+        if not over:
+            return game
+    raise ConfigError(f"openings = {cycles}: random moves ended {ATTEMPTS} games in a row, expected fewer of them")
 
 
 def _of_both(game: JavaGame, rows: np.ndarray, plan: Any) -> np.ndarray:

@@ -28,6 +28,7 @@ from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
+from rljax.run.microrts.games import check_openings
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
     GAME_FIELDS,
@@ -223,6 +224,8 @@ def tournament(
     if opening_moves is None:
         varied = game.best_is_random or game.hides_state or is_random(game, params)
         opening_moves = 0 if varied else game.opening_moves
+    if java_bots:
+        check_openings(opening_moves, int(params.max_cycles))
     programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
     rankings: Counter[Ranking] = Counter()

@@ -165,6 +165,8 @@ def test_names_of_bots_are_read() -> None:
         "coax": "Java bot 'coax': did you mean 'coac'",
         "coac:10": "Java bot 'coac:10': coac does not search, expected coac$",
         "droplet:": "expected droplet, or droplet: and the milliseconds of a cycle, such as droplet:10",
+        "droplet:3000000000": "such as droplet:10, at most 1,000,000",
+        f"droplet:{'9' * 5000}": "such as droplet:10, at most 1,000,000",
         "droplet:0": "expected droplet, or droplet:",
     }.items():
         with pytest.raises(ConfigError, match=message):
@@ -224,6 +226,36 @@ def test_both_players_order_from_the_same_position(java_engine: java.Java, monke
     play_java_games(java_engine, MAP, "workerrush", wait, 2, max_cycles=40)
     assert len(seen) == 2 * 2 * 40
     assert seen[::2] == seen[1::2]
+
+
+@pytest.mark.slow
+def test_openings_that_end_the_game_are_drawn_again(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this map the fourth opening ends the game at first; nobody has won when the players begin."""
+    cycles, seen = 500, []
+
+    def wait(states: Any) -> Any:
+        seen.append(states)
+        nothing = np.zeros(states.unit.shape, np.int8)
+        return (Orders(nothing, nothing, nothing - 1),) * 2
+
+    found = play_java_games(
+        java_engine, "melee4x4light2", "passive", wait, 8, max_cycles=cycles + 1, opening_cycles=cycles, seed=1
+    )
+    (states,) = seen
+    assert states.time.tolist() == [cycles] * 8
+    assert all((states.owner == player).any((1, 2)).all() for player in range(2))
+    np.testing.assert_array_equal(states.unit[::2], states.unit[1::2])
+    assert found.length.tolist() == [cycles + 1] * 8
+    monkeypatch.setattr("rljax.run.microrts.games.ATTEMPTS", 1)
+    with pytest.raises(ConfigError, match="openings = 500: random moves ended 1 games in a row, expected fewer of them"):
+        play_java_games(java_engine, "melee4x4light2", "passive", wait, 8, max_cycles=501, opening_cycles=500, seed=1)
+
+
+def test_openings_are_shorter_than_a_game() -> None:
+    entries = [Entry(name, name, lambda _: random_player, None, java=java) for name, java in (("a", None), ("coac", "coac"))]
+    game: Any = MicroRTS(MAP)
+    with pytest.raises(ConfigError, match="openings = 2000: a game has 2000 cycles, expected fewer openings"):
+        tournament(game, game.default_params, entries, key=jax.random.key(0), num_games=2, opening_moves=2000)
 
 
 def test_units_in_java_wait_until_something_changes(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
