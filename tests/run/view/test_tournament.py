@@ -156,7 +156,7 @@ def test_tables_of_java_bots_alone_are_none(monkeypatch: pytest.MonkeyPatch) -> 
     for system in ("auto", "swiss"):
         lines: list[str] = []
         options: Any = {"num_games": 4, "opening_moves": 0, "system": system, "progress": lines.append}
-        found = tournament(GAME, PARAMS, entries, key=jax.random.key(0), **options)
+        found = tournament(GAME, make_env("MicroRTS-v0")[1], entries, key=jax.random.key(0), **options)
         assert len(lines) == 10
         assert found.played[0].tolist() == [0, *[4] * 10]
         assert not found.played[1:, 1:].any()
