@@ -68,8 +68,8 @@ def trained_agent(contestant: Contestant) -> tuple[Agent, Any]:
     raise ConfigError(f"{type(contestant).__name__}: expected a run folder, a Run, or (agent, state)")
 
 
-def find_actor(source: Source) -> Actor:
-    """Return a player. A text that is no path is a name, whose game is not known yet.
+def find_actor(source: Source, field: str = "source") -> Actor:
+    """Return a player, which an argument `field` gives. A text that is no path is a name, whose game is not known yet.
 
     Raises:
         ConfigError: it is none of `Source`, or a folder without a run.
@@ -79,6 +79,8 @@ def find_actor(source: Source) -> Actor:
     if isinstance(source, (str, os.PathLike)):
         run = load_run(source, seed_index="best")
         return Actor(f"{source} at step {run.step}", *trained_agent(run))
+    if not isinstance(source, (Run, tuple)):
+        raise ConfigError(f"{field} = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
     agent, state = trained_agent(source)
     step = f" at step {source.step}" if isinstance(source, Run) else ""
     return Actor(f"{agent.config.algorithm}{step}", agent, state)
@@ -132,7 +134,7 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     if game.num_teams == 1:
         raise ConfigError(f"against = {shown(source)}: all players of {game.name} are one team, so there is no opponent")
     own = isinstance(source, str) and source == SELF
-    actor = Actor(SELF, agent, state) if own else find_actor(source)
+    actor = Actor(SELF, agent, state) if own else find_actor(source, "against")
     if actor.config is not None:
         check_one_game(actor.name, game_table(actor.config), "the agent", game_table(agent.config))
     return actor_player(actor, game, params, sample)(actor.state)

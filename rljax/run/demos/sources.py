@@ -63,7 +63,7 @@ def find_cast(
             f"{actor.name}: no run there; for a player that needs no training give the environment: env = 'CartPole-v1', say "
             "(--env)"
         )
-    others = [None if isinstance(other, str) and other == SELF else find_actor(other) for other in against]
+    others = [None if isinstance(other, str) and other == SELF else find_actor(other, "against") for other in against]
     given = [other for other in others if other is not None]
     game, params, name, table = _game(actor, env, env_params, bool(given))
     if isinstance(game, Solo):

@@ -295,7 +295,7 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
         (agent, "papper", "did you mean 'paper'"),
         (agent, tmp_path, "no run"),
         (agent, (tictactoe, None), "self_play: plays TicTacToe-v0, but the agent plays HabitRPS-v0"),
-        (agent, 3, "int: expected a run folder"),
+        (agent, 3, "against = 3: expected a run folder, a Run, "),
         (team, "random", "against = 'random': all players of HeavyBox-v0 are one team"),
         (scripted(CONFIG, zero), "random", "ppo on CartPole-v1: is no agent of a game"),
     )
