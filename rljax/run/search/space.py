@@ -170,7 +170,7 @@ def cells_of(
             raise ConfigError(f"samples = {samples}: is for a random or sobol search; a grid tries all of its cells")
         lists = [values for values in space.values() if not isinstance(values, Range)]
         return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
-    check_samples(search, samples)
+    samples = check_samples(search, samples)
     if not space:
         raise ConfigError(f"search = {shown(search)}: needs at least one field")
     shares = _points(search, len(space), samples, seed)
@@ -181,14 +181,15 @@ def cells_of(
     return [{name: value(values, share) for (name, values), share in zip(space.items(), row, strict=True)} for row in shares]
 
 
-def check_samples(search: str, samples: Any) -> None:
-    """Check the number of samples of a random or Sobol search.
+def check_samples(search: str, samples: Any) -> int:
+    """Check and return the number of samples of a random or Sobol search.
 
     Raises:
         ConfigError: it is not a whole number > 0.
     """
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise ConfigError(f"samples = {shown(samples)}: a {search} search needs a whole number > 0")
+    return samples
 
 
 def _points(search: str, dimensions: int, samples: int, seed: int) -> np.ndarray:
