@@ -88,7 +88,8 @@ class Recording(NamedTuple):
         spread = f"mean {self.returns.mean():.1f}, min {self.returns.min():.1f}, max {self.returns.max():.1f}"
         ending = f", {cut} of them cut at {self.lengths.max():,} steps" if cut else ""
         length = f"mean length {self.lengths.mean():.1f}"
-        return f"{len(self.returns)} episodes{ending}: return {spread}; {length}, {self.num_frames:,} frames"
+        sides = f" as {', '.join(f'{side} ({self.sides.count(side)})' for side in sorted(set(self.sides)))}" if self.sides else ""
+        return f"{len(self.returns)} episodes{sides}{ending}: return {spread}; {length}, {self.num_frames:,} frames"
 
 
 class _Loop(NamedTuple):

@@ -167,9 +167,13 @@ def make_entries(
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, agent_player(agent, sample, simulations), state, draws))
     java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
-    for name in (name.removeprefix(JAVA) if java_bots else name for name in include):
-        if name.partition(":")[0] in java_bots:
+    for given in include:
+        name = given.removeprefix(JAVA) if java_bots else given
+        if name.partition(":")[0] in java_bots or name != given:
             parse_bot(name)
+            limit = agents[first][0].config.time_limit
+            if limit is not None:
+                raise ConfigError(f"include: '{given}': Java does not know time_limit = {limit}; expected agents without one")
             check_java()
             entries.append(Entry(name, name, partial(_ignore_state, random_player), None, java=name))
             continue

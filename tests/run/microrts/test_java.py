@@ -339,6 +339,14 @@ def test_java_bots_take_part_in_a_tournament(java_engine: java.Java) -> None:
     assert lines[0] == "random - workerrush: 0 won, 4 lost, 0 drawn; as player 0: 0-2-0; as player 1: 0-2-0"
 
 
+def test_games_that_java_does_not_play_are_refused() -> None:
+    config = rljax.SelfPlayConfig(env="MicroRTS-v0", network={"encoder": "cells", "channels": [4], "hidden": [4]})
+    with pytest.raises(ConfigError, match="Java bot 'random': "):
+        make_entries({"agent": Run(config, None, 0)}, ["java:random"])
+    with pytest.raises(ConfigError, match="include: 'coac': Java does not know time_limit = 7; expected agents without one"):
+        make_entries({"agent": Run(config.replace(time_limit=7), None, 0)}, ["coac"])
+
+
 @pytest.mark.slow
 def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
     def entries(*changes: dict[str, Any]) -> list[str]:

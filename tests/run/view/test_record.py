@@ -285,6 +285,7 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
         recorded = record(agent, None, tmp_path / "game.gif", episodes=4, key=jax.random.key(2), against=against)
         assert recorded.returns.tolist() == [gained] * 4
         assert set(recorded.sides) == {"player 0", "player 1"}
+        assert str(recorded).startswith("4 episodes as player 0 (1), player 1 (3): return ")
         assert len(read_gif(tmp_path / "game.gif")[0]) <= recorded.num_frames == 4 * 6
     standings = rljax.tournament({"agent": (agent, None)}, include=["paper", "scissors"], num_games=4)
     assert standings.wins.tolist() == [[0, 0, 4], [4, 0, 0], [0, 4, 0]]
