@@ -210,5 +210,5 @@ def lead(result: jax.Array, other: jax.Array) -> jax.Array:
 
     Results are means of sums: of teams of different sizes they may differ by rounding although the players got the same.
     """
-    level = jnp.abs(result - other) <= 1e-6 * (jnp.abs(result) + jnp.abs(other))
+    level = jnp.abs(result - other) <= 4 * jnp.finfo(jnp.float32).eps * (jnp.abs(result) + jnp.abs(other))
     return jnp.where(level, 0.0, jnp.sign(result - other))

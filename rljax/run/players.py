@@ -79,7 +79,7 @@ def find_actor(source: Source, field: str = "source") -> Actor:
     if isinstance(source, (str, os.PathLike)):
         run = load_run(source, seed_index="best")
         return Actor(f"{source} at step {run.step}", *trained_agent(run))
-    if not isinstance(source, (Run, tuple)):
+    if not isinstance(source, Run) and not (isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], Agent)):
         raise ConfigError(f"{field} = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
     agent, state = trained_agent(source)
     step = f" at step {source.step}" if isinstance(source, Run) else ""

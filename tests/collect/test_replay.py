@@ -419,6 +419,8 @@ def test_no_draw_falls_on_a_step_without_weight_where_rounded_sums_rise_there() 
     priorities = rb.Priorities(jnp.asarray(weights).reshape(1, -1, 1), jnp.asarray(sums[-1:]), jnp.ones(()))
     # The first of two draws is from the first half of the total: point it at sums that another sum in parallel makes too large.
     rises = np.flatnonzero((np.diff(sums) > 0) & (weights[1:] == 0) & (sums[1:] < sums[-1] / 2))
+    if not len(rises):
+        pytest.skip("sums do not rise there with this processor's rounding")
     at = 2 * sums[np.concatenate([rises, np.arange(0, 1000, 100)])] / sums[-1]
     first = np.concatenate([np.nextafter(at, np.float32(0)), at, np.nextafter(at, np.float32(1))])
     uniform = jnp.stack([first, np.full_like(first, 0.5)], 1)

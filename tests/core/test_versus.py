@@ -86,7 +86,6 @@ def test_evaluation_keeps_the_memory_of_each_player_of_the_team(name: str) -> No
     np.testing.assert_allclose(np.unique(returns), np.unique(np.float32(plain)), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_only_the_agent_sees_what_wrappers_make_of_observations() -> None:
     """The opponent sees what the game gives, as everywhere else."""
     base = GAMES["two against one"]
@@ -107,6 +106,7 @@ def test_only_the_agent_sees_what_wrappers_make_of_observations() -> None:
     assert all(shapes == jax.tree.map(jnp.shape, base.reset_env(key, params)[0]) for shapes in seen)
 
 
+@pytest.mark.slow
 def test_a_learner_of_a_whole_team_moves_its_players_one_by_one() -> None:
     """Actions, masks and spaces of the team together are those of its players side by side."""
     key = jax.random.key(0)

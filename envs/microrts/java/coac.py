@@ -160,6 +160,8 @@ class CoacMemory:
         tasks = []
         for unit, task in self._fields["actions"].get(bot).items():
             number, kind = int(unit.getID()), str(task.getClass().getName())
+            if kind not in self._kinds:
+                continue
             # A base that was ordered to train forgets it in the next cycle; others forget when their target is gone.
             if kind != _TRAINS or number not in ordered or not self._completed.getBoolean(task):
                 parts = [(name, field.get(task)) for name, field in self._kinds[kind][1].items() if name != "pf"]

@@ -154,9 +154,11 @@ class Remote:
         if not there:
             return
         text = self.fs.cat_file(self._at(CONFIG_FILE)) if CONFIG_FILE in there else b""
-        ours = text.startswith(CHECKSUM_LINE.encode())
-        if not ours or (config is not None and _changes(config, text.decode(), name)):
+        if not text.startswith(CHECKSUM_LINE.encode()):
             raise ConfigError(f"{name}: there is something else ({', '.join(there)}); choose another place")
+        changed = [] if config is None else _changes(config, text.decode(), name)
+        if changed:
+            raise ConfigError(f"{name}: there is another run, whose {', '.join(changed)} differ; choose another place")
 
     def _send_checkpoint(self, folder: Path, name: str) -> None:
         meta = (folder / name / META_FILE).read_bytes()

@@ -61,8 +61,8 @@ LARGE_AGAINST_COAC: dict[str, Any] = {
     **LARGE, **TOWARDS_CLONE, "total_timesteps": 900_000, "scripted": AGAINST_COAC["scripted"],
     "final_ent_coef": 0.0, "teacher_kl_share": 0.1, "eval_every": None,
 }  # fmt: skip
-"""The same for a second part of the training, against CoacAI. It begins with the agent that beats the rushes, and keeps close to
-it at first: a clone loses nearly all games against CoacAI and learns little from them.
+"""Changes for a second part of the training on the grid of 16 x 16, against CoacAI. It begins with the agent that beats the
+rushes, and keeps close to it at first: a clone loses nearly all games against CoacAI and learns little from them.
 """
 
 POINTS = 20
@@ -98,7 +98,9 @@ def large_league(report: Report) -> None:
 
 
 def large_league_against_coac(report: Report) -> None:
-    """The same, then train against CoacAI in the games that the two would play if both were asked in each cycle, as in Java."""
+    """Do as `large_league`, then train against CoacAI in the games that the two would play if both were asked in each cycle, as
+    in Java; measure the learning curve of that part, and play the bots with its agent.
+    """
     check_java()
     preset = "microrts_16x16_league"
     before = trained_league(report, preset, LARGE_CLONE, **LARGE)

@@ -315,7 +315,7 @@ def _same_value(value: Any, text: str) -> bool:
     """Return whether a text of `results.csv` is this value of a cell."""
     if isinstance(value, float):  # another machine may round a point of a logarithmic range differently
         return math.isclose(value, float(text), rel_tol=1e-12) or text == _text(value)
-    return _text(value) == ("none" if text == "null" else text)  # earlier versions wrote "null"
+    return text == _text(value) or (value in (None, "none") and text == "null")  # as earlier versions wrote
 
 
 def _header(plan: Plan) -> list[str]:

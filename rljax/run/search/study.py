@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,13 @@ def make_sampler(*entropy: int) -> Any:
     return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
 
+_BEGAN = time.time_ns()
+"""Tells this process from an earlier one: a container that is started again has the same host name and process numbers."""
+
+
 def process_name() -> str:
-    """Return a name of this process that is unique among machines."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Return a name of this process that is unique among machines and times."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_BEGAN}"
 
 
 def check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mapping[str, Any]) -> None:
@@ -92,9 +97,8 @@ def check_same(study: Any, config: Config, space: Mapping[str, Any], same: Mappi
 def free_abandoned(study: Any) -> None:
     """Mark trials as failed if their process on this machine has ended, so that they are repeated.
 
-    This process has none yet: trials with its name are of an earlier life, since a container that is started again has the same
-    host name and process numbers. A process that is killed before it writes its name on a trial leaves a trial without a name.
-    Such a trial is marked once all other processes have ended.
+    A process that is killed before it writes its name on a trial leaves a trial without a name. Such a trial is marked once all
+    other processes have ended.
     """
     from optuna.trial import TrialState
 
@@ -102,15 +106,17 @@ def free_abandoned(study: Any) -> None:
     nobodys = all(_is_gone(process) for process in others)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         process = trial.user_attrs.get(PROCESS)
-        if nobodys if process is None else process == process_name() or _is_gone(process):
+        if nobodys if process is None else _is_gone(process):
             study.tell(trial.number, state=TrialState.FAIL)
 
 
 def _is_gone(process: str) -> bool:
     """Return whether a process has ended; False if it runs on another machine, since nothing is known of those."""
-    host, _, pid = process.rpartition(":")
+    host, pid, *_ = process.split(":")
     if host != socket.gethostname():
         return False
+    if int(pid) == os.getpid():
+        return process != process_name()
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

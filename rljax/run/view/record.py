@@ -69,7 +69,7 @@ class Recording(NamedTuple):
         lengths: numbers of steps, in games of the moves of all players, i32 `[E]`.
         ended: False if an episode was cut at `max_steps`, bool `[E]`.
         num_frames: total number of pictures: for each episode the first one and one per step.
-        sides: whom the agent played in each game, such as "player 1", or "team 1" in games of teams; empty for environments.
+        sides: which player the agent was in each game ("player 1"), or which team; empty for environments, and with one team.
     """
 
     path: Path
@@ -193,7 +193,7 @@ def record(
         np.array([e.length for e in played], np.int32),
         np.array([e.ended for e in played]),
         num_frames,
-        tuple(_side(env.env, e.start.env_state) for e in played) if in_game else (),
+        tuple(_side(env.env, e.start.env_state) for e in played) if in_game and env.env.env.num_teams > 1 else (),
     )
 
 
@@ -208,7 +208,7 @@ def _scene(config: Config, opponent: Player | None) -> tuple[Any, Any]:
 
 
 def _side(game: Versus, state: Any) -> str:
-    """Return whom the agent plays in a game, in words."""
+    """Return which player or team the agent is, in words."""
     return f"{'player' if game.team_size == 1 else 'team'} {int(state.team)}"
 
 

@@ -141,7 +141,7 @@ def make_entries(
     Args:
         players: trained agents by name.
         include: names in `UNTRAINED` and of the game's scripted players; in MicroRTS also of its Java bots, as in
-            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java.
+            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java. Scripted players may draw, so all games count.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 

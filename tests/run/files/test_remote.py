@@ -231,7 +231,7 @@ def test_files_of_something_else_are_not_replaced(place: str) -> None:
     put("config.toml", add_checksum(dump_config(CONFIG)))  # a copy that was stopped before its first checkpoint
     assert not remote.check(None)
     assert not remote.check(CONFIG.replace(total_timesteps=10_000))
-    with pytest.raises(rljax.ConfigError, match="there is something else"):
+    with pytest.raises(rljax.ConfigError, match="there is another run, whose gamma differ"):
         remote.check(CONFIG.replace(gamma=0.5))
 
 

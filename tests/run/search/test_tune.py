@@ -165,10 +165,11 @@ def test_what_no_study_can_have_is_one_line(how: Any, message: str) -> None:
 def test_trials_of_an_earlier_life_of_the_same_container_are_tried_again() -> None:
     """There a process has the host name and number that it had before it was killed."""
     study = studies.open_study(None, "none")
-    for owner in (studies.process_name(), "elsewhere:1"):
+    host, pid, _ = studies.process_name().split(":")
+    for owner in (f"{host}:{pid}:1", f"{host}:{pid}", studies.process_name(), "elsewhere:1:1"):
         study.ask(studies.distributions(SPACE)).set_user_attr(studies.PROCESS, owner)
     studies.free_abandoned(study)
-    assert [t.state.name for t in study.get_trials()] == ["FAIL", "RUNNING"]
+    assert [t.state.name for t in study.get_trials()] == ["FAIL", "FAIL", "RUNNING", "RUNNING"]
 
 
 @pytest.mark.slow
