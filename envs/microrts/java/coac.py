@@ -31,30 +31,30 @@ TABLE = 1 + MAX_UNITS, 6
 """Shape of `Memory.table`."""
 
 _KINDS = {
-    "ai.coac.HarvestReturn": ("target", "base", "pf"),
-    "ai.coac.CoacAttack": ("target", "pf"),
-    "ai.coac.BuildModified": ("type", "x", "y", "pf"),
+    "ai.coac.HarvestReturn": ("target", "base"),
+    "ai.coac.CoacAttack": ("target",),
+    "ai.coac.BuildModified": ("type", "x", "y"),
     "ai.coac.TrainDirection": ("type", "direction"),
     "ai.coac.TrueIdle": (),
-    "ai.abstraction.Move": ("x", "y", "pf"),
+    "ai.abstraction.Move": ("x", "y"),
 }
-"""Java classes of tasks, and what they are made of besides the unit; `pf` finds ways, and is the bot's own."""
+"""Java classes of tasks, and their fields besides the unit and the bot's own pathfinder."""
 
 _HARVESTS, _, _, _TRAINS, _WAITS, _ = _KINDS
 _UNITS = "target", "base"
-"""What is a unit."""
+"""Fields that hold units."""
 
 _GONE = -1
 """Number of a unit that is gone."""
 
 
 class Task(NamedTuple):
-    """What a unit is to do.
+    """Task that CoacAI gave to a unit.
 
     Attributes:
         unit: the unit's number in a position.
-        kind: its Java class, in `_KINDS`.
-        values: what it is made of, without `pf`; units by their numbers, -1 for one that is gone.
+        kind: the task's Java class, in `_KINDS`.
+        values: values of the fields of its kind; units by their numbers, -1 for one that is gone.
     """
 
     unit: int
@@ -63,12 +63,12 @@ class Task(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What CoacAI remembers of its game.
+    """CoacAI's memory of its game.
 
     Attributes:
         marks: bits, see `BEGUN`; 0 where a game begins.
         harvesting: the base for which each worker harvests, by their numbers in a position.
-        tasks: what units are to do. The bot turns them into orders in this sequence: ways lead around what was ordered before.
+        tasks: the units' tasks. The bot turns them into orders in this sequence: ways lead around what was ordered before.
     """
 
     marks: int
@@ -98,7 +98,7 @@ class Memory(NamedTuple):
 
     @staticmethod
     def _named(task: Task, ids: np.ndarray) -> list[int]:
-        values = zip(_KINDS[task.kind], task.values, strict=False)
+        values = zip(_KINDS[task.kind], task.values, strict=True)
         return [(0 if x == _GONE else int(ids[x])) if field in _UNITS else x for field, x in values]
 
 
@@ -125,7 +125,6 @@ def recalled(table: np.ndarray, ids: np.ndarray) -> Memory:
             harvesting[unit] = number(base)
         if kind:
             java, fields = list(_KINDS.items())[kind - 1]
-            fields = tuple(field for field in fields if field != "pf")
             named = zip(fields, values, strict=False)
             tasks[unit] = Task(unit, java, tuple(number(x) if field in _UNITS else x for field, x in named))
     return Memory(int(table[0, 0]), harvesting, tuple(tasks.values()))
@@ -164,8 +163,8 @@ class CoacMemory:
                 continue
             # A base that was ordered to train forgets it in the next cycle; others forget when their target is gone.
             if kind != _TRAINS or number not in ordered or not self._completed.getBoolean(task):
-                parts = [(name, field.get(task)) for name, field in self._kinds[kind][1].items() if name != "pf"]
-                tasks.append(Task(number, kind, tuple(_as_number(name, part) for name, part in parts)))
+                parts = self._kinds[kind][1].items()
+                tasks.append(Task(number, kind, tuple(_as_number(name, field.get(task)) for name, field in parts)))
         return Memory(marks, harvesting, tuple(tasks))
 
     def write(self, bot: Any, memory: Memory, game: JavaGame, position: Position) -> None:
@@ -183,15 +182,16 @@ class CoacMemory:
         unit_of, type_of = game.state.getPhysicalGameState().getUnit, self._types.getUnitType
         for task in memory.tasks:
             unit, kind = unit_of(task.unit), task.kind
-            parts: dict[str, Any] = dict(zip(_KINDS[kind], task.values, strict=False))
+            parts = dict(zip(_KINDS[kind], task.values, strict=True))
             if any(parts.get(name) == _GONE for name in _UNITS):
                 # Its task is over. It keeps its turn if it gets another one now, or brings back what it has harvested.
                 if game.state.getUnitAction(unit) is not None and not (kind == _HARVESTS and unit.getResources()):
                     continue
                 kind, parts = _WAITS, {}
             made = {"target": unit_of, "base": unit_of, "type": type_of}
-            given = [finds_ways if name == "pf" else made.get(name, int)(parts[name]) for name in _KINDS[kind]]
-            tasks.put(unit, self._kinds[kind][0](unit, *given))
+            given = [made.get(name, int)(value) for name, value in parts.items()]
+            pathfinder = [] if kind in (_TRAINS, _WAITS) else [finds_ways]
+            tasks.put(unit, self._kinds[kind][0](unit, *given, *pathfinder))
 
 
 def _as_number(name: str, part: Any) -> int:

@@ -134,7 +134,7 @@ LATE = {
     "leaves later": ((31, MOVE, RIGHT),),
     "attacks": ((33, ATTACK, OFFSETS.tolist().index([0, -1])),),
 }
-"""What a light does that has come to where a resource was: cycles, actions and parameters. It attacks the worker on its left."""
+"""Orders of a light that stands where a resource was: cycles, actions and parameters. It attacks the worker on its left."""
 
 
 def late_harvest(occupant: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int, int]]]:
@@ -151,7 +151,7 @@ def late_units() -> tuple[tuple[int, int, int, int, int], ...]:
 
 @pytest.mark.parametrize("name", LATE)
 def test_a_late_harvest_kills_who_has_come_to_where_the_resource_was(name: str) -> None:
-    """What the victim was to do in that cycle, it does: its attack hits, and one that leaves dies where it goes."""
+    """The victim still does what is due in that cycle: its attack hits, and if it leaves, it dies where it goes."""
     game_map = find_map("melee4x4light2")._replace(shape=(4, 4), resources=(0, 0), units=late_units())
     state, ordered = jax.tree.map(jnp.asarray, game_map.start()), late_harvest(LATE[name])
     for time in range(39):
