@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 from collections.abc import Callable
@@ -103,6 +104,9 @@ def _started(folder: Path) -> Java:
             jpype.startJVM(str(libraries[0]), *options, classpath=[str(path) for path in archives], convertStrings=True)
         except Exception as error:
             raise RljaxError(f"microRTS in Java: Java does not start: {first_line(error)}") from None
+        # At each collection of Python's garbage JPype measures the memory of the process, and may have Java collect its own. That
+        # took most of the time of runs that ask bots in each step (jpype-project/jpype#1197). Java collects by itself.
+        gc.callbacks[:] = [callback for callback in gc.callbacks if getattr(callback, "__module__", "") != "_jpype"]
     return Java(jpype, folder)
 
 

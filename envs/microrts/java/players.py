@@ -121,10 +121,9 @@ def _orders(
     coac = None if memories is None else _coac_memory(java)
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
-    for place in np.ndindex(players.shape):
-        state, player = jax.tree.map(lambda x, place=place: x[place], states), int(players[place])
-        if not ((state.owner == player) & (state.remaining == 0)).any():
-            continue
+    idle = (states.owner == players[..., None, None]) & (states.remaining == 0)
+    for place in map(tuple, np.argwhere(idle.any((-2, -1)))):
+        state, player = RTSState(*(leaf[place] for leaf in jax.tree.leaves(states))), int(players[place])
         position = position_of(state, walls)
         new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
         if coac is None or memories is None:

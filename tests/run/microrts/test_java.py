@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import tarfile
 from pathlib import Path
@@ -196,6 +197,12 @@ def test_a_position_is_set_and_read_in_the_java_engine(java_engine: java.Java) -
     assert {MOVE, PRODUCE} <= kinds
     with pytest.raises(ConfigError, match="map 'basesWorkers8x9': did you mean"):
         java_engine.game("basesWorkers8x9")
+
+
+def test_pythons_garbage_is_collected_without_java(java_engine: java.Java) -> None:
+    """JPype measures the process and may have Java collect whenever Python does: most of the time of runs that ask bots."""
+    assert java_engine.maps()
+    assert not [callback for callback in gc.callbacks if "jpype" in str(getattr(callback, "__module__", ""))]
 
 
 def test_maps_are_those_of_the_java_engine(java_engine: java.Java) -> None:
