@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.core.errors import ConfigError, check_int
 from rljax.core.spaces import Box, as_space
@@ -49,7 +48,9 @@ class FrameStack(Wrapper):
 
     def observation_space(self, params: Any) -> Box:
         box = self._box(params)
-        low, high = (np.concatenate([np.broadcast_to(np.asarray(x), box.shape)] * self.count, -1) for x in (box.low, box.high))
+        # By JAX, since the bounds have no values where the space is made under a trace.
+        bounds = (jnp.broadcast_to(jnp.asarray(bound), box.shape) for bound in (box.low, box.high))
+        low, high = (jnp.concatenate([bound] * self.count, -1) for bound in bounds)
         return Box(low, high, low.shape, box.dtype)
 
     def _box(self, params: Any) -> Box:

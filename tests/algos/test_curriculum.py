@@ -84,6 +84,12 @@ def test_levels_are_drawn_from_the_curriculum_of_the_own_seed(run: Any) -> None:
     assert not np.array_equal(state[-1, 0], state[-1, 1])
 
 
+def test_training_with_a_curriculum_may_be_part_of_a_larger_program() -> None:
+    """As in sweeps, whose configurations are traced."""
+    metrics = jax.eval_shape(lambda key: rljax.make_train(with_curriculum("plr"))(key), jax.random.key(0)).metrics
+    assert metrics["curriculum/effective_levels"].shape == (12,)
+
+
 def test_evaluations_play_the_configurations_own_parameters() -> None:
     env, params = make_evaluation_env(with_curriculum("uniform"))
     assert params == make_evaluation_env(CONFIG)[1]

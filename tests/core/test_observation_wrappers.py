@@ -33,6 +33,21 @@ def test_frames_are_those_of_a_deque(env_id: str) -> None:
     np.testing.assert_array_equal(stacked.render(its, params), env.render(state, params))
 
 
+def test_stacked_frames_have_a_space_under_a_trace() -> None:
+    """As in sweeps, which make their environments in a traced function."""
+    env, params = make_env("CartPole-v1")
+    stacked = wrappers.FrameStack(env, 2)
+
+    def bounds(_: jax.Array) -> tuple[Any, Any]:
+        space = stacked.observation_space(params)
+        return space.low, space.high
+
+    low, high = jax.jit(bounds)(jnp.zeros(()))
+    own = env.observation_space(params)
+    np.testing.assert_array_equal(low, np.tile(own.low, 2))
+    np.testing.assert_array_equal(high, np.tile(own.high, 2))
+
+
 @pytest.mark.slow
 def test_grey_pictures_of_another_size() -> None:
     env, params = make_env("CartPole-v1")

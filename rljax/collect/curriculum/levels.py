@@ -121,10 +121,12 @@ def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelPa
             episode.
     """
     columns = _columns(levels)
-    values = {name: _stacked(env, env_params, name, column) for name, column in columns.items()}
-    count = len(next(iter(values.values())))
-    params = LevelParams(env_params, values, jnp.cumsum(jnp.full(count, 1.0 / count)))
-    _check_spaces(env, params, count)
+    # Sweeps make their environments in a traced function, in which the numbers of the levels are to be numbers all the same.
+    with jax.ensure_compile_time_eval():
+        values = {name: _stacked(env, env_params, name, column) for name, column in columns.items()}
+        count = len(next(iter(values.values())))
+        params = LevelParams(env_params, values, jnp.cumsum(jnp.full(count, 1.0 / count)))
+        _check_spaces(env, params, count)
     wrapped = Levels(env)
     try:
         key = jax.eval_shape(lambda: jax.random.key(0))
