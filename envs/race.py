@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.chance import uses_key
-from rljax.core.contract import BELIEF
+from rljax.core.chance import step_shapes, uses_key
+from rljax.core.contract import BELIEF, METRICS
 from rljax.core.environment import action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import RESULT, Game
@@ -23,6 +23,7 @@ class RaceState(NamedTuple):
         over: whose episode is over, bool `[P]`.
         mover: player to move, where players take turns, i32 [].
         belief: entropy of each player's belief after its last step, where the environment offers it, f32 `[P]`; 0 before.
+        metrics: the metrics of each player's last step, by name, `[P]`; 0 before.
     """
 
     envs: Any
@@ -30,6 +31,7 @@ class RaceState(NamedTuple):
     over: jax.Array
     mover: jax.Array
     belief: jax.Array
+    metrics: dict[str, jax.Array]
 
 
 class Race(Game):
@@ -56,7 +58,11 @@ class Race(Game):
             raise ConfigError(f"race: num_players = {num_players}: expected at least 2")
         self.env, self.num_players, self.turns, self.relative = env, num_players, turns, relative
         self.best_is_random = getattr(env, "best_is_random", False)
-        self.step_is_random = uses_key(env, env.default_params)
+        params = env.default_params
+        self.step_is_random = uses_key(env, params)
+        state, action, key = step_shapes(env, params)
+        info = jax.eval_shape(lambda k, s, a: strong(env.step_env(k, s, a, params)[-1]), key, state, action)
+        self._metrics = {name: x.dtype for name, x in info.get(METRICS, {}).items()}
 
     @property
     def name(self) -> str:
@@ -79,7 +85,8 @@ class Race(Game):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, RaceState]:
         players = self.num_players
         obs, envs = strong(jax.vmap(self.env.reset_env, (0, None))(jax.random.split(key, players), params))
-        return obs, RaceState(envs, obs, jnp.zeros(players, bool), jnp.zeros((), jnp.int32), jnp.zeros(players))
+        metrics = {name: jnp.zeros(players, dtype) for name, dtype in self._metrics.items()}
+        return obs, RaceState(envs, obs, jnp.zeros(players, bool), jnp.zeros((), jnp.int32), jnp.zeros(players), metrics)
 
     def to_move(self, state: RaceState) -> jax.Array:
         return jnp.arange(self.num_players) == state.mover if self.turns else ~state.over
@@ -114,14 +121,10 @@ class Race(Game):
         if BELIEF in info:  # of who waits it stays as it was
             info[BELIEF] = belief = jnp.where(moves, info[BELIEF], belief)
         info.pop(RESULT, None)  # an environment's own entry is no result of the race
-        metrics = {name: jnp.mean(x) for name, x in info.pop("metrics", {}).items()}
-        return (
-            obs,
-            RaceState(envs, obs, over, self._next(state.mover, over), belief),
-            reward,
-            jnp.all(over),
-            info | ({"metrics": metrics} if metrics else {}),
-        )
+        metrics = {name: jnp.where(moves, x, state.metrics[name]) for name, x in info.pop(METRICS, {}).items()}
+        if metrics:
+            info[METRICS] = {name: jnp.mean(x) for name, x in metrics.items()}
+        return obs, RaceState(envs, obs, over, self._next(state.mover, over), belief, metrics), reward, jnp.all(over), info
 
     def _next(self, mover: jax.Array, over: jax.Array) -> jax.Array:
         """Return the next player, in the order of seats, whose episode is not over; any if all are."""

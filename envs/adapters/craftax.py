@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from craftax.craftax.constants import Achievement
 from craftax.craftax.renderer import make_craftax_pixel_renderer
+from craftax.craftax_classic.constants import Achievement as ClassicAchievement
 from craftax.craftax_classic.renderer import make_craftax_pixel_renderer as make_classic_pixel_renderer
 from craftax.craftax_env import make_craftax_env_from_name
 
@@ -41,10 +43,12 @@ class CraftaxEnv(FromSuite):
     def step_env(
         self, key: jax.Array, state: Any, action: jax.Array, params: Any
     ) -> tuple[jax.Array, Any, jax.Array, jax.Array, dict[str, Any]]:
-        obs, state, reward, _, info = self.env.step_env(key, state, action, params)
+        obs, state, reward, _, _ = self.env.step_env(key, state, action, params)
         # What Craftax calls done is also true at its time limit.
         over = self.env.is_terminal(state, params.replace(max_timesteps=NEVER))
-        achieved = {name: jnp.float32(x) for name, x in info.items() if name.startswith("Achievements/")}
+        # Its own info has achievements only where it ends the episode itself, which a time limit around it may do before.
+        kinds = ClassicAchievement if "Classic" in self._name else Achievement
+        achieved = {f"Achievements/{x.name.lower()}": 100.0 * state.achievements[x.value].astype(jnp.float32) for x in kinds}
         return obs, state, jnp.float32(reward), jnp.asarray(over, bool), {"metrics": achieved}
 
     def is_truncated(self, state: Any, params: Any) -> jax.Array:

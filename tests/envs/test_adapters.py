@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import enum
+import importlib.util
+import runpy
 import sys
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import rljax
 from rljax.core.contract import check_contract
@@ -195,6 +199,57 @@ def test_the_time_limit_of_a_game_with_scripted_enemies_truncates_it() -> None:
         _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, stop, params)
         ends.append((bool(terminated), bool(env.is_truncated(state, params))))
     assert ends == [(False, False), (False, False), (False, True)]
+
+
+class _Wood(NamedTuple):
+    timestep: jax.Array
+    achievements: jax.Array
+
+
+class _Collects:
+    """A world like Craftax's, whose player collects wood at the second step."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros(1), _Wood(jnp.int32(0), jnp.zeros(2, bool))
+
+    def is_terminal(self, state: _Wood, params: Any) -> jax.Array:
+        return state.timestep >= params.max_timesteps
+
+    def step_env(self, key: jax.Array, state: _Wood, action: jax.Array, params: Any) -> Any:
+        time = state.timestep + 1
+        state = _Wood(time, state.achievements | (jnp.array([False, True]) & (time >= 2)))
+        done = self.is_terminal(state, params)
+        return jnp.zeros(1), state, 1.0, done, {"Achievements/collect_wood": state.achievements[1] * done * 100.0}
+
+
+@struct.dataclass
+class _Limit:
+    max_timesteps: int = 9
+
+
+@pytest.mark.parametrize("name", ["Craftax-Symbolic-v1", "Craftax-Classic-Symbolic-v1"])
+def test_achievements_of_craftax_count_however_an_episode_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a world in its place, as the suite need not be installed."""
+    kinds = enum.Enum("Achievement", [("EAT_COW", 0), ("COLLECT_WOOD", 1)])
+    for module, entries in {
+        "craftax.constants": {"Achievement": kinds},
+        "craftax.renderer": {"make_craftax_pixel_renderer": None},
+        "craftax_classic.constants": {"Achievement": kinds},
+        "craftax_classic.renderer": {"make_craftax_pixel_renderer": None},
+        "craftax_env": {"make_craftax_env_from_name": None},
+    }.items():
+        monkeypatch.setitem(sys.modules, f"craftax.{module}", types.SimpleNamespace(**entries))
+    spec = importlib.util.find_spec("rljax.envs.adapters.craftax")
+    assert spec is not None
+    assert spec.origin is not None
+    env = runpy.run_path(spec.origin)["CraftaxEnv"](_Collects(), f"craftax:{name}")
+    _, state = env.reset_env(jax.random.key(0), _Limit())
+    seen = []
+    for _ in range(2):
+        _, state, _, terminated, info = env.step_env(jax.random.key(0), state, jnp.int32(0), _Limit())
+        assert not terminated
+        seen.append({metric: float(x) for metric, x in info["metrics"].items()})
+    assert seen == [{"Achievements/eat_cow": 0.0, "Achievements/collect_wood": x} for x in (0.0, 100.0)]
 
 
 def test_objects_of_suites_are_taken() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import TMaze, make_env
 from rljax.envs.race import Race
@@ -59,6 +60,37 @@ def test_relative_rewards_sum_to_zero() -> None:
     own, between = (x.step_env(jax.random.key(0), state, action, params)[2] for x in (plain, game))
     assert own.tolist() == [1.0, 0.0, 1.0]
     assert between.tolist() == [0.5, -1.0, 0.5]
+
+
+class Counted(rljax.Environment):
+    """An episode ends with action 1; its metrics are what its player has done."""
+
+    def observation_space(self, params: Any) -> rljax.Box:
+        return rljax.Box(0.0, 9.0, (1,))
+
+    def action_space(self, params: Any) -> rljax.Discrete:
+        return rljax.Discrete(2)
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros(1), jnp.int32(0)
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        state = state + 1
+        metrics = {"steps": state, "ended": action == 1}
+        return jnp.float32(state)[None], state, jnp.float32(0.0), action == 1, {"metrics": metrics}
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_metrics_are_the_mean_over_the_last_steps_of_all_players(turns: bool) -> None:
+    """Also of those who wait, or who have finished before."""
+    game: Any = Race(Counted(), 2, turns=turns)
+    _, state = game.reset_env(jax.random.key(0), game.default_params)
+    lengths, done = jnp.array([1, 3]), False
+    while not done:
+        action = (state.envs + 1 >= lengths).astype(jnp.int32)
+        _, state, _, done, info = game.step_env(jax.random.key(0), state, action, game.default_params)
+    assert {name: float(x) for name, x in info["metrics"].items()} == {"steps": 2.0, "ended": 1.0}
+    assert check_contract(game, game.default_params) == []
 
 
 def test_the_entry_result_of_an_environment_decides_no_race() -> None:
