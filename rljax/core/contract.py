@@ -142,6 +142,10 @@ def check_contract(env: Any, params: Any) -> list[str]:
     action_space = _read_space(subject, "action_space", env.action_space, params)
     if isinstance(action_space, Dict) and head_sizes(action_space) is None:
         subject.refuse(f"a Dict as action_space takes at least one head, each Discrete: {action_space}")
+    if isinstance(action_space, Box) and not jnp.issubdtype(action_space.dtype, jnp.floating):
+        # Policies of a Box choose real numbers, which would be cut to the whole ones below them.
+        expected = "floats; for whole numbers use Discrete or MultiDiscrete"
+        subject.refuse(f"action_space is a Box of {_dtype_name(action_space.dtype)}, expected one of {expected}")
     if players is not None and head_sizes(action_space) is None and not isinstance(action_space, Box):
         expected = "a Box, or heads that are Discrete, for one player"
         subject.refuse(f"action_space is {type(action_space).__name__}, expected {expected}")

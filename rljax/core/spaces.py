@@ -124,13 +124,15 @@ class Box:
         return math.prod(self.shape)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Draw an element: uniform where both bounds are finite, else standard normal clipped to the bounds."""
+        """Draw an element: uniform where both bounds are finite, else standard normal clipped to the bounds. Of whole numbers and
+        flags both bounds are drawn, too.
+        """
         low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
         uniform_key, normal_key = jax.random.split(key)
         # finfo.max stands for "no bound" in many environments, and high - low would overflow.
         bounded = (jnp.abs(low) < 1e30) & (jnp.abs(high) < 1e30)
         unit = jax.random.uniform(uniform_key, self.shape)
-        inside = jnp.where(bounded, low, 0.0) + unit * jnp.where(bounded, high - low, 1.0)
+        inside = _between(jnp.where(bounded, low, 0.0), jnp.where(bounded, high, 1.0), unit, self.dtype)
         normal = jnp.clip(jax.random.normal(normal_key, self.shape), low, high)
         return jnp.where(bounded, inside, normal).astype(self.dtype)
 
@@ -241,7 +243,15 @@ def _scale_noise(space: Any, noise: jax.Array) -> Any:
         jnp.where(no_low, jnp.where(no_high, -1.0, high - 1.0), low),
         jnp.where(no_high, jnp.where(no_low, 1.0, low + 1.0), high),
     )
-    return (low + noise.reshape(space.shape) * (high - low)).astype(space.dtype)
+    return _between(low, high, noise.reshape(space.shape), space.dtype).astype(space.dtype)
+
+
+def _between(low: jax.Array, high: jax.Array, unit: jax.Array, dtype: Any) -> jax.Array:
+    """Return numbers between two bounds by numbers in [0, 1), all f32; whole ones, each as often, if the dtype is of such."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return low + unit * (high - low)
+    # At most the upper bound, because the product may be rounded up.
+    return jnp.minimum(low + jnp.floor(unit * (high - low + 1.0)), high)
 
 
 def as_space(space: Any) -> Space:
@@ -249,13 +259,24 @@ def as_space(space: Any) -> Space:
 
     Raises:
         TypeError: the object has none of the attributes of a known space.
+        ValueError: its elements do not count from 0, or are arrays of several axes.
     """
     if isinstance(space, (Discrete, MultiDiscrete, Box, Dict, Tuple)):
         return space
+    kind = type(space).__name__
+    if np.any(getattr(space, "start", 0)):
+        raise ValueError(f"{kind}: start = {np.asarray(space.start).tolist()}, expected elements that count from 0")
     if hasattr(space, "nvec"):
-        return MultiDiscrete(tuple(np.asarray(space.nvec).ravel().tolist()))
+        if np.ndim(space.nvec) != 1:
+            raise ValueError(f"{kind}: nvec has shape {np.shape(space.nvec)}, expected one axis")
+        return MultiDiscrete(tuple(np.asarray(space.nvec).tolist()))
     if hasattr(space, "n"):
-        return Discrete(int(space.n))
+        shape = tuple(getattr(space, "shape", None) or ())
+        if not shape:
+            return Discrete(int(space.n))
+        if shape != (space.n,):
+            raise ValueError(f"{kind}: has shape {shape}, expected one axis")
+        return MultiDiscrete((2,) * shape[0])  # Gymnasium's MultiBinary
     if hasattr(space, "low") and hasattr(space, "high"):
         shape = tuple(space.shape) if np.ndim(space.shape) else (int(space.shape),)
         return Box(space.low, space.high, shape, space.dtype)

@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import Any
 
+import gymnasium.spaces
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,6 +132,10 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
      "observation_space is a Box of shape (0,), which has no entries"),
     ("action Box without entries", Walk, {"action_space": lambda *_: Box(-1.0, 1.0, (0,))},
      "action_space is a Box of shape (0,), which has no entries"),
+    ("action Box of whole numbers", Walk, {"action_space": lambda *_: Box(0, 3, (2,), jnp.int32)},
+     "action_space is a Box of int32, expected one of floats; for whole numbers use Discrete or MultiDiscrete"),
+    ("actions that count from 1", Walk, {"action_space": lambda *_: gymnasium.spaces.Discrete(3, start=1)},
+     "action_space: Discrete: start = 1, expected elements that count from 0"),
     ("Box beyond i32", Walk, {"observation_space": lambda *_: Box(0.0, 1.0, (2**20, 2**12))},
      "observation_space is a Box of shape (1048576, 4096), expected at most 2,147,483,647 entries"),
     ("Box upside down", Walk, {"action_space": lambda *_: Box(1.0, -1.0, (2,))},

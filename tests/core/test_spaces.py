@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space, head_sizes
+from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space, head_sizes, legal_action
 
 # Compiling takes most of the time here, so XLA need not optimise.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -61,6 +61,18 @@ def test_box_samples_are_uniform_or_normal_by_bound() -> None:
     assert np.isfinite(samples(Box(-huge, huge, (1,)))).all()
 
 
+@pytest.mark.parametrize(("dtype", "high"), [(jnp.int32, 3), (jnp.uint8, 3), (jnp.bool_, 1)])
+def test_both_bounds_of_whole_numbers_are_drawn_as_often_as_the_others(dtype: Any, high: int) -> None:
+    space = Box(0, high, (2,), dtype)
+    drawn = samples(space)
+    assert drawn.dtype == dtype
+    noise = jax.random.uniform(jax.random.key(1), (2000, 2))
+    played = jax.jit(jax.vmap(lambda x: legal_action(space, None, x)[0]), compiler_options=QUICK)(noise)
+    assert played.dtype == dtype
+    for found in (drawn, np.asarray(played)):
+        np.testing.assert_allclose(np.bincount(found.ravel().astype(int)) / 4000, 1 / (high + 1), atol=0.035)
+
+
 def test_contains_refuses_what_lies_outside() -> None:
     assert [bool(Discrete(3).contains(x)) for x in (-1, 0, 2, 3)] == [False, True, True, False]
     multi = MultiDiscrete((3, 2))
@@ -106,12 +118,27 @@ def test_as_space_reads_gymnasium() -> None:
     assert box.shape == (3,)
     np.testing.assert_array_equal(box.low, LOW)
     np.testing.assert_array_equal(box.high, HIGH)
+    assert as_space(spaces.MultiBinary(3)) == MultiDiscrete((2, 2, 2))
     pixels = as_space(spaces.Box(0, 255, (4, 4), np.uint8))
     assert (pixels.shape, pixels.dtype) == ((4, 4), np.uint8)
     nested = as_space(spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(5)))}))
     assert isinstance(nested, Dict)
     assert isinstance(nested.spaces["y"], Tuple)
     assert nested.flat_dim == 2 + 2 + 5
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (gymnasium.spaces.MultiBinary((2, 3)), r"^MultiBinary: has shape \(2, 3\), expected one axis$"),
+        (gymnasium.spaces.MultiDiscrete([[2, 3], [4, 5]]), r"^MultiDiscrete: nvec has shape \(2, 2\), expected one axis$"),
+        (gymnasium.spaces.Discrete(3, start=1), "^Discrete: start = 1, expected elements that count from 0$"),
+        (gymnasium.spaces.MultiDiscrete([3, 3], start=[0, 1]), r"^MultiDiscrete: start = \[0, 1\], expected"),
+    ],
+)
+def test_what_rljax_has_no_space_for_is_refused_in_one_line(space: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        as_space(space)
 
 
 def test_as_space_reads_gymnax() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import DatasetInfo
 from rljax.core.errors import ConfigError, first_line, how_to_install, shown
-from rljax.core.spaces import Box, Dict, Space, Tuple, as_space
 from rljax.run.demos.writer import SHARD_BYTES, Episode, new_dataset
 
 
@@ -51,7 +50,9 @@ def _write(
     """Write the episodes of a dataset of Minari to a new folder."""
     spec = data.spec
     name = env or (spec.env_spec.id if spec.env_spec is not None else str(spec.dataset_id))
-    observation, action = (_narrow(as_space(space)) for space in (spec.observation_space, spec.action_space))
+    from rljax.envs.simulators.spaces import convert_spaces  # which needs Gymnasium, as Minari does
+
+    observation, action, _ = convert_spaces(f"minari:{source}", spec.observation_space, spec.action_space)
     recorded = {"player": f"minari:{spec.dataset_id}", "num_episodes": int(spec.total_episodes)}
     with new_dataset(path, DatasetInfo(name, {}, observation, action, False, recorded), shard_bytes) as writer:
         for number, episode in enumerate(data.iterate_episodes()):
@@ -73,18 +74,6 @@ def _load(source: str | os.PathLike[str]) -> Any:
         return minari.load_dataset(str(source))
     except FileNotFoundError:
         raise ConfigError(f"minari:{source}: no such dataset on this machine: minari download {shown(str(source))}") from None
-
-
-def _narrow(space: Space) -> Space:
-    """Return a space whose floats and integers have 32 bits, as those of the dataset."""
-    if isinstance(space, Dict):
-        return Dict({name: _narrow(as_space(part)) for name, part in space.spaces.items()})
-    if isinstance(space, Tuple):
-        return Tuple(tuple(_narrow(as_space(part)) for part in space.spaces))
-    if isinstance(space, Box):
-        narrow = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32}
-        return Box(space.low, space.high, space.shape, narrow.get(np.dtype(space.dtype).name, space.dtype))
-    return space
 
 
 def _episode(episode: Any, spec: Any, number: int, source: object) -> Episode:
