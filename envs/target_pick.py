@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from rljax.core.environment import Environment
@@ -70,7 +71,8 @@ class TargetPick(Environment):
 
     def observation_space(self, params: TargetPickParams) -> Dict:
         low, high = params.min_targets, params.max_targets
-        if isinstance(low, int) and isinstance(high, int) and not 1 <= low <= high < self.capacity:
+        known = all(isinstance(count, (int, np.integer)) for count in (low, high))  # a traced one has no value
+        if known and not 1 <= low <= high < self.capacity:
             raise ConfigError(
                 f"TargetPick-v0: min_targets = {low}, max_targets = {high}:"
                 f" expected 1 <= min_targets <= max_targets <= capacity - 1 = {self.capacity - 1}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -82,6 +82,8 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
         ConfigError: there is no such parameter, a range is none, or the environment cannot take it anew for each episode.
     """
     ranges = {name: _range(env, env_params, name, bounds) for name, bounds in table.items()}
+    for values in _corners(env_params, ranges):
+        _check_spaces(env, with_fields(env_params, values))
     wrapped = RandomizeParams(env, ranges)
     try:
         state, action, key = step_shapes(wrapped, env_params)
@@ -92,6 +94,27 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
             f"{first_line(error)}"
         ) from error
     return wrapped
+
+
+def _corners(env_params: Any, ranges: Mapping[str, tuple[float, float]]) -> Iterator[dict[str, Any]]:
+    """Yield values at the ends of all ranges, in which every two parameters are at every two of their ends."""
+    low, high = {}, {}
+    for name, bounds in ranges.items():
+        default = getattr(env_params, name)
+        low[name], high[name] = (np.full(jnp.shape(default), x, jnp.result_type(default))[()] for x in bounds)
+    yield from (low, high)
+    for name in ranges:
+        yield low | {name: high[name]}
+        yield high | {name: low[name]}
+
+
+def _check_spaces(env: Any, env_params: Any) -> None:
+    """Refuse parameters that the environment itself refuses, when it is asked for its spaces."""
+    try:
+        env.observation_space(env_params)
+        env.action_space(env_params)
+    except ConfigError as error:
+        raise ConfigError(f"randomize: {error}") from error
 
 
 def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, float]:

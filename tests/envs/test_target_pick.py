@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import PPOConfig, make_agent
 from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
@@ -137,6 +138,27 @@ def test_impossible_counts_are_refused(counts: dict[str, int]) -> None:
     env, params = make_env("TargetPick-v0", **counts)
     with pytest.raises(ConfigError, match=r"expected 1 <= min_targets <= max_targets <= capacity - 1 = 15"):
         check_contract(env, params)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("randomize", {"max_targets": [3, 16]}, "randomize: TargetPick-v0: min_targets = 2, max_targets = 16: expected 1 <= "),
+        (
+            "randomize",
+            {"min_targets": [2, 5], "max_targets": [4, 9]},
+            "randomize: TargetPick-v0: min_targets = 5, max_targets = 4: expected 1 <= ",
+        ),
+        (
+            "curriculum",
+            {"type": "uniform", "levels": {"max_targets": [3, 16]}},
+            r"curriculum.levels\[1\]: TargetPick-v0: min_targets = 2, max_targets = 16: expected 1 <= ",
+        ),
+    ],
+)
+def test_impossible_counts_of_some_episodes_are_refused(field: str, value: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        make_agent(PPOConfig(env="TargetPick-v0", **{field: value}))
 
 
 @pytest.mark.parametrize("arguments", [{"capacity": 2}, {"num_kinds": 0}])

@@ -193,7 +193,10 @@ def _check_spaces(env: Any, params: LevelParams, count: int) -> None:
         expected = _outline(getattr(env, what)(params.base))
         for i in range(count):
             level = params.replace(values={name: x[i : i + 1] for name, x in values.items()}).of(0)
-            found = _outline(getattr(env, what)(level))
+            try:
+                found = _outline(getattr(env, what)(level))
+            except ConfigError as error:
+                raise ConfigError(f"curriculum.levels[{i}]: {error}") from error
             if found != expected:
                 raise ConfigError(
                     f"curriculum.levels[{i}]: the {what} of {env.name} is {found} there, expected that of env_params, {expected}"
