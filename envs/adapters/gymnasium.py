@@ -79,8 +79,8 @@ def _spec(name: str) -> Any:
 
 
 def _make(name: str, workers: int = 0, timeout: float = TIMEOUT, **arguments: Any) -> SimulatedEnv:
-    if not arguments.get("max_episode_steps", 1):  # 0: the environment has no limit
-        del arguments["max_episode_steps"]
+    if arguments.get("max_episode_steps") == 0:
+        arguments["max_episode_steps"] = -1  # Gymnasium's number for no limit, whatever the id has
     return _made(name, workers, float(timeout), tuple(sorted(arguments.items())))
 
 

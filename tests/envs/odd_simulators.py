@@ -55,3 +55,4 @@ class Odd(gymnasium.Env[Any, Any]):
 
 
 gymnasium.register("Odd-v0", Odd)
+gymnasium.register("Limited-v0", Odd, max_episode_steps=3)

@@ -109,6 +109,18 @@ def test_a_time_limit_of_the_configuration_begins_new_episodes() -> None:
         np.testing.assert_array_equal(obs, np.stack(expected))
 
 
+@pytest.mark.parametrize(("limit", "truncated"), [({}, [3]), ({"max_episode_steps": 2}, [2, 4]), ({"max_episode_steps": 0}, [])])
+def test_a_limit_of_gymnasium_is_that_of_the_id_or_another_or_none(limit: dict[str, int], truncated: list[int]) -> None:
+    env, params = rljax.make_env("gymnasium:odd_simulators:Limited-v0", workers=1, **limit)
+    keys, action = jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32)
+    _, state = jax.vmap(env.reset, (0, None))(keys, params)
+    ends = []
+    for _ in range(5):
+        _, state, _, _, end, _ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
+        ends.append(bool(end[0]))
+    assert (np.flatnonzero(ends) + 1).tolist() == truncated
+
+
 @pytest.mark.slow
 def test_evaluated_episodes_are_played_once_to_their_end() -> None:
     config = rljax.PPOConfig(env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64)
