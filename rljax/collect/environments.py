@@ -190,7 +190,9 @@ def make_training_env(config: Config) -> tuple[Any, Any]:
     """
     env, env_params = make_evaluation_env(config)
     if config.scale_rewards is not None:
+        threshold = env.reward_threshold
         env = ScaleReward(env, config.scale_rewards)
+        env.reward_threshold = threshold  # of the totals, in true rewards
     return (env if config.clip_rewards is None else ClipReward(env, config.clip_rewards)), env_params
 
 

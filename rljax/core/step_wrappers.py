@@ -26,11 +26,15 @@ def _map_components(change: Callable[..., Any], info: dict[str, Any], *others: d
 
 
 class ScaleReward(Wrapper):
-    """Multiply each reward by `scale`, and its components in `info["reward_components"]`."""
+    """Multiply each reward by `scale`, its components in `info["reward_components"]`, and `reward_threshold`."""
 
     def __init__(self, env: Any, scale: float):
         super().__init__(env)
         self.scale = scale
+        # A scale that turns the order of rewards round leaves no such return, and one that is traced has no value.
+        keeps_order = not isinstance(scale, jax.core.Tracer) and scale > 0
+        if self.reward_threshold is not None:
+            self.reward_threshold = float(self.reward_threshold * scale) if keeps_order else None
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
         obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)

@@ -65,6 +65,15 @@ def test_rewards_are_scaled() -> None:
     assert [x[1] for x in scaled[1:]] == [0.5 * x[1] for x in plain[1:]] == [0.5, 1.5, 2.0]
 
 
+def test_the_return_that_solves_a_task_is_scaled_like_its_rewards() -> None:
+    """Not by the field of the configuration, where the totals of episodes are those of true rewards."""
+    env, _ = make_env("CartPole-v1")
+    assert wrappers.ScaleReward(env, 0.5).reward_threshold == 237.5
+    assert wrappers.ScaleReward(env, -1.0).reward_threshold is None
+    assert wrappers.ScaleReward(Line(), 0.5).reward_threshold is None
+    assert make_training_env(rljax.PPOConfig(env="CartPole-v1", scale_rewards=0.5))[0].reward_threshold == 475.0
+
+
 def test_shaping_adds_up_to_the_difference_of_potentials() -> None:
     """With gamma = 1 an episode's return changes by the potential of its first state alone, if it terminates."""
     potential = lambda state, params: 10.0 - state.position  # noqa: E731
