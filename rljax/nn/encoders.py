@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
 from rljax.nn.attention import AttentionPooling, TransformerEncoder
-from rljax.nn.images import Convolution, ImageEncoder
+from rljax.nn.images import Convolution, ImageEncoder, check_kernel, scaled_image
 from rljax.nn.layers import ACTIVATIONS, MLP, together
 from rljax.nn.observations import ravel_observation
 from rljax.nn.spec import CONVOLUTIONS, NetworkSpec
@@ -46,16 +46,12 @@ class ConvolutionEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, image: Any) -> jax.Array:
-        if not hasattr(image, "ndim") or image.ndim != 4:
-            shapes = jax.tree.map(lambda x: x.shape[1:], image)
-            raise ConfigError(f"observation of shape {shapes}: expected an image [height, width, channels] for encoder = 'cnn'")
-        x = image.astype(jnp.float32) / 255.0 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
+        x = scaled_image(image)
         inputs = (x.shape[-1], *self.channels)
         layers = [(k, k, *inputs[i : i + 2]) for i, k in enumerate(self.kernels)]
         inits = together(self, {f"conv_{i}": (shape, math.sqrt(2.0)) for i, shape in enumerate(layers)})
         for i, (name, init) in enumerate(inits.items()):
-            if self.kernels[i] > min(x.shape[1:3]):
-                raise ConfigError(f"network.kernels = {self.kernels}: number {i + 1} is wider than its image of {x.shape[1:3]}")
+            check_kernel(self.kernels, i, x.shape[1:3])
             x = Convolution(self.channels[i], self.kernels[i], self.strides[i], init, self.dtype, name=name)(x)
             x = ACTIVATIONS[self.activation](x)
         return x.reshape(x.shape[0], -1)

@@ -42,6 +42,28 @@ def in_blocks(function: Callable[[jax.Array], jax.Array], x: jax.Array, size: in
     return result if blocks * size == x.shape[0] else jnp.concatenate([result, function(x[blocks * size :])])
 
 
+def scaled_image(image: Any) -> jax.Array:
+    """Return an image as f32 `[B, height, width, channels]`, uint8 scaled to [0, 1].
+
+    Raises:
+        ConfigError: the observation is not an image.
+    """
+    if not hasattr(image, "ndim") or image.ndim != 4:
+        shapes = jax.tree.map(lambda x: x.shape[1:], image)
+        raise ConfigError(f"observation of shape {shapes}: expected an image [height, width, channels] for encoder = 'cnn'")
+    return image.astype(jnp.float32) / 255.0 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
+
+
+def check_kernel(kernels: tuple[int, ...], number: int, sides: tuple[int, ...]) -> None:
+    """Refuse a convolution without padding whose kernel is wider than its input, so that it would have no output.
+
+    Raises:
+        ConfigError: kernel `number`, from 0, is wider than the smaller of the `sides`.
+    """
+    if kernels[number] > min(sides):
+        raise ConfigError(f"network.kernels = {kernels}: number {number + 1} is wider than its image of {sides}")
+
+
 class Convolution(nn.Module):
     """Square convolution without padding, `[B, height, width, channels] -> [B, height', width', features]`, with the parameters
     and the result of `nn.Conv`.

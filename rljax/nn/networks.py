@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.nn.encoders import make_encoder
-from rljax.nn.images import Convolution
+from rljax.nn.images import Convolution, check_kernel, scaled_image
 from rljax.nn.initializers import orthogonal_kernels
 from rljax.nn.layers import FiLM, as_it_is, layer_norm, perceptron
 from rljax.nn.observations import one_batch_axis, ravel_observation, split_goal
@@ -41,6 +41,9 @@ class FeedForward(nn.Module):
         encoder: `obs [B, ...] -> x [B, D]`, or `(x, entities)`, instead of flattening and of convolutions.
         film: the observation's `goal` modulates the first dense layer (see `FiLM`) instead of joining the input.
         dtype: dtype of the products before the last layer, such as `jnp.bfloat16`; None: f32.
+
+    Raises:
+        ConfigError: with convolutions, the observation is not an image, or is smaller than a kernel.
     """
 
     num_outputs: int
@@ -65,7 +68,7 @@ class FeedForward(nn.Module):
         elif not self.channels:
             x = ravel_observation(obs)
         else:
-            x = obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)
+            x = scaled_image(obs)
         shapes = self._kernel_shapes(x.shape[1:], 0 if action is None else action.shape[-1])
         flat = [(math.prod(shape[:-1]), shape[-1]) for shape in shapes]
         gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [self.head_gain]
@@ -96,7 +99,8 @@ class FeedForward(nn.Module):
     def _kernel_shapes(self, shape: tuple[int, ...], num_actions: int) -> list[tuple[int, ...]]:
         """Return the shape of every kernel, for inputs of this shape and a number of action dimensions."""
         shapes: list[tuple[int, ...]] = []
-        for channels, kernel, stride in zip(self.channels, self.kernels, self.strides, strict=True):
+        for i, (channels, kernel, stride) in enumerate(zip(self.channels, self.kernels, self.strides, strict=True)):
+            check_kernel(self.kernels, i, shape[:2])
             shapes.append((kernel, kernel, shape[-1], channels))
             shape = (*((side - kernel) // stride + 1 for side in shape[:2]), channels)
         sizes = (math.prod(shape) + num_actions, *self.hidden, self.num_outputs + self.dueling)

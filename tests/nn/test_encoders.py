@@ -14,6 +14,7 @@ from rljax.core.errors import ConfigError
 from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
 from rljax.nn.images import ImageEncoder
 from rljax.nn.layers import MLP
+from rljax.nn.networks import FeedForward
 from rljax.nn.transforms import symlog
 
 BATCH = 3
@@ -64,11 +65,14 @@ def test_convolutions_of_boards_are_those_of_flax() -> None:
         (jnp.zeros((2, 5)), "expected an image .height, width, channels. for encoder = 'cnn'"),
         ({"a": jnp.zeros((2, 5, 5, 1))}, "expected an image"),
         (jnp.zeros((2, 3, 9, 1)), "number 1 is wider than its image of .3, 9."),
+        (jnp.zeros((2, 4, 9, 1)), "number 2 is wider than its image of .1, 6."),
     ],
 )
 def test_what_is_no_image_is_one_clear_line(obs: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        jax.eval_shape(ConvolutionEncoder(kernels=(4,)).init, jax.random.key(0), obs)
+    windows: dict[str, Any] = {"channels": (2, 2), "kernels": (4, 2), "strides": (1, 1)}
+    for network in (ConvolutionEncoder(**windows), FeedForward(num_outputs=2, **windows)):
+        with pytest.raises(ConfigError, match=message):
+            jax.eval_shape(network.init, jax.random.key(0), obs)
 
 
 @pytest.mark.parametrize("squash", [False, True])
