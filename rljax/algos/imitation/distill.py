@@ -206,7 +206,7 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
     if not isinstance(config, ActionConfig) or config.of_games:
         raise ConfigError(f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc or distill")
     values = num_values(config) if isinstance(config, HeadConfig) else 1
-    parts = imitation_parts(config.replace(num_envs=config.num_minibatches, num_devices=1), values)
+    parts = imitation_parts(config.replace(num_devices=1), values)
     curriculum = getattr(config, "curriculum", None)
     if curriculum is not None:
         # An array of a trace would not outlive it, and the parts do.
@@ -279,7 +279,8 @@ def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillSt
 def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:
     """Step the environments of one teacher: `(env_state, obs, student's carry, teacher's carry, lessons)`."""
     student, (teaching, policy) = parts.student, parts.teachers[number]
-    config = student.config.replace(num_envs=student.config.num_envs // len(parts.teachers), teachers=())
+    # Minibatches are of all shares together: one share need not divide into them.
+    config = student.config.replace(num_envs=student.config.num_envs // len(parts.teachers), num_minibatches=1, teachers=())
     before, teacher_before = state.carry[number], state.teacher_carry[number]
     acts = student._replace(config=config, env=teaching.env, env_params=teaching.env_params)
     here = state.replace(env_state=state.env_state[number], obs=state.obs[number], carry=before, key=key)

@@ -149,6 +149,20 @@ def test_a_teacher_that_had_a_curriculum_teaches_in_all_of_its_levels_alike() ->
     assert 70 < int(level.sum()) < 130
 
 
+def test_minibatches_divide_the_whole_rollout_but_neither_a_share_nor_a_teachers() -> None:
+    shared: dict[str, Any] = {"env": "CartPole-v1", "network": {"hidden": [4]}}
+    student = imitation_parts(rljax.DistillConfig(**shared, num_envs=4, num_steps=5, num_minibatches=4))
+    one = rljax.PPOConfig(**shared, num_envs=1, num_steps=64, num_minibatches=32, total_timesteps=64)
+
+    def collect(key: jax.Array) -> Any:
+        teaching = teacher_parts(student, one, "it")
+        teacher = TeacherOfShare(teaching, Teacher(initial_params(teaching, key), None))
+        parts = DistillParts(student, (teacher, teacher))
+        return distill_collect(parts, distill_init(parts, key))[1].done
+
+    assert jax.eval_shape(collect, jax.random.key(0)).shape == (5, 4)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
