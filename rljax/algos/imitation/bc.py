@@ -117,15 +117,10 @@ def bc_parts(config: BCConfig) -> ImitationParts:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     parts = imitation_parts(config)
-    if parts.head.choices is None and not _is_zero(config.label_smoothing):
-        raise ConfigError(
-            f"label_smoothing = {config.label_smoothing}: is for discrete actions, expected 0 in {env_name(config)}"
-        )
+    smoothing = config.label_smoothing
+    if parts.head.choices is None and not isinstance(smoothing, jax.core.Tracer) and float(smoothing) != 0.0:
+        raise ConfigError(f"label_smoothing = {smoothing}: is for discrete actions, expected 0 in {env_name(config)}")
     return parts
-
-
-def _is_zero(x: Any) -> bool:
-    return not isinstance(x, jax.core.Tracer) and float(x) == 0.0
 
 
 def bc_init(parts: ImitationParts, key: jax.Array) -> ImitationState:

@@ -174,6 +174,13 @@ def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None
     assert int(state.iteration) == 5
 
 
+def test_clones_with_continuous_actions_train_under_vmap_over_their_numbers() -> None:
+    configs = [CONFIG.replace(env="Pendulum-v1", learning_rate=rate) for rate in (1e-3, 1e-2)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *configs)
+    states = jax.eval_shape(jax.vmap(lambda config: rljax.make_agent(config).init(jax.random.key(0))), stacked)
+    assert states.iteration.shape == (2,)
+
+
 @pytest.mark.slow
 def test_bad_input_is_one_clear_line(cartpole: Path, tmp_path: Path) -> None:
     def message(config: Any) -> str:
