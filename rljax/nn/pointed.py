@@ -58,7 +58,8 @@ class PointedOutputs(NamedTuple):
 
 
 class PointedHead(nn.Module):
-    """`Pointed -> PointedOutputs`. The first policy is nearly uniform over the entities that are present.
+    """`Pointed -> PointedOutputs`. The first policy is nearly uniform over the entities that are present and the actions
+    that are no entity.
 
     Attributes:
         nvec: number of actions of each head; the first N >= E.
@@ -76,6 +77,9 @@ class PointedHead(nn.Module):
         logits = PointerNetwork(width, name="pointer")(query, x.entities, x.mask)
         embedding = nn.Dense(size, kernel_init=inits["embed"], name="embed")(x.entities)
         if more:
+            if x.mask is not None:
+                # The pointer masks none where no entity is present; here there is something else to choose.
+                logits = jnp.where(x.mask, logits, jnp.finfo(logits.dtype).min)
             rest = self.param("rest_embedding", inits["rest_embedding"], (more, size), jnp.float32)
             embedding = jnp.concatenate([embedding, jnp.broadcast_to(rest, (*embedding.shape[:-2], more, size))], axis=-2)
             logits = jnp.concatenate([logits, nn.Dense(more, kernel_init=inits["rest"], name="rest")(query)], axis=-1)

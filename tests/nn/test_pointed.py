@@ -123,10 +123,11 @@ def test_probabilities_go_with_the_entities_and_absent_ones_have_none() -> None:
     same = np.concatenate([where[joint[:, :1]], joint[:, 1:]], axis=1)
     log_prob = jax.vmap(HEAD.distribution(outputs_of(x), None).log_prob)(joint)
     np.testing.assert_allclose(jax.vmap(HEAD.distribution(outputs_of(moved), None).log_prob)(same), log_prob, rtol=1e-5)
-    absent = Pointed(x.context, x.entities, jnp.array([True, False, True]))
-    some = jnp.exp(jax.vmap(HEAD.distribution(outputs_of(absent), None).log_prob)(joint))
-    assert some[joint[:, 0] == 1].sum() == 0
-    assert some.sum() == pytest.approx(1.0, abs=1e-5)
+    for present in ([True, False, True], [False, False, False]):
+        absent = Pointed(x.context, x.entities, jnp.array(present))
+        some = jnp.exp(jax.vmap(HEAD.distribution(outputs_of(absent), None).log_prob)(joint))
+        assert some[~np.append(present, True)[joint[:, 0]]].sum() == 0
+        assert some.sum() == pytest.approx(1.0, abs=1e-5)
 
 
 NETWORK = {"encoder": "entities", "pointer": True, "layers": 1, "heads": 2, "width": 16, "hidden": [16], "head_hidden": [16]}
