@@ -92,7 +92,7 @@ class League(struct.PyTreeNode):
             lanes=jax.tree.map(on_all_lanes, params),
             newest=lanes[..., 0],
             snapshot_at=jnp.zeros(learners, jnp.int32),
-            mark=jnp.full(learners, NO_RATE),
+            mark=jnp.full(learners, NO_RATE, jnp.float32),
             marked_at=jnp.zeros(learners, jnp.int32),
             initial=params,
         )

@@ -40,7 +40,7 @@ class Pool(struct.PyTreeNode):
             filled=jnp.zeros(capacity, bool),
             protected=jnp.zeros(capacity, bool),
             age=jnp.zeros(capacity, jnp.int32),
-            parent=jnp.full(capacity, NOBODY),
+            parent=jnp.full(capacity, NOBODY, jnp.int32),
             role=jnp.zeros(capacity, jnp.int32),
             offered=jnp.zeros((), jnp.int32),
         )

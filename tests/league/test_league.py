@@ -129,6 +129,11 @@ def params_of(*values: float) -> Any:
     return {"w": jnp.array(values)[:, None]}
 
 
+def test_a_league_has_no_weak_types_so_that_a_resumed_run_compiles_as_a_new_one() -> None:
+    league = jax.eval_shape(lambda: League.create(RULES, params_of(1.0, 2.0, 3.0), pool_size=4, slots=2))
+    assert not [jax.tree_util.keystr(path) for path, x in jax.tree.leaves_with_path(league) if x.weak_type]
+
+
 @pytest.mark.slow
 def test_a_snapshot_is_what_was_there_before_the_reset_and_results_of_another_are_forgotten() -> None:
     rules = RULES._replace(name="simple", snapshot_every=1)
