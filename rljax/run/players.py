@@ -59,7 +59,7 @@ def trained_agent(contestant: Contestant) -> tuple[Agent, Any]:
     Raises:
         ConfigError: it is no contestant, or there is no run.
     """
-    if _is_pair(contestant):
+    if is_pair(contestant):
         return contestant
     if isinstance(contestant, (str, os.PathLike)):
         contestant = load_run(contestant, seed_index="best")
@@ -68,7 +68,7 @@ def trained_agent(contestant: Contestant) -> tuple[Agent, Any]:
     raise ConfigError(f"{type(contestant).__name__}: expected a run folder, a Run, or (agent, state)")
 
 
-def _is_pair(contestant: Contestant) -> bool:
+def is_pair(contestant: Contestant) -> bool:
     """Return whether a contestant is `(agent, state)`."""
     return isinstance(contestant, tuple) and len(contestant) == 2 and isinstance(contestant[0], Agent)
 
@@ -84,7 +84,7 @@ def find_actor(source: Source, field: str = "source") -> Actor:
     if isinstance(source, (str, os.PathLike)):
         run = load_run(source, seed_index="best")
         return Actor(f"{source} at step {run.step}", *trained_agent(run))
-    if not isinstance(source, Run) and not _is_pair(source):
+    if not isinstance(source, Run) and not is_pair(source):
         raise ConfigError(f"{field} = {shown(source)}: expected a run folder, a Run, (agent, state), or the name of a player")
     agent, state = trained_agent(source)
     step = f" at step {source.step}" if isinstance(source, Run) else ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax.collect.games.matches import Games, play_games, seatings_of
 from rljax.core.chance import is_random
-from rljax.core.config import config_table, env_name
+from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.versus import Player, random_player
@@ -31,7 +31,6 @@ from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.microrts.games import check_openings
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
-    GAME_FIELDS,
     UNTRAINED,
     Actor,
     Contestant,
@@ -40,23 +39,14 @@ from rljax.run.players import (
     check_one_game,
     game_of,
     game_table,
+    is_pair,
     trained_agent,
 )
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
-PLAYER_FIELDS = (
-    "algorithm",
-    "network",
-    "flatten_observations",
-    "normalize_observations",
-    "action_heads",
-    "log_std",
-    "value_heads",
-    "weights",
-    "central_critic",
-)
-"""Fields that the program of a player depends on besides the game."""
+NOT_ACTING = ("seed", "total_timesteps", "learning_rate")
+"""Fields in which agents may differ and still act by one compiled program."""
 
 MANY = 20
 """Largest number of players of a heat map with numbers."""
@@ -161,8 +151,8 @@ def make_entries(
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []
     for name, (agent, state) in agents.items():
-        kind = str({field: tables[name][field] for field in (*GAME_FIELDS, *PLAYER_FIELDS) if field in tables[name]})
-        if isinstance(players[name], tuple):
+        kind = _kind_of(agent.config)
+        if is_pair(players[name]):
             kind += f" {id(agent)}"  # it need not be made of its configuration
         draws = simulations == 0 and (sample or game.best_is_random)
         entries.append(Entry(name, kind, agent_player(agent, sample, simulations), state, draws))
@@ -184,6 +174,16 @@ def make_entries(
     if len(entries) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")
     return game, params, entries
+
+
+def _kind_of(config: Config) -> str:
+    """Return a text that is equal for configurations whose agents share a compiled program.
+
+    What acting depends on is up to each algorithm, so nearly every field counts: too many programs only take time.
+    """
+    table = {name: value for name, value in config_table(config).items() if name not in NOT_ACTING}
+    # A table names only the class of a network of one's own, not its attributes.
+    return f"{table} {getattr(config, 'network', None)!r}"
 
 
 def _ignore_state(player: Player, _state: Any) -> Player:

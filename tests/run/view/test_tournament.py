@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import play
-from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, tournament
+from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, make_entries, tournament
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 from tests.run.tiny_runs import assert_refused
 
@@ -60,6 +61,36 @@ def test_a_round_robin_counts_what_happens_and_rates_it(tmp_path: Path) -> None:
     with Image.open(draw_payoffs(found, tmp_path / "heat.png")) as picture:
         assert picture.width > 300
         assert len(picture.convert("RGB").getcolors(2**24) or []) > 50
+
+
+class Own(nn.Module):
+    """A network of one's own, which acts by its `gain`."""
+
+    gain: float
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.gain * nn.Dense(3)(obs), nn.Dense(1)(obs)[..., 0]
+
+
+@pytest.mark.slow
+def test_only_players_that_act_alike_share_a_program(tmp_path: Path) -> None:
+    config = rljax.SelfPlayConfig(env="BiasedRPS-v0", num_envs=8, num_steps=8, total_timesteps=64, network={"hidden": [4]})
+    agent = rljax.make_agent(config)
+    rljax.save(tmp_path / "run", agent, jax.jit(agent.init)(jax.random.key(0)))
+    again = config.replace(seed=3, total_timesteps=128, learning_rate=1e-3)
+    others = [
+        config.replace(average_decay=0.9),
+        config.replace(intrinsic={"type": "count"}),
+        config.replace(dtype="bfloat16"),
+        *(config.replace(network=Own(gain)) for gain in (1.0, -1.0)),
+    ]
+    runs = {str(i): Run(each, None, 0) for i, each in enumerate((config, again, *others))}
+    players = runs | {"folder": tmp_path / "run", "pair": (agent, None), "another pair": (rljax.make_agent(config), None)}
+    _, _, entries = make_entries(players)
+    kinds = {entry.name: entry.kind for entry in entries}
+    assert kinds["0"] == kinds["1"] == kinds["folder"]
+    assert len(set(kinds.values())) == len(kinds) - 2
 
 
 def leaning(side: int) -> Entry:
