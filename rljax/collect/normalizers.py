@@ -128,7 +128,12 @@ def scale_rewards(rewards: RewardStatistics, reward: jax.Array, clip: float = 10
 
     Rewards are not centred, which would change the task. They are clipped to `[-clip, clip]`, in case returns hardly vary.
     """
-    return jnp.clip(reward / jnp.sqrt(rewards.statistics.var + 1e-8), -clip, clip)
+    return jnp.clip(reward / return_deviation(rewards), -clip, clip)
+
+
+def return_deviation(rewards: RewardStatistics) -> jax.Array:
+    """Return the standard deviation of the discounted return, by which rewards are divided and values are to be multiplied."""
+    return jnp.sqrt(rewards.statistics.var + 1e-8)
 
 
 class ReturnNormalizer(struct.PyTreeNode):

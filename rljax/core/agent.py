@@ -44,7 +44,8 @@ class Act(Protocol):
 
 
 PolicyAndValue = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
-"""Evaluation of game positions for a search: `(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`."""
+"""Evaluation of game positions for a search: `(state, obs [..., *obs_shape]) -> (logits f32 [..., A], value f32 [...])`; the
+value is in the unit of the game's rewards."""
 
 
 class Halves(NamedTuple):

@@ -18,12 +18,12 @@ from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.teacher import faded
 from rljax.algos.common.training import evaluation_due
-from rljax.algos.common.value_heads import combined, head_settings, num_values
+from rljax.algos.common.value_heads import num_values, value_of_rewards
 from rljax.algos.impala import behaviour_params
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
-from rljax.collect.normalizers import normalize
+from rljax.collect.normalizers import normalize, return_deviation
 from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -342,7 +342,9 @@ def make_games(config: GameConfig) -> Agent:
         obs = obs if statistics is None else normalize(statistics, obs)
         outputs, value, _ = policy_and_value(parts.ppo, params, obs)
         logits = outputs.chosen(outputs.each) if isinstance(outputs, PerGroup) else outputs
-        return logits, combined(head_settings(config), value) if num_values(config) > 1 else value
+        value = value_of_rewards(config, value)
+        # A search adds values to rewards of the game, so they need its unit.
+        return logits, value if state.reward_statistics is None else value * return_deviation(state.reward_statistics)[0]
 
     act = game_act(parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
     return Agent(init, step, act, config, report=report, policy_and_value=None if parts.has_memory else evaluate_positions)

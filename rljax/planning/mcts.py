@@ -159,15 +159,29 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
         num_simulations: number of positions that a search adds to its tree.
 
     Raises:
-        ConfigError: the agent plays no game, or one that cannot be searched.
+        ConfigError: the agent plays no game, or one that cannot be searched, or its values are not of the game's rewards.
     """
-    if agent.policy_and_value is None:
-        raise ConfigError(
-            f"{agent.config.algorithm} on {env_name(agent.config)}: only agents of games can search, and only without memory"
-        )
+    check_evaluates(agent)
+    assert agent.policy_and_value is not None
     game, params = make_game(agent.config)
     evaluate = evaluation_from(partial(agent.policy_and_value, state))
     return searching(make_mcts(game, params, evaluate=evaluate, num_simulations=num_simulations), game)
+
+
+def check_evaluates(agent: Agent) -> None:
+    """Refuse agents that do not value positions as a search needs it.
+
+    Raises:
+        ConfigError: the agent plays no game, or has a memory, or learned the value of clipped rewards.
+    """
+    config = agent.config
+    if agent.policy_and_value is None:
+        raise ConfigError(f"{config.algorithm} on {env_name(config)}: only agents of games can search, and only without memory")
+    if config.clip_rewards is not None:
+        raise ConfigError(
+            f"clip_rewards = {config.clip_rewards}: the agent's values are of clipped rewards, and a search adds them to whole "
+            "rewards; expected none"
+        )
 
 
 def check_searchable(game: Game, params: Any = None) -> None:

@@ -17,7 +17,7 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.versus import Player, Versus, random_player, without_view
 from rljax.envs import resolve_env
-from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, make_mcts, search_player, searching
+from rljax.planning.mcts import MAX_SIMULATIONS, check_evaluates, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run, load_run
 from rljax.run.files.zoo import is_address
 
@@ -117,7 +117,7 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     """Return a function from an agent's state to a player: its greedy policy, its sampled policy, or a search.
 
     Raises:
-        ConfigError: `simulations` is not allowed, or is given with `sample`.
+        ConfigError: `simulations` is not allowed, or is given with `sample`, or the agent cannot search.
     """
     if not 0 <= simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
@@ -125,6 +125,7 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
     if simulations:
         check_searchable(*game_of(agent.config))
+        check_evaluates(agent)
         return partial(search_player, agent, num_simulations=simulations)
     return partial(policy_player, agent, deterministic=False if sample else None)
 

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.common.policy import policy_and_value
 from rljax.cli.main import main
 from rljax.collect.games.matches import play_match, policy_player
+from rljax.league.parts import game_parts
 from rljax.planning import search_player
+from rljax.run.players import agent_player
+from tests.run.export.kinds import player_of
 
 TINY: dict[str, Any] = {
     "env": "TicTacToe-v0",
@@ -38,6 +42,21 @@ def test_policy_and_value_say_what_the_policy_takes(config: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bonus", [None, {"type": "count"}])
+def test_values_for_a_search_are_in_the_unit_of_the_games_rewards_and_without_the_bonus(bonus: Any) -> None:
+    config = rljax.LeagueConfig(**TINY, num_slots=1, league_exploiters=0, normalize_rewards=True, intrinsic=bonus)
+    agent, state = player_of(config)
+    var = jnp.array([4.0, 9.0])  # of the main agent, and of the exploiter
+    rewards = state.reward_statistics._replace(statistics=state.reward_statistics.statistics.replace(var=var))
+    obs = jnp.asarray(np.random.default_rng(0).normal(size=(3, 18)), jnp.float32)
+    _, heads, _ = policy_and_value(game_parts(config).ppo, jax.tree.map(lambda x: x[0], state.params), obs)
+    assert heads.shape == ((3,) if bonus is None else (3, 2))
+    assert agent.policy_and_value is not None
+    _, value = agent.policy_and_value(state.replace(reward_statistics=rewards), obs)
+    np.testing.assert_allclose(value, 2.0 * (heads if bonus is None else heads[..., 0]), rtol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.AlphaZeroConfig(**TINY)])
 def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     agent = rljax.make_agent(config)
@@ -54,12 +73,19 @@ def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     [
         (rljax.PPOConfig(), "ppo on CartPole-v1: only agents of games can search"),
         (rljax.SelfPlayConfig(**{**TINY, "env": "NumberDuel-v0"}), "players move at the same time"),
+        (
+            rljax.SelfPlayConfig(**TINY, clip_rewards=0.5),
+            r"clip_rewards = 0\.5: the agent's values are of clipped rewards, .* expected none",
+        ),
     ],
 )
 def test_what_cannot_search_is_refused(config: Any, message: str) -> None:
     agent = rljax.make_agent(config)
     with pytest.raises(rljax.ConfigError, match=message):
         search_player(agent, None, 8)
+    if agent.config.of_games:  # `rljax tournament` refuses it before any game is played
+        with pytest.raises(rljax.ConfigError, match=message):
+            agent_player(agent, simulations=8)
 
 
 @pytest.mark.slow

@@ -225,6 +225,16 @@ def combined(heads: Heads, x: jax.Array) -> jax.Array:
     return jnp.sum(weight * x, axis=-1) if jnp.ndim(weight) else weight * x
 
 
+def value_of_rewards(config: HeadConfig, value: jax.Array) -> jax.Array:
+    """Return the value of the environment's rewards, f32 `[...]`: of K value heads `[..., K]` the weighted sum that the policy
+    follows, without the head of a bonus.
+    """
+    rewards = config.replace(intrinsic=None)
+    if config.intrinsic is not None:
+        value = value[..., :-1] if num_values(rewards) > 1 else value[..., 0]
+    return combined(head_settings(rewards), value)
+
+
 def seat_of_heads(seat: jax.Array | None, value: jax.Array) -> jax.Array | None:
     """Return seats bool `[T, S, P]` for values `[T, S]`, or for `[T, S, K]` of K heads: bool `[T, S, K, P]`."""
     if seat is None or value.ndim < seat.ndim:

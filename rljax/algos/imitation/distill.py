@@ -30,7 +30,7 @@ from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_act, policy_rollout, policy_unroll, unroll
 from rljax.algos.common.state import normalize_obs
 from rljax.algos.common.teacher import Teacher, policy_kl, policy_view
-from rljax.algos.common.value_heads import HeadConfig, combined, head_settings, num_values
+from rljax.algos.common.value_heads import HeadConfig, num_values, value_of_rewards
 from rljax.algos.imitation.parts import (
     ImitationParts,
     ImitationState,
@@ -310,19 +310,9 @@ def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -
         label = parts.head.distribution(outputs, steps.mask).mode()
     else:
         label = argmax_of(view).reshape(steps.action.shape)
-    return Taught(None, steps.action, steps.mask, view, label, _value_of_rewards(parts.config, value), begins, None), carry
-
-
-def _value_of_rewards(config: ActionConfig, value: jax.Array) -> jax.Array:
-    """Return a teacher's value of the environment's rewards, f32 `[...]`: of K value heads `[..., K]` the weighted sum that its
-    policy followed, without the head of a bonus.
-    """
-    if not isinstance(config, HeadConfig):
-        return value
-    rewards = config.replace(intrinsic=None)
-    if config.intrinsic is not None:
-        value = value[..., :-1] if num_values(rewards) > 1 else value[..., 0]
-    return combined(head_settings(rewards), value)
+    if isinstance(parts.config, HeadConfig):
+        value = value_of_rewards(parts.config, value)
+    return Taught(None, steps.action, steps.mask, view, label, value, begins, None), carry
 
 
 def distill_update(parts: DistillParts, state: DistillState, lessons: Lessons) -> tuple[DistillState, Metrics]:

@@ -72,6 +72,8 @@ def pack(
     config = run.config.replace(seed=run.config.seed + index, num_devices=1, **names_no_folder)
     agent = make_agent(config)
     read = {name.split("/")[0] for name in leaves_read(agent, run.state, read_signature(agent))}
+    if agent.policy_and_value is not None:
+        read.add("reward_statistics")  # a search needs them for the unit of the values
     left_out = tuple(name for name in vars(run.state) if name not in read and name not in NEEDED)
     card = _describe(agent, run.state, run.step, info.seeds or 1, episodes)
     scores = meta["scores"] or []

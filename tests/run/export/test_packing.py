@@ -53,7 +53,8 @@ def assert_acts_the_same(kind: str, folder: Path) -> None:
     left_out = read_info(folder).left_out
     assert {"opt_state", "env_state", "obs", "key", "eval_key"} <= set(left_out)
     normalizer = [] if getattr(state, "obs_statistics", None) is None else ["obs_statistics"]
-    assert not {*NEEDED, *normalizer} & set(left_out)
+    searched = agent.policy_and_value is not None and getattr(state, "reward_statistics", None) is not None
+    assert not {*NEEDED, *normalizer, *["reward_statistics"] * searched} & set(left_out)
     before = named_arrays(state)
     for name, x in named_arrays(packed_state).items():
         np.testing.assert_array_equal(x, np.zeros_like(x) if name.split("/")[0] in left_out else before[name])
@@ -64,7 +65,7 @@ def test_a_packed_agent_acts_as_the_one_of_the_run(original: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gru", "sac", "league", "alphazero"])
+@pytest.mark.parametrize("kind", ["gru", "sac", "self_play", "league", "alphazero"])
 def test_agents_of_all_kinds_are_packed(kind: str, tmp_path: Path) -> None:
     assert_acts_the_same(kind, pack(tmp_path, kind))
 
