@@ -33,10 +33,11 @@ def test_frames_are_those_of_a_deque(env_id: str) -> None:
     np.testing.assert_array_equal(stacked.render(its, params), env.render(state, params))
 
 
-def test_stacked_frames_have_a_space_under_a_trace() -> None:
+@pytest.mark.parametrize("flat", [False, True])
+def test_stacked_frames_have_a_space_under_a_trace(flat: bool) -> None:
     """As in sweeps, which make their environments in a traced function."""
     env, params = make_env("CartPole-v1")
-    stacked = wrappers.FrameStack(env, 2)
+    stacked = wrappers.FrameStack(wrappers.FlattenObservation(env) if flat else env, 2)
 
     def bounds(_: jax.Array) -> tuple[Any, Any]:
         space = stacked.observation_space(params)

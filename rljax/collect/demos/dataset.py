@@ -17,6 +17,7 @@ from rljax.collect.demos.schema import (
     EPISODE_LEAVES,
     FIELDS,
     STEP_LEAVES,
+    WRAPPERS,
     DatasetInfo,
     leaf_path,
     read_space,
@@ -243,9 +244,10 @@ def _set_apart(folder: Path, game: np.ndarray, held_out: float) -> np.ndarray:
 
 def _lines(dataset: Dataset) -> Iterator[str]:
     info, episodes = dataset.info, dataset.episodes
-    params = "".join(f", {name} = {value}" for name, value in info.env_params.items())
+    params = "".join(f", {name} = {value}" for name, value in {**info.env_params, **info.wrappers}.items())
     yield f"environment  {info.env}{params}"
-    yield f"recorded     {', '.join(f'{name} {value}' for name, value in info.recorded.items() if value not in (None, False, 0))}"
+    how = {name: value for name, value in info.recorded.items() if name != WRAPPERS and value not in (None, False, 0)}
+    yield f"recorded     {', '.join(f'{name} {value}' for name, value in how.items())}"
     yield f"episodes     {dataset.num_episodes:,}, of {dataset.num_steps:,} steps, {readable_bytes(dataset.store.total_bytes)}"
     if dataset.episodes_begun < (wanted := info.recorded.get("num_episodes", 0)):
         yield f"incomplete   {dataset.episodes_begun:,} of {wanted:,} episodes were recorded; --resume records the others"

@@ -12,6 +12,9 @@ from rljax.collect.demos.schema import named_leaves
 from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Space, as_space, head_sizes
 
+VIEWS = ("flatten_observations", "frame_stack")
+"""Fields of configurations that change the space of observations."""
+
 
 def open_fitting(path: str | None, env: Any, env_params: Any, name: str, held_out: float = 0.0) -> Dataset:
     """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment.
@@ -33,7 +36,7 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
 
     Args:
         dataset: the dataset.
-        env: the environment, with observations as it gives them itself.
+        env: the environment, with observations as the policy sees them.
         env_params: its parameters.
         name: its name, for the message.
 
@@ -55,12 +58,14 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
         if of_env != of_data and what == "observations" and of_data == _form(as_space(levels[-1].observation_space(env_params))):
             raise ConfigError(
                 f"dataset = {str(dataset.path)!r}: holds observations as {recorded} gives them, {shown(of_data)}, but the policy "
-                f"sees {shown(of_env)}: expected flatten_observations = false, and an algorithm that sees all parts of them"
+                f"sees {shown(of_env)}: expected flatten_observations = false, frame_stack = none, and an algorithm that sees "
+                "all parts of them"
             )
         if of_env != of_data:
+            fields = "".join(f" and {field} = {shown(value)}" for field, value in dataset.info.wrappers.items() if field in VIEWS)
             raise ConfigError(
                 f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {shown(of_data)}, "
-                f"but those of env = {name!r} are {shown(of_env)}: expected the same env_params"
+                f"but those of env = {name!r} are {shown(of_env)}: expected the same env_params{fields}"
             )
 
 

@@ -33,6 +33,10 @@ BITS = "bits"
 """Dtype of masks: bool, of which 8 along the last axis are a byte in the file (`np.packbits`)."""
 
 
+WRAPPERS = "wrappers"
+"""Entry of `DatasetInfo.recorded`: the configuration's fields that wrapped the environment, where there are any."""
+
+
 class DatasetInfo(NamedTuple):
     """What the steps of a dataset are.
 
@@ -51,6 +55,12 @@ class DatasetInfo(NamedTuple):
     action_space: Space
     masks: bool
     recorded: dict[str, Any] = {}  # noqa: RUF012
+
+    @property
+    def wrappers(self) -> dict[str, Any]:
+        """Fields of the recorded run's configuration that wrapped the environment, by name."""
+        fields: dict[str, Any] = self.recorded.get(WRAPPERS, {})
+        return fields
 
 
 def rows_per_episode(leaf: str) -> int:

@@ -60,7 +60,8 @@ def demonstrations(
             ("java:coac", with the extra `microrts`), whose opponents must be such bots.
         path: folder to create.
         num_episodes: number of episodes, or of games of several players.
-        env: environment id or object, for players that need no training. A run is recorded in its own environment.
+        env: environment id or object, for players that need no training. A run is recorded in its own environment,
+            with the fields that wrap it, such as `frame_stack` and `action_repeat`; a game, as it gives observations itself.
         env_params: changes of its parameters.
         against: opponent in games, like `source`, or a list of those that take turns; "self" is the player itself, of which then
             all seats are recorded.

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rljax.collect.demos.schema import DatasetInfo
+from rljax.collect.demos.schema import WRAPPERS, DatasetInfo
+from rljax.collect.environments import make_evaluation_env
 from rljax.core.config import config_table, env_name
 from rljax.core.contract import check_contract
 from rljax.core.environment import action_mask_of, plays_greedily
@@ -16,11 +17,15 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
 from rljax.core.versus import Player, Remembering, random_player
-from rljax.core.wrappers import TimeLimit, flatten_observation, split_privileged
 from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
 from rljax.run.players import SELF, Actor, Source, actor_player, check_one_game, find_actor, game_of, game_table
+
+WRAPPER_FIELDS = (
+    "randomize", "end_on_nan", "sticky_actions", "action_repeat", "time_limit", "flatten_observations", "frame_stack"
+)  # fmt: skip
+"""Fields of configurations that wrap a run's environment, also in its recordings."""
 
 Play = Callable[[int, int, int, int], Iterator[Episode]]
 """A round of games, to their episodes: the opponent's number, how many games, the number of the first one in the dataset, and how
@@ -90,8 +95,19 @@ def find_cast(
     masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
     observation, action = as_space(game.observation_space(params)), as_space(game.action_space(params))
     whom = {} if isinstance(game, Solo) else {"against": ["itself" if other is None else other.name for other in others]}
-    info = DatasetInfo(name, plain_table(table["env_params"]), observation, action, masks, {"player": actor.name} | whom)
+    recorded = {"player": actor.name} | whom | _wrapped(game, table)
+    info = DatasetInfo(name, plain_table(table["env_params"]), observation, action, masks, recorded)
     return Cast(info, tables, states)
+
+
+def _wrapped(game: Game, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that wrapped what was recorded, as an entry of dataset.json; nothing if there are none.
+
+    Of a game's fields only the time limit is there: players see their own views of what it gives.
+    """
+    names = WRAPPER_FIELDS if isinstance(game, Solo) else ("time_limit",)
+    fields = {name: table[name] for name in names if table.get(name, "none") not in ("none", False, {})}
+    return {WRAPPERS: fields} if fields else {}
 
 
 def plain_table(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,14 +122,12 @@ def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed:
         check_contract(made, params)
         name = env if isinstance(env, str) else made.name
         game = made if isinstance(made, Game) else Solo(made)
-        return game, params, name, {"env": name, "env_params": dict(env_params or {}), "time_limit": None}
+        return game, params, name, {"env": name, "env_params": dict(env_params or {}), "time_limit": "none"}
     if actor.config.of_games or opposed:
         game, params = game_of(actor.config)
         table = config_table(actor.config) | game_table(actor.config)
         return game, params, table["env"], table
-    made, params = resolve_env(actor.config.env, actor.config.env_params)
-    if actor.config.time_limit is not None:
-        made = TimeLimit(made, actor.config.time_limit)
+    made, params = make_evaluation_env(actor.config)
     return Solo(made), params, env_name(actor.config), config_table(actor.config)
 
 
@@ -124,12 +138,9 @@ def _solo_maker(actor: Actor, game: Solo, sample: bool) -> Callable[[Any], Playe
             return lambda _: random_player
         raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}, which is an environment of one "
                           f"agent: {did_you_mean(actor.name, ['random'])}")  # fmt: skip
-    agent, config = actor.agent, actor.agent.config
-    greedy = plays_greedily(game.env, False if sample else None)
+    agent, greedy = actor.agent, plays_greedily(game.env, False if sample else None)
 
     def act(state: Any, key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
-        obs = obs if config.privileged_critic else split_privileged(obs)[0]
-        obs = jax.vmap(flatten_observation)(obs) if config.flatten_observations else obs
         return agent.act(state, obs, carry, key, greedy, mask)
 
     return lambda state: Remembering(partial(act, state))

@@ -240,11 +240,10 @@ def continued_dataset(path: str | os.PathLike[str], info: DatasetInfo, shard_byt
 def _check_same(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
     """Refuse to continue a recording in another way than it was begun."""
     for table, other in ((there["recorded"], here["recorded"]), (there, here)):
-        for name in other:
-            if name not in ("rljax", "recorded", "episodes_begun", "leaves", "shards") and table.get(name) != other[name]:
-                raise ConfigError(
-                    f"{folder}: was begun with {name} = {shown(table.get(name))}, and cannot go on with {shown(other[name])}"
-                )
+        for name in table | other:
+            was, now = table.get(name), other.get(name)
+            if name not in ("rljax", "recorded", "episodes_begun", "leaves", "shards") and was != now:
+                raise ConfigError(f"{folder}: was begun with {name} = {shown(was)}, and cannot go on with {shown(now)}")
 
 
 def write_dataset(

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import rljax
 from rljax.collect.demos import Dataset, DatasetInfo, check_dataset
@@ -22,6 +23,7 @@ from rljax.core.spaces import head_sizes
 from rljax.core.wrappers import FlattenObservation
 from rljax.envs import TicTacToe, make_env
 from rljax.run.demos import recording
+from rljax.run.demos.sources import find_cast
 from rljax.run.demos.writer import DatasetWriter, Episode, write_dataset
 from tests.collect.demos.made import INFO, episodes
 from tests.league.test_scripted import FirstCell
@@ -231,6 +233,89 @@ def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments:
     with pytest.raises(ConfigError, match=words):
         rljax.demonstrations(path=tmp_path / "data", **{"num_episodes": 3, **arguments})
     assert not list(tmp_path.iterdir())
+
+
+@struct.dataclass
+class ClockParams:
+    end: int = 100
+    broken: int = 100
+
+
+class ClockState(NamedTuple):
+    time: Any
+    action: Any
+
+
+class Clock(rljax.Environment):
+    """Observe the time and the action that was taken; after `broken` steps, NaN."""
+
+    name = "Clock"
+    default_params = ClockParams()
+
+    def reset_env(self, key: jax.Array, params: ClockParams) -> tuple[Any, ClockState]:
+        state = ClockState(jnp.int32(0), jnp.int32(-1))
+        return self.seen(state, params), state
+
+    def seen(self, state: ClockState, params: ClockParams) -> dict[str, jax.Array]:
+        time = jnp.where(state.time >= params.broken, jnp.nan, state.time)
+        return {"time": time[None], "was": state.action[None].astype(jnp.float32)}
+
+    def step_env(self, key: jax.Array, state: ClockState, action: Any, params: ClockParams) -> Any:
+        state = ClockState(state.time + 1, jnp.asarray(action, jnp.int32))
+        return self.seen(state, params), state, jnp.float32(1), state.time >= params.end, {}
+
+    def observation_space(self, params: ClockParams) -> Any:
+        return rljax.Dict({"time": rljax.Box(0.0, 100.0, (1,)), "was": rljax.Box(-1.0, 1.0, (1,))})
+
+    def action_space(self, params: ClockParams) -> Any:
+        return rljax.Discrete(2)
+
+
+def recorded_clock(path: Path, **fields: Any) -> Dataset:
+    agent, state = trained(TINY_PPO, env=Clock(), flatten_observations=True, **fields)
+    dataset = rljax.demonstrations((agent, state), path, num_episodes=3, sample=True)
+    assert dataset.info.wrappers == {"flatten_observations": True, **fields}
+    return dataset
+
+
+@pytest.mark.slow
+def test_a_run_is_recorded_with_the_wrappers_that_it_was_trained_with(tmp_path: Path) -> None:
+    fields = {"randomize": {"end": [9, 9]}, "sticky_actions": 0.999, "action_repeat": 4, "frame_stack": 2}
+    dataset = recorded_clock(tmp_path / "data", **fields)
+    actions = np.stack([episode["action"] for episode in whole(dataset)])
+    assert len({*actions.ravel()}) == 2
+    for episode in whole(dataset):
+        assert episode["reward"].tolist() == [4, 4, 1]
+        assert episode["terminated"].tolist() == [False, False, True]
+        first = episode["action"][0]  # what sticks is not what was decided
+        assert episode["obs"].tolist() == [[0, -1, 0, -1], [0, -1, 4, first], [4, first, 8, first], [8, first, 9, first]]
+    assert "environment  Clock, randomize = {'end': [9, 9]}, sticky_actions = 0.999" in dataset.describe()[0]
+    with pytest.raises(ConfigError, match=r"was begun with wrappers = \{.*'frame_stack': 2}, and cannot go on with \{"):
+        rljax.demonstrations(
+            trained(TINY_PPO, env=Clock(), flatten_observations=True), tmp_path / "data", num_episodes=3, sample=True, resume=True
+        )
+    clone = rljax.BCConfig(env=Clock(), dataset=str(tmp_path / "data"), num_envs=2, num_steps=2, network={"hidden": [4]})
+    same = rljax.make_agent(clone.replace(flatten_observations=True, **fields))
+    jax.eval_shape(same.step, jax.eval_shape(same.init, jax.random.key(0)))
+    other = rljax.make_agent(clone.replace(flatten_observations=True))
+    with pytest.raises(ConfigError, match=r"with observations \[4\], but those .* are \[2\]: .* and frame_stack = 2"):
+        jax.eval_shape(other.step, jax.eval_shape(other.init, jax.random.key(0)))
+
+
+def test_episodes_that_a_limit_or_a_nan_ends_are_recorded_so(tmp_path: Path) -> None:
+    dataset = recorded_clock(tmp_path / "data", randomize={"broken": [2, 3]}, end_on_nan=True, time_limit=2)
+    ends = [(*episode["reward"].tolist(), bool(episode["terminated"][-1])) for episode in whole(dataset)]
+    assert set(ends) == {(1, 0, True), (1, 1, False)}
+    assert all(np.isfinite(episode["obs"]).all() for episode in whole(dataset))
+
+
+def test_a_player_without_training_meets_a_run_of_its_game() -> None:
+    config = rljax.SelfPlayConfig(env="TicTacToe-v0", num_envs=2, num_steps=4, num_minibatches=1)
+    cast = find_cast("random", env="TicTacToe-v0", against=[(rljax.make_agent(config), None)])
+    assert cast.info.recorded["against"] == ["self_play"]
+    other = rljax.make_agent(config.replace(time_limit=3))
+    with pytest.raises(ConfigError, match="with time_limit = 3, but 'none' in random: expected one game"):
+        find_cast("random", env="TicTacToe-v0", against=[(other, None)])
 
 
 def test_a_folder_that_is_no_dataset_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
