@@ -134,8 +134,16 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack", "scale_rewards"):
-        if config.of_games and getattr(config, name):
+        value = getattr(config, name)
+        # A number in a batch of configurations may be traced, which has no truth.
+        if config.of_games and (isinstance(value, jax.Array) or value):
             raise ConfigError(f"{name}: is for environments of one agent, and env = {game.name!r} is a game of several players")
+    for name in ("action_repeat", "frame_stack"):
+        if (getattr(config, name) or 1) > 1:  # in a match a player decides at every move, by what it sees then
+            raise ConfigError(
+                f"{name} = {getattr(config, name)}: an agent that was trained with it against a fixed player cannot play matches "
+                f"of {game.name}, expected none"
+            )
     check_contract(game, env_params)
     if config.time_limit is not None:
         game = GameTimeLimit(game, config.time_limit)

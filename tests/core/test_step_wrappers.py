@@ -272,3 +272,15 @@ def test_games_refuse_them_in_one_line(changes: dict[str, Any]) -> None:
     name = next(iter(changes))
     with pytest.raises(rljax.ConfigError, match=f"^{name}: is for environments of one agent, and env = 'TicTacToe-v0' is a game"):
         rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", **changes))
+
+
+@pytest.mark.parametrize("field", ["scale_rewards", "sticky_actions"])
+def test_games_refuse_them_in_one_line_also_in_a_batch_of_configurations(field: str) -> None:
+    def make(value: jax.Array) -> jax.Array:
+        rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", **{field: value}))
+        return value
+
+    with pytest.raises(
+        rljax.ConfigError, match=f"^{field}: is for environments of one agent, and env = 'TicTacToe-v0' is a game"
+    ):
+        jax.eval_shape(jax.vmap(make), jnp.full(2, 0.5))

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rljax
 from rljax.collect.distinct import fingerprint, first_occurrences
-from rljax.collect.games.matches import play_games, play_match, seatings_of
+from rljax.collect.games.matches import play_games, play_match, policy_player, seatings_of
 from rljax.core.errors import ConfigError
-from rljax.core.versus import random_player
+from rljax.core.versus import Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
@@ -147,3 +148,17 @@ def test_a_game_that_does_not_end_in_time_has_no_places() -> None:
     found = jax.jit(lambda key: play_games(game, game.default_params, players, key, 2, max_steps=6))(jax.random.key(0))
     assert bool(jnp.isnan(found.result).all())
     assert found.place.tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["frame_stack", "action_repeat"])
+def test_matches_refuse_agents_that_decide_otherwise_than_at_every_move_by_what_they_see(field: str) -> None:
+    config = rljax.PPOConfig(
+        env=Versus(make_env("race:MountainCarContinuous-v0")[0]), num_envs=2, num_steps=4, num_minibatches=1, **{field: 2}
+    )
+    agent = rljax.make_agent(config)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    results = jax.eval_shape(lambda state: rljax.evaluate(agent, state, jax.random.key(0), 2), state)
+    assert results.shape == (2,)
+    with pytest.raises(ConfigError, match=f"^{field} = 2: an agent that was trained with it against a fixed player cannot play"):
+        policy_player(agent, state)
