@@ -158,7 +158,9 @@ def play_chance(game: Game, params: Any, num_games: int = 4, num_steps: int = 32
         reset_key, loop_key = jax.random.split(key)
         return jax.lax.scan(step, strong(game.reset_env(reset_key, params)[1]), jax.random.split(loop_key, num_steps))[1]
 
-    seen = jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), num_games))
+    # A few steps: compiling takes most of the time.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    seen = jax.jit(jax.vmap(play), compiler_options=options)(jax.random.split(jax.random.key(0), num_games))
     return ChanceSeen(jnp.min(seen.smallest), jnp.max(seen.sum_error), jnp.all(seen.agrees))
 
 

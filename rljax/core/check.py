@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import draws_in_step, num_outcomes, play_chance, step_shapes
-from rljax.core.contract import Subject, check_contract, warn_of
+from rljax.core.contract import Subject, check_contract, is_known, warn_of
 from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.game import Game
@@ -66,7 +66,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     Raises:
         ConfigError: one line that says what was found and what was expected.
     """
-    if is_outside_jax(env) or any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params))):
+    if is_outside_jax(env) or _is_traced(params):
         return []
     subject = Subject(env, lambda inner: check_play(inner, params, key))
     key = jax.random.key(0) if key is None else key
@@ -97,6 +97,21 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     if subject.is_game:
         _check_chance(subject, env, params)
     return subject.doubts
+
+
+def _is_traced(params: Any) -> bool:
+    """Return whether the caller or the parameters are being traced, so that nothing can be played."""
+    return any(isinstance(x, jax.core.Tracer) for x in (jnp.zeros(()), *jax.tree.leaves(params)))
+
+
+def check_outcomes(game: Game, params: Any) -> None:
+    """Check by random play that a user's own game draws as its `chance` says. Compiles a program; under a trace nothing is done.
+
+    Raises:
+        ConfigError: it does not, or the probabilities do not add up to 1.
+    """
+    if not is_known(game) and not _is_traced(params):
+        _check_chance(Subject(game), game, params)
 
 
 def _check_chance(subject: Subject, game: Game, params: Any) -> None:

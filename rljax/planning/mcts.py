@@ -18,6 +18,7 @@ import mctx
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
 from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
+from rljax.core.check import check_outcomes
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
@@ -188,7 +189,8 @@ def check_searchable(game: Game, params: Any = None) -> None:
     """Refuse games that a search would play wrongly.
 
     These are games with simultaneous moves, with more than two sides (one side's loss is then not the other's gain), with hidden
-    information, or with random steps whose outcomes are not said (`Game.chance`).
+    information, or with random steps whose outcomes are not said (`Game.chance`). The outcomes of a user's own game are checked
+    by random play, except under a trace.
 
     Args:
         game: the game.
@@ -208,7 +210,9 @@ def check_searchable(game: Game, params: Any = None) -> None:
         raise ConfigError(f"{game.name}: hides a part of its state, which a search would see; expected full information")
     if draws_from_state(game, params):
         raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee random results")
-    if num_outcomes(game, params) == 1 and draws_in_step(game, params):
+    if num_outcomes(game, params) > 1:
+        check_outcomes(game, params)
+    elif draws_in_step(game, params):
         raise ConfigError(
             f"{game.name}: its steps are random, and it does not say how: "
             "define chance (the probabilities of the outcomes) and step_outcome instead of step_env"

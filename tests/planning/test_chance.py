@@ -143,6 +143,13 @@ def test_what_chance_returns_is_checked() -> None:
         with pytest.raises(rljax.ConfigError, match=r"Plain: chance returned .*expected the probabilities of the outcomes"):
             check(Plain())
 
+    class Sure(Bet):
+        def chance(self, state: BetState, action: jax.Array, params: Any) -> jax.Array:
+            return super().chance(state, action, params) * jnp.array([1.25, 1.0])
+
+    with pytest.raises(rljax.ConfigError, match=r"^game Sure: chance returned probabilities that do not add up to 1"):
+        make_mcts(Sure())
+
     class Silent(Game):
         pass
 
