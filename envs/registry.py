@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX, freeze
 from rljax.core.contract import attribute, name_of
-from rljax.core.environment import Environment, field_names, with_fields
+from rljax.core.environment import LIMITS, Environment, field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
@@ -343,8 +343,9 @@ def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
             or (jnp.issubdtype(wanted, jnp.integer) and jnp.issubdtype(given, jnp.integer))
             or (wanted == jnp.bool_ and given == jnp.bool_)
         )
+        fits = fits and not (isinstance(array, np.ndarray) and bool((array != array).any()))  # no NaN
         if fits and array.shape == np.shape(default):
-            if name == "max_steps_in_episode" and not isinstance(value, jax.core.Tracer) and array < 1:
+            if name in LIMITS and not isinstance(value, jax.core.Tracer) and array < 1:
                 raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected at least 1")
             if isinstance(array, np.ndarray) and _overflows(array, wanted):
                 raise ConfigError(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import step_shapes
-from rljax.core.environment import field_names, with_fields
+from rljax.core.environment import LIMITS, field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.wrappers import Wrapper
 
@@ -142,7 +142,7 @@ def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, fl
         )
     if not whole and not np.isfinite(np.asarray(bounds, np.float64).astype(jnp.dtype(dtype))).all():
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}")
-    if name == "max_steps_in_episode" and bounds[0] < 1:
+    if name in LIMITS and bounds[0] < 1:
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")
     return bounds[0], bounds[1]
 

@@ -219,6 +219,10 @@ def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), on_true, on_false)
 
 
+LIMITS = ("max_steps_in_episode", "max_cycles")
+"""Parameters that say how long an episode lasts at most, so they are at least 1."""
+
+
 def field_names(params: Any) -> list[str]:
     """Return the names of the fields of parameters, a NamedTuple or a dataclass; of anything else none."""
     if dataclasses.is_dataclass(params):

@@ -79,7 +79,7 @@ def test_unknown_parameter_names_the_closest() -> None:
     assert message_of(make_env, "Breakout-MinAtar", max_steps=5).endswith("did you mean 'max_steps_in_episode'?")
 
 
-@pytest.mark.parametrize("value", ["10", None, True, [1.0], 1j, jnp.ones(2)])
+@pytest.mark.parametrize("value", ["10", None, True, [1.0], 1j, jnp.ones(2), float("nan")])
 def test_parameter_that_is_not_a_number_is_refused(value: Any) -> None:
     message = message_of(make_env, "CartPole-v1", gravity=value)
     assert message.startswith("environment CartPole-v1: parameter gravity = ")
@@ -89,7 +89,12 @@ def test_parameter_that_is_not_a_number_is_refused(value: Any) -> None:
 def test_step_limit_must_be_a_positive_integer() -> None:
     assert message_of(make_env, "CartPole-v1", max_steps_in_episode=20.5).endswith("expected an integer such as 500")
     assert message_of(make_env, "CartPole-v1", max_steps_in_episode="20").endswith("expected an integer such as 500")
-    assert message_of(make_env, "CartPole-v1", max_steps_in_episode=0).endswith("expected at least 1")
+    for env_id, limit in [
+        ("CartPole-v1", "max_steps_in_episode"), ("MicroRTS-v0", "max_cycles"), ("MicroRTSBots-v0", "max_cycles")
+    ]:  # fmt: skip
+        for value in (0, -5, jnp.int32(0)):
+            assert message_of(make_env, env_id, **{limit: value}).endswith("expected at least 1")
+        jax.eval_shape(lambda value, env_id=env_id, limit=limit: make_env(env_id, **{limit: value})[1], jnp.int32(0))
 
 
 def test_parameters_keep_the_type_of_their_default() -> None:
