@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         OSError: the folder cannot be created, or there is something at `folder` by now.
     """
     _remove_left(folder)
-    aside = folder.parent / f".{folder.name}.new-{os.getpid()}"
+    # Processes in several containers may have one id, and share a disk.
+    aside = folder.parent / f".{folder.name}.new-{secrets.randbits(64)}"
     try:
         aside.mkdir(parents=True)
         with lock_folder(aside):

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import errno
 import os
+import secrets
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the file cannot be written.
     """
-    aside = path.with_name(f".writing_{os.getpid()}_{path.name}")
+    # Processes in several containers may have one id, and share a disk.
+    aside = path.with_name(f".writing_{secrets.token_hex(8)}_{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield aside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from rljax.core.places import WatchedFolder, atomic_folder, lock_folder
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import CheckpointError, checkpoint_steps, named_arrays, read_checkpoint, read_meta
 from rljax.run.files.folder import read_config, read_info
+from rljax.run.files.outputs import atomic_file
 from rljax.run.files.records import truncate_after
 from rljax.run.start import start_resumed
 from rljax.run.view.curves import read_metrics
@@ -280,6 +282,23 @@ def test_what_a_killed_start_left_is_removed_and_told(tmp_path: Path) -> None:
         assert {p.name for p in tmp_path.iterdir()} == {".a.new-mine", alive.name, aside.name}
     assert [str(warning.message) for warning in told] == [f"removed {left}, left by a process that was killed while starting"]
     assert (tmp_path / "a" / "x").read_text() == "x"
+
+
+def test_processes_of_one_id_that_share_a_disk_write_beside_each_other(tmp_path: Path) -> None:
+    """Both make the same: neither meets the other's temporary place. Of two folders, that which is ready first stays."""
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(atomic_folder(tmp_path / "a"))
+        (one / "x").write_text("one")
+        with atomic_folder(tmp_path / "a") as other:
+            (other / "x").write_text("other")
+        with pytest.raises(OSError, match="not empty"):
+            stack.close()
+    assert (tmp_path / "a" / "x").read_text() == "other"
+    with atomic_file(tmp_path / "b") as first, atomic_file(tmp_path / "b") as second:
+        second.write_text("second")
+        first.write_text("first")
+    assert {path.name: path.is_dir() for path in tmp_path.iterdir()} == {"a": True, "b": False}
+    assert (tmp_path / "b").read_text() == "first"
 
 
 @pytest.mark.slow
