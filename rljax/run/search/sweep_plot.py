@@ -121,7 +121,7 @@ def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, se
 
 def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
     """Draw every run as a point, and the means of the cells."""
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     values = [cell[name] for cell in result.cells]
     numeric = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values)
@@ -139,6 +139,7 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
     space = plan.space[name]
     if numeric and (space.log if isinstance(space, Range) else min(places) > 0 and max(places) / min(places) >= 30):
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
     if not numeric:
         ax.set_xticks(range(len(labels)), labels, rotation=45, ha="right")

@@ -8,13 +8,14 @@ slower, ignores its random state, and its version 1.2.0 cannot be imported besid
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.errors import ConfigError, printable
+from rljax.core.errors import ConfigError, RljaxWarning, printable
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
 from rljax.run.view.lines import Group, Source, group_sources, leave_out, read_sources
@@ -62,6 +63,7 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # publishers refuse the default, Type 3
     "svg.fonttype": "path",
     "svg.hashsalt": "rljax",  # so that the same plot gives the same file
+    "text.parse_math": False,  # a `$` in a label is a character like any other
 }
 
 # No date, so that the same plot gives the same file.
@@ -135,6 +137,7 @@ def plot(
     if metric is None:
         metric = "eval/return" if all("eval/return" in source.metrics for source in sources) else "episode/return"
     sources = _with_values(sources, metric)
+    _warn_of_ends(sources, metric)
     groups = group_sources(sources)
     panels = list(dict.fromkeys(group.panel for group in groups))
     lines = [line for panel in panels for line in _lines([g for g in groups if g.panel == panel], metric, points)]
@@ -209,6 +212,20 @@ def _with_values(sources: list[Source], metric: str) -> list[Source]:
     return found
 
 
+def _warn_of_ends(sources: list[Source], metric: str) -> None:
+    """Warn of seeds whose values end long before those of the other seeds of their run, such as diverged ones.
+
+    A tenth of the run is no reason: the last episode of a seed may be a long one.
+    """
+    for source in sources:
+        steps, values = source.curves(metric)
+        known = np.isfinite(values)
+        last = np.where(known, steps, 0).max(axis=1)
+        for seed in np.flatnonzero(known.any(axis=1) & (last < 0.9 * last.max())):
+            ends = f"{source.name}: seed_index {seed} has no value of '{metric}' after step {last[seed]:,}"
+            warnings.warn(f"{ends}, and a curve is drawn only where all of its seeds have values", RljaxWarning, stacklevel=3)
+
+
 def _known_curves(source: Source, metric: str) -> Curves:
     """Return the curves of the seeds with any known value, at the steps where at least one of them is known."""
     steps, values = source.curves(metric)
@@ -242,13 +259,14 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
         figure = Figure(figsize=(size[0] + 2.5 * columns * beside, max(size[1], 0.24 * min(len(labels), MOST_IN_A_COLUMN))),
                         layout="constrained")  # fmt: skip
         every = figure.subplots(high, wide, squeeze=False).ravel()
+        handles: dict[str, Any] = {}  # by label: those that matplotlib keeps lack labels that begin with an underscore
         for axes, panel, title in zip(every, panels, titles, strict=False):
             here = [line for line in lines if line.panel == panel]
             for line in here:
-                _draw_line(axes, line, line_style(labels.index(line.label)), _legend_label(line.label, lines), len(labels))
+                handles[line.label] = _draw_line(axes, line, line_style(labels.index(line.label)), len(labels))
             _decorate(axes, max(line.steps[-1] for line in here), title, unit)
             if not beside and len(here) > 1:
-                axes.legend(frameon=False)
+                axes.legend(list(handles.values()), [_legend_label(label, lines) for label in handles], frameon=False)
         for axes in every[len(panels) :]:
             axes.set_axis_off()
         if len(panels) == 1:
@@ -256,15 +274,15 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
         else:
             figure.supylabel(TITLES.get(metric, printable(metric)), fontsize=10)
         if beside:
-            handles = {text: handle for axes in every for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
             texts = [_legend_label(label, lines) for label in labels]
-            figure.legend([handles[text] for text in texts], texts, loc="outside right center", frameon=False, ncols=columns)
+            figure.legend([handles[label] for label in labels], texts, loc="outside right center", frameon=False, ncols=columns)
         figure.supxlabel(_caption(lines), fontsize=7, color="0.35")
         with atomic_file(path) as aside:
             figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=METADATA[path.suffix.lower()])
 
 
-def _draw_line(axes: Any, line: Curve, style: dict[str, Any], label: str, count: int) -> None:
+def _draw_line(axes: Any, line: Curve, style: dict[str, Any], count: int) -> Any:
+    """Draw a line and its band; return the line for the legend."""
     few = len(line.steps) <= 20
     if line.num_seeds > 1:
         # Many bands on top of each other would hide the lines.
@@ -272,16 +290,16 @@ def _draw_line(axes: Any, line: Curve, style: dict[str, Any], label: str, count:
         axes.fill_between(line.steps, line.low, line.high, color=style["color"], alpha=alpha, linewidth=0)
     marker = style["marker"] or ("o" if few else None)
     every = 1 if few else max(1, len(line.steps) // 8)
-    axes.plot(
+    (drawn,) = axes.plot(
         line.steps,
         line.center,
         **(style | {"marker": marker}),
         markevery=every,
         markersize=3,
         linewidth=1.5,
-        label=label,
         zorder=3,
     )
+    return drawn
 
 
 def _legend_label(label: str, lines: list[Curve]) -> str:

@@ -95,3 +95,8 @@ def test_runs_that_diverged_have_no_number(names: list[str], tmp_path: Path) -> 
     if len(names) > 1:
         assert "-" in written
         assert sort_by_effect(result, plan, names)[0] == "gamma"
+
+
+def test_ticks_of_a_log_axis_are_plain_numbers(tmp_path: Path) -> None:
+    """Mathematical text is off in pictures, where a `$` is a character like any other."""
+    assert {"0.0001", "0.001", "0.01"} <= set(texts(*found(["learning_rate"]), tmp_path))

@@ -180,6 +180,27 @@ def test_a_line_ends_where_its_shortest_seed_ends(tmp_path: Path) -> None:
     assert (line.steps[0], line.steps[-1]) == (1000, 20_000)
 
 
+def test_a_seed_that_diverged_cuts_its_curve_with_a_warning(tmp_path: Path) -> None:
+    returns = np.arange(80.0).reshape(4, 20)
+    returns[2, 10:] = np.nan
+    returns[1, 19:] = np.nan  # no news: its last episode is still going on
+    run = write_run(tmp_path / "a", returns=returns, seeds=4)
+    with pytest.warns(rljax.RljaxWarning) as told:
+        (line,) = plot([run], tmp_path / "a.png").curves
+    assert line.steps[-1] == 10_000
+    assert [str(x.message) for x in told] == [
+        f"{run}: seed_index 2 has no value of 'episode/return' after step 10,000, and a curve is drawn only where all of its "
+        "seeds have values"
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_any_text_is_a_label(tmp_path: Path, count: int) -> None:
+    labels = ["_hidden", "costs $5 or $x^2$", "$\\undefined{", "d", "e", "f", "g"][:count]
+    svg = _svg_text({label: {"episode/return": np.arange(3.0)} for label in labels}, tmp_path)
+    assert all(f"<!-- {label} (n = 1) -->" in svg for label in labels)
+
+
 def test_evaluations_are_the_default_where_every_run_has_them(tmp_path: Path) -> None:
     evaluated = write_run(tmp_path / "a", returns=np.array([np.nan, 5.0]), metric="eval/return")
     other = write_run(tmp_path / "b", CONFIG.replace(gamma=0.9), returns=np.arange(3.0))
