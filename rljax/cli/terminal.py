@@ -1,4 +1,4 @@
-"""Printing on terminals that know only ASCII."""
+"""Printing on terminals that know only ASCII, and reading what is typed in another encoding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|
 
 
 def print_anywhere() -> None:
-    """Print similar ASCII characters for those that standard output or standard error cannot encode, instead of failing."""
+    """Print similar ASCII characters for those that standard output or standard error cannot encode, instead of failing.
+
+    Bytes of standard input that are no text are read as replacement characters.
+    """
     codecs.register_error("rljax", _to_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="rljax")
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors == "strict":
+        sys.stdin.reconfigure(errors="replace")
 
 
 def _to_ascii(error: UnicodeError) -> tuple[str, int]:

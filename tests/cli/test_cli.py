@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from rljax.cli.main import FUNCTIONS, main
 from rljax.cli.options import Command
 from rljax.cli.overrides import overrides_of
 from rljax.cli.parsing import by_name
+from rljax.cli.terminal import print_anywhere
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
 
@@ -489,6 +491,12 @@ def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixtur
     assert b"    * train " in done.stdout
     assert b"?" not in done.stdout
     assert "╭──┬ │█▁ • é".encode("ascii", "rljax") == b"+--+ |## * ?"
+
+
+def test_input_that_is_no_text_is_read_with_replacement_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n5\n"), encoding="utf-8"))
+    print_anywhere()
+    assert [input(), input()] == ["\N{REPLACEMENT CHARACTER}", "5"]
 
 
 @pytest.mark.slow

@@ -18,6 +18,9 @@ from rljax.core.versus import Player, seat_player
 Ask = Callable[[str], str]
 Say = Callable[[str], None]
 
+QUIT = ("quit", "q")
+"""Answers that end a game, unless they are legal actions."""
+
 
 def play(
     game: Game,
@@ -173,25 +176,28 @@ def _describe(heads: Heads, action: Any) -> str:
 
 
 def _ask_line(prompt: str, ask: Ask) -> str | None:
-    """Ask for a line; None to quit."""
+    """Ask for a line; None at the end of the input."""
     try:
-        answer = ask(prompt).strip().lower()
+        return ask(prompt).strip()
     except EOFError:
         return None
-    return None if answer in ("quit", "q") else answer
 
 
 def _ask_choice(label: str, names: tuple[str, ...], mask: np.ndarray, ask: Ask, say: Say) -> int | None:
-    """Ask for one of several names and return its number; None to quit."""
+    """Ask for one of several names and return its number; None to quit. Case counts only where names differ in nothing else."""
     legal = [name for name, allowed in zip(names, mask, strict=True) if allowed]
     shown = " ".join(legal) if len(legal) <= 20 else f"{legal[0]} ... {legal[-1]}"
     while True:
         answer = _ask_line(f"{label} ({shown}, or quit): ", ask)
         if answer is None:
             return None
-        if answer in legal:
-            return names.index(answer)
-        say(f"'{answer}' is {'not legal here' if answer in names else 'not a move'}: expected {shown}")
+        alike = [answer] if answer in legal else [name for name in legal if name.lower() == answer.lower()]
+        if len(alike) == 1:
+            return names.index(alike[0])
+        if answer.lower() in QUIT:
+            return None
+        known = not alike and answer.lower() in map(str.lower, names)
+        say(f"'{answer}' is {'not legal here' if known else 'not a move'}: expected {shown}")
 
 
 def _ask_numbers(space: Box, ask: Ask, say: Say) -> np.ndarray | None:
@@ -201,7 +207,7 @@ def _ask_numbers(space: Box, ask: Ask, say: Say) -> np.ndarray | None:
     expected = f"{count} number{'s' if count > 1 else ''} from {low.min():g} to {high.max():g}"
     while True:
         answer = _ask_line(f"your move ({expected}, or quit): ", ask)
-        if answer is None:
+        if answer is None or answer.lower() in QUIT:
             return None
         try:
             numbers = np.array([float(word) for word in answer.replace(",", " ").split()], np.float32)

@@ -336,6 +336,27 @@ def test_a_person_plays_either_seat_and_illegal_input_is_asked_again(seat: int) 
     assert ("you win" in text) == (result > 0)
 
 
+class Named(TicTacToe):
+    def action_names(self, params: Any) -> tuple[str, ...]:
+        return ("UP", "q", "Q", "Up", "e", "F", "G", "H", "I")
+
+
+def test_actions_are_typed_by_their_names_in_any_case() -> None:
+    """Case counts only where names differ in nothing else, and what is a legal action does not leave the game."""
+    game, said = Named(), list[str]()
+
+    def play_named(*typed: str) -> float | None:
+        return play(game, game.default_params, first_empty, seat=0, key=jax.random.key(0), ask=replies(*typed), say=said.append)
+
+    assert play_named("Q", "E", "g") == 1.0  # the agent takes the first ones that are left
+    assert play_named("up", "quit") is None  # two are like it
+    assert said[-2].startswith("'up' is not a move")
+    assert play_named("e", "q", "QUIT") is None
+    assert said[-3] == "the agent chooses Q"
+    assert play_named("e", "E", "Quit") is None
+    assert said[-2].startswith("'E' is not legal here")
+
+
 class Misere(TicTacToe):
     """Tic-tac-toe that rewards three in a row, and in which who has them has lost."""
 
