@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rljax.core.errors import ConfigError, shown
+
+BARE_POINT = re.compile(r"[+-]?([0-9]+\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+"""Numbers without a digit before or after the point."""
 
 
 class WholeTable(dict[str, Any]):
@@ -81,8 +85,11 @@ def swallowed_hint(values: Mapping[str, Iterable[Any]]) -> str:
 
 
 def _value(text: str) -> Any:
-    """Read a TOML value (`64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`); return any other text as it is (`CartPole-v1`)."""
+    """Read a TOML value (`64`, `1e-3`, `true`, `[64, 64]`, `{ size = 5 }`), or `.9` or `5.`, which TOML does not take.
+
+    Any other text is returned as it is (`CartPole-v1`).
+    """
     try:
         return tomllib.loads(f"x = {text}")["x"] if "\n" not in text else text
     except (ValueError, RecursionError):  # not TOML, or more digits or brackets than Python reads
-        return text
+        return float(text) if BARE_POINT.fullmatch(text) else text

@@ -26,7 +26,7 @@ from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, read_conf
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, refuse_changes
-from rljax.run.view.layout import say
+from rljax.run.view.layout import format_number, say
 
 
 def train(options: Train, overrides: dict[str, Any]) -> None:
@@ -156,10 +156,11 @@ def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: boo
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes, deterministic=not sample))
     results = play(state, key)
     returns, lengths, ended = map(np.asarray, results[:3])
-    mean, deviation = returns.mean(), returns.std()
+    mean = returns.mean()
+    figures = {"mean": mean, "std": returns.std(), "min": returns.min(), "max": returns.max()}
     say(
-        f"{_mode(sample)} return over {_describe_episodes(agent.config, episodes, results.distinct)}: mean {mean:.1f}, "
-        f"std {deviation:.1f}, min {returns.min():.1f}, max {returns.max():.1f}; mean length {lengths.mean():.1f}"
+        f"{_mode(sample)} return over {_describe_episodes(agent.config, episodes, results.distinct)}: {_listed(figures)}; "
+        f"mean length {lengths.mean():.1f}"
     )
     if not ended.all():
         say(f"{(~ended).sum()} of {episodes} episodes were cut after {lengths.max():,} steps and count with their return so far")
@@ -175,15 +176,16 @@ def _report_seeds(agent: Agent, states: Any, key: jax.Array, episodes: int) -> N
     env = make_evaluation_env(agent.config)[0]
     results = jax.jit(jax.vmap(lambda state: play_episodes(agent, state, key, episodes)))(states)
     means, played = np.asarray(results.returns).mean(1), _describe_episodes(agent.config, episodes, results.distinct)
-    say(
-        f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: mean {means.mean():.1f}, "
-        f"worst {means.min():.1f}, "
-        f"best {means.max():.1f}"
-    )
-    say("  by seed: " + " ".join(f"{mean:.1f}" for mean in means))
+    figures = {"mean": means.mean(), "worst": means.min(), "best": means.max()}
+    say(f"{_mode(env.best_is_random)} return over {played}, {len(means)} seeds: {_listed(figures)}")
+    say("  by seed: " + " ".join(map(format_number, means)))
     if env.reward_threshold is not None:
         solved = (means >= env.reward_threshold).sum()
         say(f"solved by {solved} of {len(means)} seeds: a mean of at least {env.reward_threshold:g}")
+
+
+def _listed(figures: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {format_number(value)}" for name, value in figures.items())
 
 
 def _describe_episodes(config: Config, episodes: int, distinct: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,9 +23,11 @@ import rljax
 from rljax.cli.listing import LISTED
 from rljax.cli.main import FUNCTIONS, main
 from rljax.cli.options import Command
-from rljax.cli.overrides import overrides_of
+from rljax.cli.overrides import axes_of, overrides_of
 from rljax.cli.parsing import by_name
 from rljax.cli.terminal import print_anywhere
+from rljax.cli.train import _report, _report_seeds
+from rljax.collect.evaluation import EpisodeResults
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
 
@@ -62,6 +65,15 @@ def test_a_table_and_keys_of_it_may_be_given_in_any_order() -> None:
     for fields in ([key, ("network", "mlp")], [("network", "mlp"), key]):
         with pytest.raises(rljax.ConfigError, match="give its keys or the whole table, not both"):
             overrides_of(fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(".9", 0.9), ("5.", 5.0), ("-.5", -0.5), ("+5.e-1", 0.5), (".9E2", 90.0), (".", "."), (".9.", ".9."), ("5.x", "5.x")],
+)
+def test_numbers_need_no_digit_on_both_sides_of_their_point(text: str, value: Any) -> None:
+    assert overrides_of([("gamma", text)]) == {"gamma": value}
+    assert axes_of([("gamma", [text, "0.5"])]) == {"gamma": [value, 0.5]}
 
 
 def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +177,24 @@ def test_a_task_whose_best_policy_is_random_is_judged_by_sampled_actions(capsys:
     assert "not solved: the mean is below 2.6" in out
     _, out, _ = run(capsys, "train", "composite_ppo", *few, "--seeds", "2")
     assert "sampled return over 100 episodes, 2 seeds" in out
+
+
+def test_a_mean_is_told_with_the_digits_that_its_verdict_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returns = jnp.tile(jnp.array([0.875, 1.0]), 2)
+    played = EpisodeResults(returns, jnp.ones(4, jnp.int32), jnp.ones(4, bool), None)
+    monkeypatch.setattr("rljax.cli.train.play_episodes", lambda *_, **__: played)
+    agent = rljax.make_agent(rljax.load_config("gridworld_ppo"))
+    _report(agent, jnp.zeros(2), jax.random.key(0), 4)
+    _report_seeds(agent, jnp.zeros(2), jax.random.key(0), 4)
+    assert capsys.readouterr().out.splitlines() == [
+        "greedy return over 4 episodes: mean 0.9375, std 0.0625, min 0.875, max 1; mean length 1.0",
+        "not solved: the mean is below 0.94",
+        "greedy return over 4 episodes, 2 seeds: mean 0.9375, worst 0.9375, best 0.9375",
+        "  by seed: 0.9375 0.9375",
+        "solved by 0 of 2 seeds: a mean of at least 0.94",
+    ]
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

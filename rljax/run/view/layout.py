@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import textwrap
 from typing import TYPE_CHECKING
@@ -23,6 +24,13 @@ LEAST = 30
 def columns() -> int | None:
     """Return COLUMNS if it is set, else the number of columns of the terminal; None if the output goes to a file."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
+
+
+def format_number(value: float) -> str:
+    """Return a measured number with one decimal, or four digits if it is small: `1,234.5` and `0.9375`; `-` for NaN."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def wrap_text(text: str, width: int | None, indent: str = "", following: str = "  ") -> str:

@@ -25,6 +25,7 @@ from rljax.core.wrappers import EpisodeStatistics, can_render, flatten_observati
 from rljax.envs import drawing, resolve_env
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.players import Source, find_opponent
+from rljax.run.view.layout import format_number
 
 SUFFIXES = (".gif", ".mp4")
 MAX_STEPS = 1000
@@ -84,8 +85,11 @@ class Recording(NamedTuple):
         if len(self.returns) == 1:
             ending = " (cut there)" if cut else ""
             side = f" as {self.sides[0]}" if self.sides else ""
-            return f"return {self.returns[0]:.1f}{side} in {self.lengths[0]:,} steps{ending}, {self.num_frames:,} frames"
-        spread = f"mean {self.returns.mean():.1f}, min {self.returns.min():.1f}, max {self.returns.max():.1f}"
+            return (
+                f"return {format_number(self.returns[0])}{side} in {self.lengths[0]:,} steps{ending}, {self.num_frames:,} frames"
+            )
+        mean, low, high = (format_number(x) for x in (self.returns.mean(), self.returns.min(), self.returns.max()))
+        spread = f"mean {mean}, min {low}, max {high}"
         ending = f", {cut} of them cut at {self.lengths.max():,} steps" if cut else ""
         length = f"mean length {self.lengths.mean():.1f}"
         sides = f" as {', '.join(f'{side} ({self.sides.count(side)})' for side in sorted(set(self.sides)))}" if self.sides else ""

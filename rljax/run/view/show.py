@@ -21,7 +21,7 @@ from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_in
 from rljax.run.files.scores import SCORES
 from rljax.run.view.card import card_lines
 from rljax.run.view.curves import Curves, History, common_grid, curves, on_grid, read_metrics
-from rljax.run.view.layout import make_console, make_table, print_table
+from rljax.run.view.layout import format_number, make_console, make_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -177,8 +177,8 @@ def _print_figures(console: Console, folder: Path, info: RunInfo, history: Histo
     for name, (steps, values) in overall.items():
         if len(values):
             best = int(np.argmax(values))
-            marked = _text(_number(values[best]), style="bold")
-            table.add_row(name, _number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
+            marked = _text(format_number(values[best]), style="bold")
+            table.add_row(name, format_number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
     if not table.row_count:
         console.print(_text("no returns yet" if history.records else "no records yet"))
         return
@@ -210,7 +210,7 @@ def _print_sparkline(console: Console, score: str, overall: Curves) -> None:
     blocks = ASCII_BLOCKS if console.options.ascii_only else BLOCKS
     console.print(Text.assemble(f"{score} ", (sparkline(line, blocks), "cyan")))
     span = f"steps {overall.steps[0]:,} to {overall.steps[-1]:,}"
-    console.print(_text(f"min {_number(np.nanmin(line))}, max {_number(np.nanmax(line))}, {span}"))
+    console.print(_text(f"min {format_number(np.nanmin(line))}, max {format_number(np.nanmax(line))}, {span}"))
 
 
 def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[int | None]) -> None:
@@ -223,13 +223,13 @@ def _print_seeds(console: Console, score: str, by_seed: Curves, diverged: list[i
         if not np.isfinite(judged).any():
             judged = latest
         quartiles = zip(("min", "25 %", "median", "75 %", "max"), np.nanpercentile(judged, [0, 25, 50, 75, 100]), strict=True)
-        spread = ", ".join(f"{name} {_number(value)}" for name, value in quartiles)
+        spread = ", ".join(f"{name} {format_number(value)}" for name, value in quartiles)
         count = int(np.isfinite(judged).sum())
         console.print(_text(f"latest {score} of {count} seeds: {spread}; the highest is seed_index {np.nanargmax(judged)}"))
     else:
         table = make_table("seed_index", f"latest {score}", "best")
         for i in range(len(known)):
-            table.add_row(str(i), _number(latest[i]), _number(best[i]))
+            table.add_row(str(i), format_number(latest[i]), format_number(best[i]))
         print_table(console, table)
 
 
@@ -267,19 +267,13 @@ def _print_checkpoints(console: Console, checkpoints: list[_Checkpoint]) -> None
     table = make_table("checkpoint", "size", names[0] if len(names) == 1 else "score", "", "written", text=("",))
     for checkpoint, meta in zip(checkpoints, metas, strict=True):
         scores = [score for score in meta.get("scores") or [] if score is not None]
-        score = _number(float(np.mean(scores))) if scores else "-"
+        score = format_number(float(np.mean(scores))) if scores else "-"
         if len(names) > 1 and scores:
             score += f" ({meta['score_name']})"
         marks = ", ".join(checkpoint.marks) if checkpoint.meta is not None else "damaged"
         written = str(meta.get("time", "-"))[:to_the_second].replace("T", " ")
         table.add_row(f"{checkpoint.step:,}", _size(checkpoint.size), score, _text(marks, style="bold"), written)
     print_table(console, table)
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _size(size: float) -> str:

@@ -17,7 +17,7 @@ from PIL import Image, ImageSequence
 import rljax
 from rljax.core.agent import Agent
 from rljax.run.view import record as record_module
-from rljax.run.view.record import record
+from rljax.run.view.record import Recording, record
 
 CONFIG = rljax.PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8, network={"hidden": [8]})
 KEY = jax.random.key(1)
@@ -100,7 +100,14 @@ def test_an_episode_is_cut_at_max_steps(tmp_path: Path) -> None:
         assert "cut" in str(result)
     result = record(agent, None, tmp_path / "a.gif", key=KEY, max_steps=10)
     assert (result.lengths[0], result.ended[0]) == (10, True)
-    assert str(result) == "return 0.0 in 10 steps, 11 frames"
+    assert str(result) == "return 0 in 10 steps, 11 frames"
+
+
+def test_small_returns_are_told_with_their_digits() -> None:
+    one = Recording(Path("a.gif"), np.array([0.9375]), np.array([4]), np.array([True]), 5)
+    assert str(one) == "return 0.9375 in 4 steps, 5 frames"
+    two = Recording(Path("a.gif"), np.array([0.9375, 1234.5]), np.array([4, 4]), np.array([True, True]), 10)
+    assert "return mean 617.7, min 0.9375, max 1,234.5; mean length 4.0" in str(two)
 
 
 def test_what_a_policy_remembers_begins_with_zeros_and_is_carried_on(tmp_path: Path) -> None:
