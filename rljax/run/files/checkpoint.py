@@ -337,8 +337,9 @@ class CheckpointWriter:
             self.send()
             self.unsent = None
         except RljaxError as error:
-            self.unsent = RljaxError(f"the newest checkpoint is only in {self.folder}: {error}")
-            warnings.warn(str(self.unsent), RljaxWarning, stacklevel=2)
+            known, self.unsent = self.unsent, RljaxError(f"the newest checkpoint is only in {self.folder}: {error}")
+            if str(known) != str(self.unsent):  # not once for each checkpoint while the reason is the same
+                warnings.warn(str(self.unsent), RljaxWarning, stacklevel=2)
 
 
 def _remove(path: Path) -> None:

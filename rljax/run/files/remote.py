@@ -220,14 +220,15 @@ class Remote:
 
     @contextlib.contextmanager
     def _explained(self, folder: Path | None = None) -> Iterator[None]:
-        """Turn the errors of all the stores into one line; and those of the disk, if a `folder` is written."""
+        """Turn the errors of all the stores into one line, also those of the disk if a `folder` is written or is the place."""
         try:
             yield
         except RljaxError:
             raise
         except Exception as error:
-            if folder is not None and isinstance(error, OSError) and error.errno in DISK_ERRORS:
-                raise RljaxError(f"{folder}: cannot be written: {error.strerror}") from error
+            written = self.url if folder is None and self.is_folder else folder
+            if written is not None and isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise RljaxError(f"{written}: cannot be written: {error.strerror}") from error
             raise RljaxError(f"{self.url}: cannot be reached: {type(error).__name__}: {reason_of(error)}") from error
 
 

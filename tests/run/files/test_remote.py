@@ -22,8 +22,8 @@ import pytest
 import rljax
 from rljax.core.config import dump_config
 from rljax.core.places import lock_folder
-from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
-from rljax.run.files.folder import add_checksum
+from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps
+from rljax.run.files.folder import CONFIG_FILE, add_checksum
 from rljax.run.files.remote import Remote
 from tests.run.tiny_runs import CONFIG, TINY_TOML, assert_refused, assert_same_run, assert_same_state, edit_sealed, records
 
@@ -344,6 +344,29 @@ def test_a_full_disk_is_not_taken_for_a_place_that_cannot_be_reached(
         remote.restore(tmp_path / "run")
     assert "cannot be reached" not in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_at_a_folder_is_told_once_until_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, remote, full = tmp_path / "run", Remote(str(tmp_path / "disk")), True
+    (run / CHECKPOINTS).mkdir(parents=True)
+    (run / CONFIG_FILE).write_text("")
+    usual = remote.fs.pipe_file
+
+    def pipe_file(path: str, data: bytes) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(path, data)
+
+    monkeypatch.setattr(remote.fs, "pipe_file", pipe_file)
+    writer = CheckpointWriter(run / CHECKPOINTS, None, None, lambda: remote.send(run))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for full in (True, True, False, True, True):  # noqa: B007
+            writer._send()
+    message = f"the newest checkpoint is only in {run / CHECKPOINTS}: {remote.url}: cannot be written: No space left on device"
+    assert [str(x.message) for x in told] == [message, message], "not twice in a row, but again after a copy that was made"
+    with pytest.raises(rljax.RljaxError, match="the newest checkpoint is only in"):
+        writer.close()
 
 
 def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
