@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import rljax
@@ -21,6 +23,30 @@ def free_folder(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
+
+
+@contextlib.contextmanager
+def reserved_folder(path: Path) -> Iterator[Path]:
+    """Create and yield the folder that `free_folder` returns, so that no other process takes it while this one compiles.
+
+    If nothing is in it at the end, it is removed, with its parents if they are new, too. A folder that cannot be made is yielded
+    all the same: who writes there says why.
+    """
+    new_parents = [parent for parent in path.parents if not parent.exists()]
+    while True:
+        folder = free_folder(path)
+        try:
+            folder.mkdir(parents=True)
+        except OSError:
+            if os.path.lexists(folder):  # another process has just taken it
+                continue
+        break
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # one is not empty
+            for made in (folder, *new_parents):
+                made.rmdir()
 
 
 def fork_folder(run: Path) -> Path:

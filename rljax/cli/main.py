@@ -168,15 +168,23 @@ def _fail(message: object, status: int) -> None:
 
 
 def _run(command: Any, overrides: dict[str, Any]) -> None:
+    directory = _working_directory()
     if not isinstance(command, Compile):  # a program for a device that is not there cannot be read from the cache
         _use_compilation_cache()
     # For env = "module:Class". It comes last, so that no local file hides an installed package.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    if directory not in sys.path:
+        sys.path.append(directory)
     from rljax.core.host import failures_explained
 
     with failures_explained():
         _dispatch(command, overrides)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the working directory is gone; go to another one (cd) and start again") from None
 
 
 def _dispatch(command: Any, overrides: dict[str, Any]) -> None:

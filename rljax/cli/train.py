@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 import rljax
-from rljax.cli.folders import check_or_resume, fork_folder, free_folder, load_saved, wants_phases
+from rljax.cli.folders import check_or_resume, fork_folder, free_folder, load_saved, reserved_folder, wants_phases
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.cli.parsing import split_commas
@@ -43,8 +44,12 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
         join_processes(options.coordinator, options.num_processes, options.process_id)
     elif options.num_processes is not None or options.process_id is not None:
         raise ConfigError("num_processes and process_id: need --coordinator, the address of process 0")
-    prepare = _prepare_new if options.resume is None else _prepare_resumed
-    agent, folder, title, how = prepare(options, overrides)
+    with contextlib.ExitStack() as reserved:
+        prepared = _prepare_new(options, overrides, reserved) if options.resume is None else _prepare_resumed(options, overrides)
+        _train(options, *prepared)
+
+
+def _train(options: Train, agent: Agent, folder: Path, title: str, how: dict[str, Any]) -> None:
     config, quoted = agent.config, printable(shlex.quote(str(folder)))
     title += f"\ndevice: {device_summary()}"
     world = make_game(config) if config.of_games else make_training_env(config)
@@ -92,18 +97,18 @@ _Training = tuple[Agent, Path, str, dict[str, Any]]
 """Agent to train, folder of the run, title line, and arguments of `fit`."""
 
 
-def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
-    """Prepare a run that starts anew or as a fork."""
+def _prepare_new(options: Train, overrides: dict[str, Any], reserved: contextlib.ExitStack) -> _Training:
+    """Prepare a run that starts anew or as a fork; its folder is `reserved` unless it was given."""
     if options.fork is not None:
         parent, _ = split_path(options.fork)
         check_run(parent)
         refuse_packed(parent)
         config = read_config(parent, **merge_tables(lambda: read_config(parent), overrides))
-        folder = Path(options.run_dir or free_folder(fork_folder(parent)))
+        name = fork_folder(parent)
     elif options.config is not None:
-        name = options.config
-        config = load_config(name, **merge_tables(lambda: load_config(name), overrides))
-        folder = Path(options.run_dir or free_folder(Path("runs") / Path(name).stem))
+        source = options.config
+        config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
+        name = Path("runs") / Path(source).stem
     else:
         raise ConfigError(
             f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
@@ -111,12 +116,18 @@ def _prepare_new(options: Train, overrides: dict[str, Any]) -> _Training:
         )
     agent = rljax.make_agent(config)
     check_or_resume(options)
+    if options.run_dir:
+        folder = Path(options.run_dir)
+    elif options.coordinator is None:
+        folder = reserved.enter_context(reserved_folder(name))
+    else:
+        folder = free_folder(name)  # the same in all processes of the run
     there = options.or_resume and (folder / CONFIG_FILE).is_file()
     if is_first() and not there:
         check_free(folder)
     seeds = "" if options.seeds is None else f", {options.seeds} seeds"
-    source = next((f" from {path}" for path in (options.fork, options.init_from) if path is not None), "")
-    title = f"{'resuming' if there else 'training'} {config.algorithm} on {env_name(config)}{seeds}{source} into {folder}"
+    start = next((f" from {path}" for path in (options.fork, options.init_from) if path is not None), "")
+    title = f"{'resuming' if there else 'training'} {config.algorithm} on {env_name(config)}{seeds}{start} into {folder}"
     how = {
         "run_dir": folder,
         "resume": options.or_resume,

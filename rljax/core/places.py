@@ -27,8 +27,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     Temporary folders left by processes that were killed are removed.
 
     Raises:
+        ConfigError: `folder` is the working directory, or holds it.
         OSError: the folder cannot be created, or there is something at `folder` by now.
     """
+    refuse_working_directory(folder)
     _remove_left(folder)
     # Processes in several containers may have one id, and share a disk.
     aside = folder.parent / f".{folder.name}.new-{secrets.randbits(64)}"
@@ -39,6 +41,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def refuse_working_directory(folder: Path) -> None:
+    """Raise a ConfigError if a folder to create is the working directory or holds it: the shell's would be replaced and gone."""
+    if Path(os.getcwd()).is_relative_to(os.path.realpath(folder)):
+        raise ConfigError(f"{folder}: is the working directory, or holds it; give a folder that is not there yet")
 
 
 def _remove_left(folder: Path) -> None:

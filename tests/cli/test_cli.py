@@ -28,6 +28,7 @@ from rljax.cli.parsing import by_name
 from rljax.cli.terminal import print_anywhere
 from rljax.cli.train import _report, _report_seeds
 from rljax.collect.evaluation import EpisodeResults
+from rljax.run.files.folder import split_path
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
 
@@ -223,6 +224,41 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "run folder mine exists already" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
 
 
+def test_two_starts_at_once_do_not_choose_the_same_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one starts while the first one compiles; both fail there, and nothing of them stays."""
+    chosen: list[str] = []
+
+    def fit(*_: Any, run_dir: Path, **__: Any) -> None:
+        chosen.append(str(run_dir))
+        if len(chosen) == 1:
+            assert run(capsys, "train", "cartpole_ppo")[0] == 1
+        raise rljax.RljaxError("stop here")
+
+    monkeypatch.setattr("rljax.fit", fit)
+    assert run(capsys, "train", "cartpole_ppo")[0] == 1
+    assert chosen == ["runs/cartpole_ppo", "runs/cartpole_ppo-2"]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("command", [["train", "cartpole_ppo", "--run-dir"], ["export", "zoo:cartpole_ppo", "--numpy"]])
+@pytest.mark.parametrize("folder", [".", "../here", ".."])
+def test_the_working_directory_is_not_replaced(capsys: pytest.CaptureFixture[str], command: list[str], folder: str) -> None:
+    Path("here").mkdir()
+    os.chdir("here")
+    there = os.stat("../here")
+    assert f"{folder}: is the working directory, or holds it" in refused(capsys, *command, folder)
+    assert os.path.samestat(os.stat("../here"), there)
+
+
+def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    assert run(capsys, "list") == (2, "", "rljax: the working directory is gone; go to another one (cd) and start again\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -292,6 +328,16 @@ def test_bad_input_is_one_clear_line_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+def test_a_checkpoint_of_a_checkpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs/a/checkpoints/step_64").mkdir(parents=True)
+    for name in ("best", "step_32"):
+        shown = "'best'" if name == "best" else "32"
+        message = f"checkpoint = {shown}: runs/a/checkpoints/step_64 is a checkpoint itself; give the run's folder, runs/a"
+        assert message in refused(capsys, "eval", "runs/a/checkpoints/step_64", "--checkpoint", name)
+    for name in ("latest", "step_64", "64"):
+        assert split_path("runs/a/checkpoints/step_64", name) == (Path("runs/a"), 64)
 
 
 def test_a_toml_syntax_error_names_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from jax import export as jax_export
 
 from rljax.core.agent import Agent
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.places import LOCK_FILE, atomic_folder
+from rljax.core.places import LOCK_FILE, atomic_folder, refuse_working_directory
 from rljax.run.export.metadata import (
     FORMAT,
     GREEDY_FILE,
@@ -128,7 +128,8 @@ def export_policy(
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a path at which there is something else than an empty folder."""
+    """Refuse a path at which there is something else than an empty folder, and the working directory."""
+    refuse_working_directory(folder)
     try:
         if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             raise ConfigError(f"{folder} exists already: choose another folder for the policy, or delete it first")

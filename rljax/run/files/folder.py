@@ -21,7 +21,7 @@ import numpy as np
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
-from rljax.core.places import atomic_folder
+from rljax.core.places import atomic_folder, refuse_working_directory
 from rljax.core.state import Role, roles_of
 from rljax.run.files.cards import CARD_FILE, check_card
 from rljax.run.files.checkpoint import (
@@ -96,6 +96,7 @@ def check_free(path: Path) -> None:
     """Raise a ConfigError if `path` is a file, a folder that is not empty (a new run would write into it), or cannot be made."""
     if any(part.startswith(ADDRESSES) for part in path.parts):
         raise ConfigError(f"run folder {path}: {' and '.join(ADDRESSES)} are for agents to read; give the folder another name")
+    refuse_working_directory(path)
     try:
         path.lstat()
         taken = not path.is_dir() or any(path.iterdir())
@@ -397,19 +398,22 @@ def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -
     """Return the run's folder and the checkpoint that a path to either of them means, or an address such as `zoo:NAME`.
 
     Raises:
-        ConfigError: the zoo has no such agent.
+        ConfigError: the zoo has no such agent, or the path is a checkpoint and `checkpoint` another one.
         RljaxError: the Hub's agent could not be fetched.
     """
+    if isinstance(checkpoint, str):
+        step = parse_step(checkpoint.removeprefix("step_"))
+        checkpoint = checkpoint if step is None else step
     folder = Path(path) if (found := find_agent(path)) is None else found
     if folder.parent.name != CHECKPOINTS and Path(os.path.abspath(folder)).parent.name == CHECKPOINTS:
         folder = Path(os.path.abspath(folder))  # for `.` within a checkpoint, or `latest` within the folder of checkpoints
     if folder.parent.name == CHECKPOINTS and not (folder / CONFIG_FILE).exists():
         name = folder.name.removeprefix("step_")
         step = parse_step(name)
-        return folder.parent.parent, name if step is None else step
-    if isinstance(checkpoint, str):
-        step = parse_step(checkpoint.removeprefix("step_"))
-        checkpoint = checkpoint if step is None else step
+        run, here = folder.parent.parent, name if step is None else step
+        if checkpoint not in ("latest", here):
+            raise ConfigError(f"checkpoint = {shown(checkpoint)}: {path} is a checkpoint itself; give the run's folder, {run}")
+        return run, here
     return folder, checkpoint
 
 
