@@ -56,7 +56,7 @@ EXAMPLES = (
     ("rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3", "train a grid of values times seeds in one program"),
     ("rljax tune cartpole_ppo --trials 64", "search for better hyperparameters with Optuna, 16 trials at once"),
     ("rljax eval runs/cartpole_ppo", "play 100 episodes with the trained agent"),
-    ("rljax show runs/cartpole_ppo", "print configuration, figures, checkpoints, learning curve"),
+    ("rljax show runs/cartpole_ppo", "print configuration, latest and best returns, checkpoints, learning curve"),
     ("rljax plot runs/*", "draw learning curves with confidence bands, as PNG or SVG"),
     ("rljax plot --kind openloop runs/cartpole_dreamer", "compare a world model's predictions with the observations"),
     ("rljax record runs/cartpole_ppo --out agent.gif", "watch it play"),

@@ -14,7 +14,7 @@ from rljax.cli.parsing import Bounds
 class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
-    config: tyro.conf.Positional[str | None] = None
+    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases; not with --resume
     or --fork."""
     run_dir: str | None = None
@@ -37,7 +37,7 @@ class Train:
     max_minutes: float | None = None
     """Number of minutes after which to save and stop."""
     checkpoint_every: float | None = None
-    """Number of environment steps between checkpoints."""
+    """Whole number of environment steps between checkpoints (1e5 is fine)."""
     checkpoint_seconds: float | None = 60.0
     """Number of seconds between checkpoints; none saves only at the end and where other options say so."""
     keep: int | None = 3
@@ -59,7 +59,7 @@ class Sweep:
 
     A field with a single value is set to it in all runs."""
 
-    config: tyro.conf.Positional[str | None] = None
+    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     seeds: int = 1
     """Number of seeds for each combination: --seed, --seed + 1, ..."""
@@ -92,7 +92,7 @@ class Tune:
     Give each field a range (low:high or low:high:log) or a list: --learning-rate 1e-5:1e-2:log --ent-coef 0 0.01. Without any
     such field, the usual ones are searched over wide ranges."""
 
-    config: tyro.conf.Positional[str | None] = None
+    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     trials: Annotated[int, Bounds(1, 1_000_000)] = 64
     """Number of trials in the study, including those run by other processes."""
@@ -116,12 +116,13 @@ class Tune:
 class Saved:
     """Options of every command that loads a trained agent."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of the run or of a packed agent, one of its checkpoints, or zoo:NAME or hub:USER/REPO."""
     checkpoint: str = "latest"
     """Checkpoint to load: latest, best or a number of steps."""
     seed_index: str = "best"
-    """Seed to load from a run of several seeds: its index, from 0, or best."""
+    """Seed to load from a run of several seeds: its index, from 0, or best, the one with the highest rating or evaluation
+    (without either, training return) in that checkpoint."""
 
 
 @dataclasses.dataclass
@@ -153,7 +154,8 @@ class Record(Played):
     max_steps: Annotated[int, Bounds(1, 1_000_000)] = 1000
     """Cut an episode off after this many steps; in games these are the moves of all players."""
     fps: Annotated[int | None, Bounds(1, 1000)] = None
-    """Frames per second; if not given, 30, or 1 for games in which players take turns."""
+    """Frames per second; if not given, 30, or 1 for games in which players take turns. Short episodes are seen better with --fps
+    5."""
     against: str | None = None
     """Opponent in a game: a run's folder, random, mcts, a scripted player of the game (workerrush, java:coac), or self; if not
     given, the one that rljax eval takes."""
@@ -179,7 +181,7 @@ class Zoo:
 
     Example: rljax play zoo:connect_four_selfplay"""
 
-    name: tyro.conf.Positional[str | None] = None
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
     """Name of an agent."""
 
 
@@ -197,7 +199,7 @@ class Pack(Saved):
 class Push(Saved):
     """Write a trained agent to a repository of the Hugging Face Hub, as rljax pack does to a folder."""
 
-    repo: tyro.conf.Positional[str]
+    repo: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
     """Repository, USER/REPO; it is created if it is not there."""
     private: bool = False
     """Create a private repository."""
@@ -209,7 +211,7 @@ class Push(Saved):
 class Pull:
     """Fetch a packed agent from a repository of the Hugging Face Hub. hub:USER/REPO takes the place of a run's folder, too."""
 
-    repo: tyro.conf.Positional[str]
+    repo: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
     """Repository, USER/REPO."""
     out: str | None = None
     """Folder to create; if not given, agents/REPO."""
@@ -221,7 +223,7 @@ class Demo:
 
     Example: rljax demo workerrush --env MicroRTS-v0 --against randombiased --episodes 500 --out rushes"""
 
-    player: tyro.conf.Positional[str]
+    player: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PLAYER")]
     """Folder of a run, one of its checkpoints, or a player that needs no training: random, mcts, a scripted player of the game
     (workerrush), or a bot of MicroRTS' Java engine (java:coac). minari:ID imports a dataset of Minari. The folder of a dataset
     alone describes it."""
@@ -260,7 +262,7 @@ class Opponents:
 
     Example: rljax opponents games --observed 3:6 --window 20 --out model.json (rljax demo records the games)"""
 
-    dataset: tyro.conf.Positional[str]
+    dataset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
     """Folder of a dataset (see rljax demo): games as the recorded player saw them."""
     out: str
     """File to create for the model."""
@@ -287,7 +289,7 @@ class Opponents:
 class Tournament:
     """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of runs, checkpoints, or zoo:NAME or hub:USER/REPO."""
     include: str = ""
     """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move), scripted players
@@ -328,10 +330,10 @@ class Play(Saved):
 class Plot:
     """Draw learning curves, a world model's predictions, or the results of a league.
 
-    A curve is the interquartile mean over seeds with a 95 % bootstrap interval. Runs that differ only in their seed are one
-    curve."""
+    A curve is the interquartile mean over seeds with a 95 % bootstrap interval, drawn where all of its seeds have values. Runs
+    that differ only in their seed are one curve."""
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of runs."""
     kind: Literal["curves", "openloop", "payoffs"] = "curves"
     """Plot to draw. openloop: true and predicted observations of a Dreamer run; payoffs: results between a league's players."""
@@ -349,7 +351,7 @@ class Log:
 
     Example: rljax log runs/* --log tensorboard,mlflow"""
 
-    runs: tyro.conf.Positional[tuple[str, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
     """Folders of runs, also of several phases."""
     log: tuple[str, ...] = ()
     """Loggers to send them to, separated by spaces or commas, at least one of tensorboard, wandb, mlflow, aim."""
@@ -359,9 +361,9 @@ class Log:
 
 @dataclasses.dataclass
 class Show:
-    """Print a run's configuration, figures, checkpoints and learning curve."""
+    """Print a run's configuration, latest and best returns, checkpoints and the learning curve as text."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Folder of the run or of a packed agent, or zoo:NAME or hub:USER/REPO."""
 
 
@@ -371,7 +373,7 @@ class List:
 
     With a name, print the fields of that algorithm, the text of that preset, or a description of that environment."""
 
-    name: tyro.conf.Positional[str | None] = None
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
     """Name of an algorithm, a preset or an environment."""
 
 
@@ -380,7 +382,7 @@ class Bench:
     """Measure speed on this machine: compile time and run time apart, in turn with a peer. Without a peer there is no ratio. The
     load average is noted, with a warning if other processes were busy."""
 
-    suite: tyro.conf.Positional[str] = "ppo"
+    suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[SUITE]")] = "ppo"
     """Benchmark to run: ppo, recurrent, dqn, dreamer, league, microrts, simulators, sweep, devices, processes, or fit."""
     repeats: Annotated[int, Bounds(1, 1000)] = 5
     """Number of interleaved repeats; medians are reported."""
@@ -395,7 +397,7 @@ class Compile:
 
     Example: rljax compile cartpole_ppo --target v5e-16 --num-devices 16 --num-envs 1024"""
 
-    config: tyro.conf.Positional[str]
+    config: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CONFIG")]
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file."""
     target: str
     """Device or devices: v5e-1, v5e-16, v5p-64, v6e-8, a100, h100, h200, h200-8; TPUs by their names in Google Cloud."""
@@ -415,7 +417,7 @@ class Launch:
 
     The task file is written first and can be read, changed and launched with `sky launch`, too."""
 
-    config: tyro.conf.Positional[str | None] = None
+    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases. It is not given
     with --status, --fetch or --stop."""
     accelerators: str | None = None
@@ -452,7 +454,7 @@ class Launch:
 class Reproduce:
     """Measure a published figure again and write its record, results/NAME.json; without a name, list the experiments."""
 
-    name: tyro.conf.Positional[str | None] = None
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
     """Name of an experiment."""
     seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
     """Number of seeds; if not given, as many as were published."""

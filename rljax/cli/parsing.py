@@ -66,7 +66,8 @@ def parse(
             command, rest = tyro.cli(commands, args=own, prog="rljax", description=header, return_unknown_args=True)
     except SystemExit as stop:
         if not stop.code:
-            print("\n".join(_help_line(line, width) for line in output.getvalue().splitlines()))
+            text = re.sub(r"\s*\(default:\s*\)", "", output.getvalue())  # an empty default tells nothing
+            print("\n".join(_help_line(line, width) for line in text.splitlines()))
             raise
         raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
     if rest and rest[0].startswith("--"):

@@ -461,6 +461,14 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--run-dir" in out
 
 
+@pytest.mark.parametrize("command", by_name(Command))
+def test_help_names_positional_arguments_and_leaves_out_empty_defaults(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, out, _ = run(capsys, command, "--help")
+    assert status == 0
+    assert "STR" not in out.partition("positional arguments")[2].partition("options\n")[0]
+    assert not re.search(r"\(default:\s*\)", out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
