@@ -423,7 +423,7 @@ class Normed(nn.Module):
         ({"learning_starts": 700, "buffer_size": 1000}, "total_timesteps = 640: expected at least 700 in whole"),
         ({"learning_starts": 250, "total_timesteps": 255}, "total_timesteps = 255: expected at least 252 in whole iterations"),
         ({"total_timesteps": 10**13}, "total_timesteps = 10000000000000: expected fewer than"),
-        ({"network": {"type": "cnn"}}, "network = FeedForward: cannot be applied to observations of this environment"),
+        ({"network": {"type": "cnn"}}, "observation of shape .* expected an image .* for encoder = 'cnn'"),
         ({"network": nn.Dense(2), "dueling": True}, "dueling = true: needs a network given as a table"),
         ({"network": Normed()}, "expected parameters only, but it has variables of"),
         ({"learning_starts": 300}, "learning_starts = 300: expected at most the 256 steps of the buffer"),

@@ -258,7 +258,7 @@ def test_the_users_own_loop_equals_agent_step_and_metrics_are_finite(tiny: Any) 
         ({"network": nn.Dense(3)}, "network = Dense: expected values [B, 5], one for each action"),
         (
             {"network": {"type": "cnn", "channels": [4], "kernels": [3], "strides": [1]}},
-            "network = FeedForward: cannot be applied to observations of this environment",
+            "observation of shape (9,): expected an image [height, width, channels] for encoder = 'cnn'",
         ),
     ],
 )

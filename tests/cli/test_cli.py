@@ -183,6 +183,7 @@ def test_a_task_whose_best_policy_is_random_is_judged_by_sampled_actions(capsys:
 def test_a_mean_is_told_with_the_digits_that_its_verdict_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     returns = jnp.tile(jnp.array([0.875, 1.0]), 2)
     played = EpisodeResults(returns, jnp.ones(4, jnp.int32), jnp.ones(4, bool), None)
     monkeypatch.setattr("rljax.cli.train.play_episodes", lambda *_, **__: played)
