@@ -557,14 +557,14 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         dict.fromkeys(
             (
                 "microrts_8x8_league", "microrts_8x8_coac", "microrts_8x8_ppo", "microrts_8x8_selfplay",
-                "microrts_16x16_league",
+                "microrts_16x16_league", "microrts_16x16_coac",
             ),
             against_bots,
         ),
     ),
     "microrts_curve": (
         ["trained", "steps", "games won against scripted players, in %, in 20 equal parts of training"],
-        {"microrts_8x8_coac": won_in_training, "microrts_16x16_league": won_in_training},
+        dict.fromkeys(("microrts_8x8_coac", "microrts_16x16_league", "microrts_16x16_coac"), won_in_training),
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
