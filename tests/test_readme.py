@@ -69,7 +69,7 @@ MADE = {
 def runnable(page: str) -> list[str]:
     """The commands of a page that need neither a network nor minutes, nor a package or devices that are not here."""
     commands = [command.split("&&")[-1].strip() for command in COMMANDS[page]]
-    left_out = ("rljax bench", "rljax push", "rljax pull")
+    left_out = ("rljax bench", "rljax push", "rljax pull", "rljax reproduce ")
     return [
         command
         for command in commands

@@ -122,6 +122,8 @@ def simulated(
         raise ConfigError(f"workers = {workers}: expected a whole number >= 0; 0: one for each processor")
     if not 0 < timeout <= MAX_TIMEOUT:
         raise ConfigError(f"timeout = {timeout:g}: expected a number of seconds > 0 and <= {MAX_TIMEOUT:g}")
-    obs_space, actions, layout = convert_spaces(title, observation_space, action_space, channels_first=suite == "envpool")
+    obs_space, actions, layout = convert_spaces(
+        f"env = '{title}'", observation_space, action_space, channels_first=suite == "envpool"
+    )
     plan = Plan(title, suite, name, arguments, layout, workers or usable_cores(), timeout, picture)
     return (SimulatedEnv if picture is None else DrawnEnv)(plan, obs_space, actions, reward_threshold, drawn)

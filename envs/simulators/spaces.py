@@ -23,7 +23,7 @@ def convert_spaces(title: str, observation: Any, action: Any, channels_first: bo
     """Return the spaces of an environment of Gymnasium as those of rljax, and the layout of their elements.
 
     Args:
-        title: how messages name the environment.
+        title: how messages begin.
         observation: Gymnasium's space.
         action: Gymnasium's space.
         channels_first: whether pictures come as `[C, H, W]`, which become `[H, W, C]`.
@@ -61,7 +61,7 @@ def _observation(title: str, space: Any, leaves: list[Any], channels_first: bool
             low, high, shape, change = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1), (*shape[1:], shape[0]), CHANNELS_FIRST
         leaves.append((shape, dtype))
         return Box(low, high, shape, dtype), change
-    raise ConfigError(f"env = '{title}': observations in {shown(space)} are not supported")
+    raise ConfigError(f"{title}: observations in {shown(space)} are not supported")
 
 
 def _action(title: str, space: Any, leaves: list[Any]) -> tuple[Any, Any]:
@@ -83,7 +83,7 @@ def _action(title: str, space: Any, leaves: list[Any]) -> tuple[Any, Any]:
         leaves.append((space.shape, np.dtype(np.float32)))
         bounds = _bound(space.low, np.dtype(np.float32)), _bound(space.high, np.dtype(np.float32))
         return Box(*bounds, space.shape), (np.dtype(space.dtype), None, (space.low, space.high), False)
-    raise ConfigError(f"env = '{title}': actions in {shown(space)} are not supported")
+    raise ConfigError(f"{title}: actions in {shown(space)} are not supported")
 
 
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:

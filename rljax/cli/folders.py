@@ -27,7 +27,8 @@ def free_folder(path: Path) -> Path:
 
 @contextlib.contextmanager
 def reserved_folder(path: Path) -> Iterator[Path]:
-    """Create and yield the folder that `free_folder` returns, so that no other process takes it while this one compiles.
+    """Create and yield the folder that `free_folder` returns, so that no other process takes it before this one has
+    created its run.
 
     If nothing is in it at the end, it is removed, with its parents if they are new, too. A folder that cannot be made is yielded
     all the same: who writes there says why.

@@ -142,7 +142,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
         if (getattr(config, name) or 1) > 1:  # in a match a player decides at every move, by what it sees then
             raise ConfigError(
                 f"{name} = {getattr(config, name)}: an agent that was trained with it against a fixed player cannot play matches "
-                f"of {game.name}, expected none"
+                f"of {game.name}; agents for matches are trained without it"
             )
     check_contract(game, env_params)
     if config.time_limit is not None:

@@ -97,11 +97,12 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
 
 
 def _corners(env_params: Any, ranges: Mapping[str, tuple[float, float]]) -> Iterator[dict[str, Any]]:
-    """Yield values at the ends of all ranges, in which every two parameters are at every two of their ends."""
+    """Yield the parameters with all ranges at their lower ends, all at their upper ends, and with each one at the other end."""
     low, high = {}, {}
     for name, bounds in ranges.items():
         default = getattr(env_params, name)
-        low[name], high[name] = (np.full(jnp.shape(default), x, jnp.result_type(default))[()] for x in bounds)
+        ends = (np.full(jnp.shape(default), x, jnp.result_type(default)) for x in bounds)
+        low[name], high[name] = (end.item() if isinstance(default, (bool, int, float)) else end for end in ends)
     yield from (low, high)
     for name in ranges:
         yield low | {name: high[name]}
@@ -115,6 +116,8 @@ def _check_spaces(env: Any, env_params: Any) -> None:
         env.action_space(env_params)
     except ConfigError as error:
         raise ConfigError(f"randomize: {error}") from error
+    except Exception as error:  # whatever an environment of one's own raises
+        raise ConfigError(f"randomize: {first_line(error)}") from error
 
 
 def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, float]:

@@ -44,9 +44,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def refuse_working_directory(folder: Path) -> None:
-    """Raise a ConfigError if a folder to create is the working directory or holds it: the shell's would be replaced and gone."""
-    if Path(os.getcwd()).is_relative_to(os.path.realpath(folder)):
-        raise ConfigError(f"{folder}: is the working directory, or holds it; give a folder that is not there yet")
+    """Raise a ConfigError if a folder to create is the working directory or holds it.
+
+    Otherwise it would be replaced, and the shell would stand in a folder that is gone.
+    """
+    with contextlib.suppress(FileNotFoundError):  # it is gone already
+        if Path(os.getcwd()).is_relative_to(os.path.realpath(folder)):
+            raise ConfigError(f"{folder}: is the working directory or one of its parents; give another folder")
 
 
 def _remove_left(folder: Path) -> None:

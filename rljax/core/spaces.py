@@ -124,8 +124,9 @@ class Box:
         return math.prod(self.shape)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Draw an element: uniform where both bounds are finite, else standard normal clipped to the bounds. Of whole numbers and
-        flags both bounds are drawn, too.
+        """Draw an element: uniform where both bounds are finite, else standard normal clipped to the bounds.
+
+        For whole numbers and flags both bounds are included.
         """
         low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
         uniform_key, normal_key = jax.random.split(key)
@@ -247,7 +248,9 @@ def _scale_noise(space: Any, noise: jax.Array) -> Any:
 
 
 def _between(low: jax.Array, high: jax.Array, unit: jax.Array, dtype: Any) -> jax.Array:
-    """Return numbers between two bounds by numbers in [0, 1), all f32; whole ones, each as often, if the dtype is of such."""
+    """Return numbers between two bounds by numbers in [0, 1), all f32. For a dtype of whole numbers or flags they are whole, each
+    equally often.
+    """
     if jnp.issubdtype(dtype, jnp.floating):
         return low + unit * (high - low)
     # At most the upper bound, because the product may be rounded up.
@@ -271,11 +274,11 @@ def as_space(space: Any) -> Space:
             raise ValueError(f"{kind}: nvec has shape {np.shape(space.nvec)}, expected one axis")
         return MultiDiscrete(tuple(np.asarray(space.nvec).tolist()))
     if hasattr(space, "n"):
-        shape = tuple(getattr(space, "shape", None) or ())
-        if not shape:
+        shape = getattr(space, "shape", None)
+        if not isinstance(shape, Sequence) or not shape:
             return Discrete(int(space.n))
-        if shape != (space.n,):
-            raise ValueError(f"{kind}: has shape {shape}, expected one axis")
+        if tuple(shape) != (space.n,):
+            raise ValueError(f"{kind}: has shape {tuple(shape)}, expected () or (n,)")
         return MultiDiscrete((2,) * shape[0])  # Gymnasium's MultiBinary
     if hasattr(space, "low") and hasattr(space, "high"):
         shape = tuple(space.shape) if np.ndim(space.shape) else (int(space.shape),)

@@ -78,7 +78,7 @@ class PointedHead(nn.Module):
         embedding = nn.Dense(size, kernel_init=inits["embed"], name="embed")(x.entities)
         if more:
             if x.mask is not None:
-                # The pointer masks none where no entity is present; here there is something else to choose.
+                # Where no entity is present the pointer masks none of them; here the other actions remain to choose from.
                 logits = jnp.where(x.mask, logits, jnp.finfo(logits.dtype).min)
             rest = self.param("rest_embedding", inits["rest_embedding"], (more, size), jnp.float32)
             embedding = jnp.concatenate([embedding, jnp.broadcast_to(rest, (*embedding.shape[:-2], more, size))], axis=-2)

@@ -28,6 +28,7 @@ from rljax.cli.parsing import by_name
 from rljax.cli.terminal import print_anywhere
 from rljax.cli.train import _report, _report_seeds
 from rljax.collect.evaluation import EpisodeResults
+from rljax.core.places import atomic_folder
 from rljax.run.files.folder import split_path
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
@@ -249,7 +250,7 @@ def test_the_working_directory_is_not_replaced(capsys: pytest.CaptureFixture[str
     Path("here").mkdir()
     os.chdir("here")
     there = os.stat("../here")
-    assert f"{folder}: is the working directory, or holds it" in refused(capsys, *command, folder)
+    assert f"{folder}: is the working directory or one of its parents" in refused(capsys, *command, folder)
     assert os.path.samestat(os.stat("../here"), there)
 
 
@@ -258,6 +259,9 @@ def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixt
     os.chdir("gone")
     (tmp_path / "gone").rmdir()
     assert run(capsys, "list") == (2, "", "rljax: the working directory is gone; go to another one (cd) and start again\n")
+    with atomic_folder(tmp_path / "kept"):  # in Python, paths may be absolute
+        pass
+    assert (tmp_path / "kept").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,19 @@ def test_bad_tables_are_one_clear_line(table: dict[str, Any], message: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_what_an_environment_says_of_the_ends_of_a_range_is_one_line() -> None:
+    class Picky(type(rljax.make_env("CartPole-v1")[0])):  # type: ignore[misc]
+        def observation_space(self, params: Any) -> Any:
+            assert isinstance(params.max_steps_in_episode, int)  # of the kind that the default is
+            if params.max_steps_in_episode > 4:
+                raise ValueError("too many steps")
+            return super().observation_space(params)
+
+    table = {"max_steps_in_episode": [1, 5]}
+    with pytest.raises(rljax.ConfigError, match="randomize: ValueError: too many steps"):
+        rljax.make_agent(rljax.PPOConfig(env=Picky(), env_params={"max_steps_in_episode": 3}, randomize=table))
+
+
 def test_levels_and_randomisation_go_together() -> None:
     """A curriculum chooses some parameters, others are drawn."""
     curriculum = {"type": "uniform", "levels": {"max_steps_in_episode": [2, 3]}}

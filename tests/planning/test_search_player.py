@@ -47,13 +47,17 @@ def test_values_for_a_search_are_in_the_unit_of_the_games_rewards_and_without_th
     config = rljax.LeagueConfig(**TINY, num_slots=1, league_exploiters=0, normalize_rewards=True, intrinsic=bonus)
     agent, state = player_of(config)
     var = jnp.array([4.0, 9.0])  # of the main agent, and of the exploiter
-    rewards = state.reward_statistics._replace(statistics=state.reward_statistics.statistics.replace(var=var))
+    known = state.reward_statistics.statistics.replace(var=var, count=jnp.ones(2))
+    rewards = state.reward_statistics._replace(statistics=known)
     obs = jnp.asarray(np.random.default_rng(0).normal(size=(3, 18)), jnp.float32)
     _, heads, _ = policy_and_value(game_parts(config).ppo, jax.tree.map(lambda x: x[0], state.params), obs)
     assert heads.shape == ((3,) if bonus is None else (3, 2))
     assert agent.policy_and_value is not None
     _, value = agent.policy_and_value(state.replace(reward_statistics=rewards), obs)
     np.testing.assert_allclose(value, 2.0 * (heads if bonus is None else heads[..., 0]), rtol=1e-5)
+    # Agents packed by earlier versions have no statistics.
+    packed = state.replace(reward_statistics=jax.tree.map(jnp.zeros_like, rewards))
+    np.testing.assert_allclose(agent.policy_and_value(packed, obs)[1], value / 2.0, rtol=1e-5)
 
 
 @pytest.mark.slow

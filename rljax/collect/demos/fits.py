@@ -62,7 +62,8 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
                 "all parts of them"
             )
         if of_env != of_data:
-            fields = "".join(f" and {field} = {shown(value)}" for field, value in dataset.info.wrappers.items() if field in VIEWS)
+            views = {field: value for field, value in dataset.info.wrappers.items() if field in VIEWS}
+            fields = "".join(f" and {field} = {str(value).lower()}" for field, value in views.items())
             raise ConfigError(
                 f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {shown(of_data)}, "
                 f"but those of env = {name!r} are {shown(of_env)}: expected the same env_params{fields}"

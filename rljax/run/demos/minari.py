@@ -50,7 +50,8 @@ def _write(
     """Write the episodes of a dataset of Minari to a new folder."""
     spec = data.spec
     name = env or (spec.env_spec.id if spec.env_spec is not None else str(spec.dataset_id))
-    from rljax.envs.simulators.spaces import convert_spaces  # which needs Gymnasium, as Minari does
+    # It needs Gymnasium, as Minari does.
+    from rljax.envs.simulators.spaces import convert_spaces
 
     observation, action, _ = convert_spaces(f"minari:{source}", spec.observation_space, spec.action_space)
     recorded = {"player": f"minari:{spec.dataset_id}", "num_episodes": int(spec.total_episodes)}

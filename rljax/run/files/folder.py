@@ -297,7 +297,7 @@ def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: obj
         # A student whose teachers are gone has no episodes under way.
         episodes = {name for name, role in roles_of(example).items() if role.role is Role.PER_ENVIRONMENT}
         arrays = {name: x for name, x in arrays.items() if _field(name) not in episodes}
-    # A policy reads none of the fields that a packed agent lacks.
+    # A policy reads none of the fields that a packed agent lacks, and a search takes zeros for what is unknown.
     if info.left_out:
         arrays = {name: x for name, x in zero_arrays(example).items() if _field(name) in info.left_out} | arrays
     return restore_state(arrays, example, saved.meta["keys"] or {}, source)

@@ -191,13 +191,13 @@ def _ask_choice(label: str, names: tuple[str, ...], mask: np.ndarray, ask: Ask, 
         answer = _ask_line(f"{label} ({shown}, or quit): ", ask)
         if answer is None:
             return None
-        alike = [answer] if answer in legal else [name for name in legal if name.lower() == answer.lower()]
-        if len(alike) == 1:
-            return names.index(alike[0])
+        alike = [answer] if answer in names else [name for name in names if name.lower() == answer.lower()]
+        fits = [name for name in alike if name in legal]
+        if len(fits) == 1:
+            return names.index(fits[0])
         if answer.lower() in QUIT:
             return None
-        known = not alike and answer.lower() in map(str.lower, names)
-        say(f"'{answer}' is {'not legal here' if known else 'not a move'}: expected {shown}")
+        say(f"'{answer}' is {'not legal here' if alike and not fits else 'not a move'}: expected {shown}")
 
 
 def _ask_numbers(space: Box, ask: Ask, say: Say) -> np.ndarray | None:

@@ -45,7 +45,10 @@ from rljax.run.players import (
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.plot import METADATA, STYLE, SUFFIXES
 
-NOT_ACTING = ("seed", "total_timesteps", "learning_rate")
+NOT_ACTING = (
+    "seed", "total_timesteps", "learning_rate", "anneal_lr", "adam_eps", "max_grad_norm", "num_envs", "num_steps", "num_epochs",
+    "num_minibatches", "eval_every", "eval_episodes", "clip_eps", "ent_coef", "vf_coef", "gae_lambda",
+)  # fmt: skip
 """Fields in which agents may differ and still act by one compiled program."""
 
 MANY = 20

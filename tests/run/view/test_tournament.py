@@ -27,7 +27,7 @@ from rljax.envs.microrts.java.engine import BOTS
 from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
-from rljax.run.view.play import play
+from rljax.run.view.play import _ask_choice, play
 from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, make_entries, tournament
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 from tests.run.tiny_runs import assert_refused
@@ -355,6 +355,9 @@ def test_actions_are_typed_by_their_names_in_any_case() -> None:
     assert said[-3] == "the agent chooses Q"
     assert play_named("e", "E", "Quit") is None
     assert said[-2].startswith("'E' is not legal here")
+    # The exact name of an action that is not legal stands for no other.
+    assert _ask_choice("your move", ("A", "a", "b"), np.array([True, False, True]), replies("a", "B"), said.append) == 2
+    assert said[-1].startswith("'a' is not legal here")
 
 
 class Misere(TicTacToe):
