@@ -121,9 +121,10 @@ def _orders(
     coac = None if memories is None else _coac_memory(java)
     planes = np.zeros((3, *players.shape, *walls.shape), np.int8)
     planes[2] = EMPTY
+    leaves = jax.tree.leaves(states)
     idle = (states.owner == players[..., None, None]) & (states.remaining == 0)
     for place in map(tuple, np.argwhere(idle.any((-2, -1)))):
-        state, player = RTSState(*(leaf[place] for leaf in jax.tree.leaves(states))), int(players[place])
+        state, player = RTSState(*(leaf[place] for leaf in leaves)), int(players[place])
         position = position_of(state, walls)
         new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
         if coac is None or memories is None:
