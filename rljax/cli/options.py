@@ -9,12 +9,17 @@ import tyro
 
 from rljax.cli.parsing import Bounds
 
+OptionalConfig = Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")]
+OptionalName = Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")]
+Repo = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
+Runs = Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+
 
 @dataclasses.dataclass
 class Train:
     """Train an agent. Every field of the configuration is a flag: --total-timesteps 1e6, --seed 3 (see `rljax list ppo`)."""
 
-    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
+    config: OptionalConfig = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases; not with --resume
     or --fork."""
     run_dir: str | None = None
@@ -59,7 +64,7 @@ class Sweep:
 
     A field with a single value is set to it in all runs."""
 
-    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
+    config: OptionalConfig = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     seeds: int = 1
     """Number of seeds for each combination: --seed, --seed + 1, ..."""
@@ -92,7 +97,7 @@ class Tune:
     Give each field a range (low:high or low:high:log) or a list: --learning-rate 1e-5:1e-2:log --ent-coef 0 0.01. Without any
     such field, the usual ones are searched over wide ranges."""
 
-    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
+    config: OptionalConfig = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file; not with --resume."""
     trials: Annotated[int, Bounds(1, 1_000_000)] = 64
     """Number of trials in the study, including those run by other processes."""
@@ -181,7 +186,7 @@ class Zoo:
 
     Example: rljax play zoo:connect_four_selfplay"""
 
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
+    name: OptionalName = None
     """Name of an agent."""
 
 
@@ -199,7 +204,7 @@ class Pack(Saved):
 class Push(Saved):
     """Write a trained agent to a repository of the Hugging Face Hub, as rljax pack does to a folder."""
 
-    repo: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
+    repo: Repo
     """Repository, USER/REPO; it is created if it is not there."""
     private: bool = False
     """Create a private repository."""
@@ -211,7 +216,7 @@ class Push(Saved):
 class Pull:
     """Fetch a packed agent from a repository of the Hugging Face Hub. hub:USER/REPO takes the place of a run's folder, too."""
 
-    repo: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]
+    repo: Repo
     """Repository, USER/REPO."""
     out: str | None = None
     """Folder to create; if not given, agents/REPO."""
@@ -289,7 +294,7 @@ class Opponents:
 class Tournament:
     """Let agents of one game play each other; print ratings with 95 % intervals and draw a heat map of the results."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Runs
     """Folders of runs, checkpoints, or zoo:NAME or hub:USER/REPO."""
     include: str = ""
     """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move), scripted players
@@ -333,7 +338,7 @@ class Plot:
     A curve is the interquartile mean over seeds with a 95 % bootstrap interval, drawn where all of its seeds have values. Runs
     that differ only in their seed are one curve."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Runs
     """Folders of runs."""
     kind: Literal["curves", "openloop", "payoffs"] = "curves"
     """Plot to draw. openloop: true and predicted observations of a Dreamer run; payoffs: results between a league's players."""
@@ -351,7 +356,7 @@ class Log:
 
     Example: rljax log runs/* --log tensorboard,mlflow"""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN ...")]
+    runs: Runs
     """Folders of runs, also of several phases."""
     log: tuple[str, ...] = ()
     """Loggers to send them to, separated by spaces or commas, at least one of tensorboard, wandb, mlflow, aim."""
@@ -373,7 +378,7 @@ class List:
 
     With a name, print the fields of that algorithm, the text of that preset, or a description of that environment."""
 
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
+    name: OptionalName = None
     """Name of an algorithm, a preset or an environment."""
 
 
@@ -417,7 +422,7 @@ class Launch:
 
     The task file is written first and can be read, changed and launched with `sky launch`, too."""
 
-    config: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[CONFIG]")] = None
+    config: OptionalConfig = None
     """Name of a preset or an algorithm (see `rljax list`), or path of a TOML file, also one of several phases. It is not given
     with --status, --fetch or --stop."""
     accelerators: str | None = None
@@ -454,7 +459,7 @@ class Launch:
 class Reproduce:
     """Measure a published figure again and write its record, results/NAME.json; without a name, list the experiments."""
 
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]")] = None
+    name: OptionalName = None
     """Name of an experiment."""
     seeds: Annotated[int | None, Bounds(1, 1_000_000)] = None
     """Number of seeds; if not given, as many as were published."""
