@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.envs.microrts.actions import biased_choice, orders_at
 from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
 from rljax.envs.microrts.java.players import JAVA, NOBODY, OPPONENTS, RememberingBot, is_java, java_bot
-from rljax.envs.microrts.layout import games_last, running_sum
+from rljax.envs.microrts.layout import running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
-from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
+from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
     BARRACKS,
@@ -34,8 +35,6 @@ from rljax.envs.microrts.units import (
     MOBILE,
     MOVE,
     NONE,
-    NUM_TYPES,
-    OFFSETS,
     PRODUCE,
     RANGE,
     RANGED,
@@ -56,9 +55,6 @@ PAUSE = 10
 MAX_ORDERS = 16
 """Largest number of moving units that a rush gives orders in a cycle; the others, in the lowest rows, get theirs in the next."""
 
-_BIAS = 5
-"""How much more often the random bot attacks, harvests or returns resources than it does anything else."""
-
 
 def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: np.ndarray) -> Orders:
     """Do nothing."""
@@ -67,36 +63,13 @@ def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: 
 
 
 def random_biased(key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.ndarray) -> Orders:
-    """Draw each unit's order from its legal ones, of which attacks, harvests and returns of resources have five times the weight.
+    """Draw each unit's order from its legal ones; attacks, harvests and returns of resources are more likely: `biased_choice`.
 
     Units whose order conflicts with that of a unit before them, row by row, wait.
     """
-    orders = _biased_choice(legal_orders(state, walls), jax.random.uniform(key, state.unit.shape))
-    return _without_conflicts(state, player, orders)
-
-
-@games_last
-def _biased_choice(legal: LegalOrders, uniform: jax.Array) -> Orders:
-    """Return an order of each cell's unit, by numbers between 0 and 1, f32 `[H, W]`."""
-    planes, table = [jnp.ones(uniform.shape, bool)], [(NONE, PAUSE, EMPTY, 1)]
-    for action, weight, moves in ((MOVE, 1, legal.move), (HARVEST, _BIAS, legal.harvest), (RETURN, _BIAS, legal.give)):
-        planes += list(moves)
-        table += [(action, d, EMPTY, weight) for d in range(4)]
-    for kind in range(RESOURCE + 1, NUM_TYPES):
-        planes += [legal.produce[d] & legal.product[kind] for d in range(4)]
-        table += [(PRODUCE, d, kind, 1) for d in range(4)]
-    near = [i for i, (down, right) in enumerate(OFFSETS) if 0 < np.hypot(down, right) <= REACH]
-    planes += [legal.attack[i] for i in near]
-    table += [(ATTACK, i, EMPTY, _BIAS) for i in near]
-    choices = np.array(table)
-    total = sum(jnp.where(plane, weight, 0) for plane, weight in zip(planes, choices[:, 3], strict=True))
-    draw = jnp.floor(uniform * total).astype(jnp.int32)
-    below, chosen = jnp.zeros(draw.shape, jnp.int32), jnp.zeros(draw.shape, jnp.int32)
-    for plane, weight in zip(planes, choices[:, 3], strict=True):  # unrolled: the compiler makes one loop over the cells of it
-        below += jnp.where(plane, int(weight), 0)
-        chosen += below <= draw
-    chosen = jnp.minimum(chosen, len(choices) - 1)
-    return Orders(*(jnp.asarray(choices[:, i], jnp.int8)[chosen] for i in range(3)))
+    bits = jax.random.bits(key, state.unit.shape, jnp.uint16)
+    orders = orders_at(biased_choice(legal_orders(state, walls), bits))
+    return _without_conflicts(state, player, _let_wait(orders, orders.action == NONE))
 
 
 def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders) -> Orders:

@@ -14,19 +14,20 @@ import numpy as np
 
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts import engine
-from rljax.envs.microrts.actions import orders_of_cells, random_choice
+from rljax.envs.microrts.actions import biased_choice, orders_at, random_choice
+from rljax.envs.microrts.bots import PAUSE
 from rljax.envs.microrts.java.engine import Java, start_java
 from rljax.envs.microrts.java.install import is_there, microrts_folder
 from rljax.envs.microrts.layout import games_last
+from rljax.envs.microrts.units import NONE
 from rljax.envs.registry import make_env
 from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved
 from rljax.run.microrts.gym_microrts import GymMicroRTS
 
-NUM_GAMES = {"basesWorkers8x8": 512, "basesWorkers16x16": 128}
-"""For each map the games of the engine at once: as many as have 32,768 cells, so that planes stay in a processor's cache."""
-OBSERVED = 4
-"""The game has so many times fewer games than the engine, because observations and masks are larger."""
-NUM_CYCLES, JAVA_CYCLES = 1_000, 100_000
+NUM_GAMES = {"basesWorkers8x8": (128, 128), "basesWorkers16x16": (128, 32)}
+"""For each map the games at once of the engine, so that planes stay in a processor's cache, and of the game, whose observations
+and masks are larger."""
+NUM_STEPS, JAVA_CYCLES = 1_000, 100_000
 JAVA_WARM_UP = 2
 """How often Java plays each map before it is timed: it compiles what runs often."""
 GYM_GAMES, GYM_STEPS = 16, 2_000
@@ -85,24 +86,28 @@ def find_java() -> Java | None:
 
 def print_engine(name: str, java: Java | None, repeats: int) -> None:
     """Print the rows of the engine on a map, and of Java's."""
-    games = NUM_GAMES[name]
+    games, _ = NUM_GAMES[name]
+    program = engine_program(name, games)
     beside: dict[str, Run] = {JAVA: lambda _: java.play_random(name, JAVA_CYCLES)} if java else {}
-    timings = time_interleaved({ENGINE: engine_program(name, games)}, repeats, beside=beside)
-    _print_rows(name, timings, {ENGINE: (games, games * NUM_CYCLES), JAVA: (1, JAVA_CYCLES)})
+    timings = time_interleaved({ENGINE: program}, repeats, beside=beside)
+    # A step plays one cycle or several: those of the runs above are counted by playing the same games again.
+    again = jax.jit(program)
+    played = [int(again(jax.random.key(i))[1].sum()) for i in range(repeats)]
+    _print_rows(name, timings, {ENGINE: (games, sum(played) / repeats), JAVA: (1, JAVA_CYCLES)})
 
 
 def print_game(name: str, java: Java | None, repeats: int) -> float:
     """Print the rows of the game on a map, and of Gym-microRTS; return the share of its time inside Java (0 without it)."""
-    games = max(NUM_GAMES[name] // OBSERVED, 1)
+    _, games = NUM_GAMES[name]
     gym, rng = gym_microrts(java, name) if java else None, np.random.default_rng(0)
     beside: dict[str, Run] = {GYM: lambda _: gym.play_random(GYM_STEPS, rng)} if gym else {}
     before = gym.java_seconds if gym else 0.0
     timings = time_interleaved({GAME: game_program(name, games)}, repeats, beside=beside)
-    _print_rows(name, timings, {GAME: (games, games * NUM_CYCLES), GYM: (GYM_GAMES, GYM_GAMES * GYM_STEPS)})
+    _print_rows(name, timings, {GAME: (games, games * NUM_STEPS), GYM: (GYM_GAMES, GYM_GAMES * GYM_STEPS)})
     return (gym.java_seconds - before) / sum(timings[GYM].runs) if gym else 0.0
 
 
-def _print_rows(name: str, timings: dict[str, Timing], sizes: dict[str, tuple[int, int]]) -> None:
+def _print_rows(name: str, timings: dict[str, Timing], sizes: dict[str, tuple[int, float]]) -> None:
     """Print a row for each program; `sizes` are its games at once, and the cycles of a run. The peer, if it is there, is last."""
     speeds = {label: sizes[label][1] / median(timing.runs) for label, timing in timings.items()}
     peer = [*speeds.values()][-1]
@@ -120,24 +125,29 @@ def gym_microrts(java: Java, name: str) -> GymMicroRTS:
 
 
 def engine_program(name: str, games: int) -> Program:
-    """Return a program that plays random legal orders, without observations; games that are over start again.
+    """Return a program that plays as Java's random bots do, without observations; games that are over start again.
 
-    The games are on the last axis, where the engine has them.
+    Units whose order is to wait wait as long as theirs, and a step plays all cycles until a unit is to be given an order: in the
+    others nothing can be ordered. The games are on the last axis, where the engine has them. The program returns the states and
+    the cycles that each game has played.
     """
     env, params = make_env("MicroRTS-v0", map_name=name)
     start = env.reset_env(jax.random.key(0), params)[1]
 
     @games_last
-    def cycle(state: Any, bits: jax.Array, start: Any, walls: Any) -> Any:
-        legal = engine.legal_orders(state, walls)
-        choice = random_choice(legal, bits)
-        orders = orders_of_cells(state, jnp.stack([choice, choice]))
+    def step(carry: Any, bits: jax.Array, start: Any, walls: Any) -> Any:
+        state, played = carry
+        choice = biased_choice(engine.legal_orders(state, walls), bits)
+        orders = orders_at(choice)
+        orders = orders.replace(parameter=jnp.where(orders.action == NONE, jnp.int8(PAUSE), orders.parameter))
         # What was chosen is legal: all but the first, which is to wait, begin an action.
-        after = engine.advance(engine.carry_out(state, orders, choice > 0))
+        ordered = engine.carry_out(state, orders, choice > 0)
+        after = engine.advance(engine.skip(ordered, params.max_cycles))
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
-        return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after)
+        return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after), played + after.time - state.time
 
-    return _program(lambda state, bits: cycle(state, bits, start, env.walls), start, start.unit.shape, games, axis=-1)
+    carry = (start, jnp.zeros((), jnp.int32))
+    return _program(lambda carry, bits: step(carry, bits, start, env.walls), carry, start.unit.shape, games, axis=-1)
 
 
 def game_program(name: str, games: int) -> Program:
@@ -145,31 +155,31 @@ def game_program(name: str, games: int) -> Program:
     env, params = make_env("MicroRTS-v0", map_name=name)
     obs, start = env.reset_env(jax.random.key(0), params)
 
-    def cycle(carry: Any, bits: jax.Array) -> Any:
+    def step(carry: Any, bits: jax.Array) -> Any:
         state, *_ = carry
         choice = random_choice(engine.legal_orders(state, env.walls), bits).reshape(-1)
         obs, state, reward, *_ = env.step(jax.random.key(0), state, jnp.stack([choice, choice]).astype(jnp.int32), params)
         # The carry keeps observations, masks and rewards, so that they are computed.
         return state, obs, env.action_mask(state, params), reward
 
-    return _program(cycle, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, games, axis=0)
+    return _program(step, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, games, axis=0)
 
 
-def _program(cycle: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
+def _program(step: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
     """Return a program of many games, which are on this axis, from `carry` on; `cells` are the rows and columns of the map."""
     shape = (games, *cells) if axis == 0 else (*cells, games)
 
     def play(key: jax.Array) -> Any:
-        def step(now: tuple[Any, jax.Array], _: None) -> tuple[Any, None]:
+        def draw_and_step(now: tuple[Any, jax.Array], _: None) -> tuple[Any, None]:
             carry, drawn = now[0], _xorshift(now[1])
             # Two numbers of 16 bits from each of 32.
             bits = jnp.concatenate([drawn.astype(jnp.uint16), (drawn >> 16).astype(jnp.uint16)], axis=-1)
-            return (jax.vmap(cycle, axis, axis)(carry, bits), drawn), None
+            return (jax.vmap(step, axis, axis)(carry, bits), drawn), None
 
         many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), games, axis), carry)
         # No seed may be 0, which would stay 0.
         seeds = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32) | 1
-        return jax.lax.scan(step, (many, seeds), None, NUM_CYCLES)[0][0]
+        return jax.lax.scan(draw_and_step, (many, seeds), None, NUM_STEPS)[0][0]
 
     return play
 

@@ -14,7 +14,7 @@ from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import MicroRTS, make_env
 from rljax.envs.microrts import engine
-from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask, drop_own_conflicts, random_choice
+from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, biased_choice, cell_mask, drop_own_conflicts, random_choice
 from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
 from rljax.envs.microrts.seats import TURNED
@@ -32,6 +32,7 @@ from rljax.envs.microrts.units import (
     NONE,
     OFFSETS,
     PRODUCE,
+    RESOURCE,
     RETURN,
     SIGHT,
     WORKER,
@@ -183,15 +184,19 @@ def test_both_players_look_from_the_same_side(actions: str) -> None:
 
 
 @pytest.mark.slow
-def test_random_choices_are_uniform_over_the_legal_orders() -> None:
-    state = position((3, 3), (1, 0), (WORKER, 0, 0, 0), (BASE, 0, 1, 1), (LIGHT, 1, 0, 1))
+@pytest.mark.parametrize(("draw", "weight"), [(random_choice, 1), (biased_choice, 5)])
+def test_random_choices_have_the_weights_of_the_legal_orders(draw: Any, weight: int) -> None:
+    state = position((3, 3), (1, 0), (WORKER, 0, 0, 0), (BASE, 0, 1, 1), (LIGHT, 1, 0, 1), (RESOURCE, -1, 1, 0))
     legal = engine.legal_orders(state, np.zeros((3, 3), bool))
     bits = jax.random.bits(jax.random.key(0), (20_000, 3, 3), jnp.uint16)
-    choice = np.asarray(jax.jit(jax.vmap(lambda b: random_choice(legal, b)))(bits))
+    choice = np.asarray(jax.jit(jax.vmap(lambda b: draw(legal, b)))(bits))
     mask = np.moveaxis(np.asarray(cell_mask(legal)), 0, -1)
+    weights = mask * np.where(np.isin(ORDERS[:, 0], (HARVEST, RETURN, ATTACK)), weight, 1)
+    # The worker may harvest, attack, or wait.
+    assert weights[0, 0].sum() == 2 * weight + 1
     for cell in np.ndindex(3, 3):
         shares = np.bincount(choice[:, *cell], minlength=NUM_ORDERS) / len(choice)
-        np.testing.assert_allclose(shares, mask[cell] / mask[cell].sum(), atol=0.02)
+        np.testing.assert_allclose(shares, weights[cell] / weights[cell].sum(), atol=0.02)
         assert (shares[~mask[cell]] == 0).all()
 
 

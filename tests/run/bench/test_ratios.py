@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rljax
@@ -81,6 +83,15 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
     assert "peer: none" in notes
 
 
+@pytest.mark.slow
+def test_all_cycles_of_the_engine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_microrts, "NUM_STEPS", 40)
+    state, played = jax.jit(bench_microrts.engine_program("basesWorkers8x8", 4))(jax.random.key(0))
+    # No game is over so soon: each has played the cycles of its own clock, several in a step.
+    np.testing.assert_array_equal(played, state.time)
+    assert np.min(played) > 2 * 40
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -92,9 +103,11 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
 
     monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
     monkeypatch.setattr(bench_microrts, "gym_microrts", lambda java, name: Gym())
-    monkeypatch.setattr(bench_microrts, "NUM_GAMES", {"basesWorkers8x8": 512})
-    for program in ("engine_program", "game_program"):
-        monkeypatch.setattr(bench_microrts, program, lambda name, games: name)
+    monkeypatch.setattr(bench_microrts, "NUM_GAMES", {"basesWorkers8x8": (512, 128)})
+    # A stub of the engine's program: its games, all together, play as many cycles in the first run as games, in the second twice.
+    played = lambda key: (None, jnp.full(512, jax.random.key_data(key)[1] + 1))  # noqa: E731
+    monkeypatch.setattr(bench_microrts, "engine_program", lambda name, games: played)
+    monkeypatch.setattr(bench_microrts, "game_program", lambda name, games: name)
     bench_microrts.print_microrts(2)
     rows, notes = rows_and_notes(capsys)
     # The engine beside the engine, and the game beside the game.
@@ -102,7 +115,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     assert turns == [pair if there else pair[:1] for pair in pairs]
     assert [row["program"] for row in rows] == [name for timed in turns for name in timed]
     assert [row["games at once"] for row in rows] == ([512, 1, 128, 16] if there else [512, 128])
-    ours = [512 * bench_microrts.NUM_CYCLES, 128 * bench_microrts.NUM_CYCLES]
+    ours = [512 * (1 + 2) / 2, 128 * bench_microrts.NUM_STEPS]
     java = [bench_microrts.JAVA_CYCLES / 2, 16 * bench_microrts.GYM_STEPS / 2]
     speeds = [ours[0], java[0], ours[1], java[1]] if there else ours
     assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
