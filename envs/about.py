@@ -23,7 +23,7 @@ def describe_env(env_id: str) -> str:
         factory = type(innermost(make_env(env_id)[0]))
     told = (getattr(sys.modules.get(factory.__module__), "__doc__", None) or "").partition("\n")[0]
     title, _, text = told.partition(": ")
-    found = sentence(text if title == env_id else inspect.getdoc(factory) or "")
+    found = sentence(text if title == env_id else inspect.cleandoc(factory.__doc__ or ""))
     return found[:1].upper() + found[1:]
 
 

@@ -75,7 +75,7 @@ for name, (config, env, shuffled) in arms.items():
 # %% [markdown]
 # Each dot is one type of unit in one episode. The numbers are integers, so dots are jittered.
 #
-# Next: let the goal scale and shift the first layer, `network = { goal = "film" }`; [networks and
+# Next: let the goal join the observation instead, `network = { hidden = [64, 64], goal = "concat" }`; [networks and
 # actions](../docs/guides/networks.md) has what else an observation may hold.
 
 # %%

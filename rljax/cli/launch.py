@@ -27,6 +27,7 @@ from rljax.run.launch import skypilot
 from rljax.run.launch import task as tasks
 from rljax.run.phases.plan import check_phases, dump_phases
 from rljax.run.view.layout import say
+from rljax.version import __version__
 
 SHOWN_OFFERS = 10
 """Number of offers to print, the cheapest ones."""
@@ -77,6 +78,9 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
     make_folder(folder, {tasks.TASK_FILE: written}, "choose another with --run-dir, or delete it first")
     file, quoted = folder / tasks.TASK_FILE, shlex.quote(str(folder))
     say(f"{file}: {' and '.join(f'{c.algorithm} on {env_name(c)}' for c in configs)} with {task.accelerators}")
+    if task.install is None and not tasks.is_from_index():
+        say(f"the machine installs rljax {__version__} from the package index; the one here comes from elsewhere, such as a "
+            "repository: for the same one, give --install its address or a wheel")  # fmt: skip
     command = _command(task, file)
     if not installed:
         message = f"{skypilot.how_to_get()}; then: sky {shlex.join(command)}"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from rljax.cli.options import List
 from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
-from rljax.core.environment import attribute
+from rljax.core.environment import Environment, attribute
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
 from rljax.core.spaces import space_text
@@ -64,11 +66,17 @@ def _print_fields(config_class: type[Config]) -> None:
     """Print a line per field: its flag, default and description."""
     fields = dataclasses.fields(config_class)
     flags = [f"--{field.name.replace('_', '-')}" for field in fields]
-    defaults: list[Any] = [{} if field.name in ("env_params", "network") else field.default for field in fields]
-    texts = ["none" if default is None else str(default) for default in defaults]
+    texts = [_describe_default(field.default) for field in fields]
     first, second = (max(map(len, column)) + 2 for column in (flags, texts))
     for flag, text, field in zip(flags, texts, fields, strict=True):
         print(wrap_text(field.metadata["doc"], columns(), flag.ljust(first) + text.ljust(second), " " * (first + second)))
+
+
+def _describe_default(default: Any) -> str:
+    if isinstance(default, Mapping):
+        entries = ", ".join(f"{name} = {json.dumps(value)}" for name, value in default.items())
+        return f"{{ {entries} }}" if entries else "{}"
+    return "none" if default is None else str(default)
 
 
 def print_all() -> None:
@@ -122,12 +130,11 @@ def print_env(env_id: str) -> None:
     if is_game:
         lines.append(("players", _describe_players(env, params)))
     fields = {**constructor_arguments(env_id), **dict(_fields(params))}
-    limit = fields.get("max_steps_in_episode")
     threshold = attribute(env, "reward_threshold", None)
     lines += [
         ("parameters", "env_params = { ... }:" if fields else "none"),
         *((f"  {name}", _describe_value(value)) for name, value in fields.items()),
-        ("time limit", "none" if limit is None else f"{limit} steps (max_steps_in_episode)"),
+        ("time limit", _describe_limit(env, params, fields.get("max_steps_in_episode"))),
         ("reward threshold", "none" if threshold is None else f"{threshold:g}; a mean return of at least this solves it"),
     ]
     if attribute(env, "best_is_random", False):
@@ -138,6 +145,17 @@ def print_env(env_id: str) -> None:
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
         print(_wrap_beside(f"  {name:{width}}", text))
+
+
+def _describe_limit(env: Any, params: Any, limit: Any) -> str:
+    if limit is None:
+        return "none"
+    inner = innermost(env)
+    if isinstance(inner, Environment) and type(inner).is_truncated is Environment.is_truncated:
+        _, state = jax.eval_shape(inner.reset_env, jax.random.key(0), params)
+        if not hasattr(state, "time"):
+            return "none, as the state has no time: set time_limit in the configuration"
+    return f"{limit} steps (max_steps_in_episode)"
 
 
 def _describe_players(game: Game, params: Any) -> str:

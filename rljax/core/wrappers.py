@@ -266,7 +266,7 @@ def can_render(env: Any) -> bool:
     while isinstance(env, Wrapper) and type(env).render is Wrapper.render:
         env = env.env
     render = getattr(type(env), "render", None)
-    return render is not None and render is not Environment.render and not render.__module__.startswith("gymnax.")
+    return render is not None and render is not Environment.render and not (render.__module__ or "").startswith("gymnax.")
 
 
 def resize_picture(picture: jax.Array, height: int, width: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -81,6 +82,8 @@ def test_train_eval_and_list_find_a_class_by_its_module(module: str, capsys: pyt
     assert "Walk to the end of a line." in out
     assert f"{module}.py" in out
     assert [line.split() for line in out.splitlines() if "length" in line] == [["length", "3"]]
+    # Its state counts no steps, so nothing ends its episodes by time.
+    assert re.search(r"time limit +none, as the state has no time: set time_limit", out)
     # Games as well, and as a flag.
     status, out, err = cli(capsys, "list", f"{module}:Duel")
     assert "A duel of one's own." in out

@@ -83,11 +83,14 @@ def load(
     """Read a trained agent, `(agent, state)`, from a folder made by `save`, `fit` or `rljax train`.
 
     Args:
-        path: the folder, or one of its checkpoints.
+        path: the folder, or one of its checkpoints (`runs/a/checkpoints/best`); `zoo:NAME` for an agent that comes with rljax,
+            `hub:USER/REPO` for one of the Hugging Face Hub.
         checkpoint: "latest", "best" or a number of steps.
-        seed_index: index of the seed to read from a run of several seeds, or "best".
+        seed_index: index of the seed to read from a run of several seeds, or "best"; None returns all, with a leading axis
+            `[seeds]`.
         make_agent: function that made the agent, if its loss or step was your own. Without it the agent can act but not train.
-        **overrides: fields of the configuration to change, as in `load_run`.
+        **overrides: fields of the configuration to change. An environment or network given as an object must be given again
+            (`env=MyEnv()`).
 
     Raises:
         ConfigError: there is no agent, it is damaged, or it does not fit the configuration.

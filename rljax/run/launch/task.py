@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -252,6 +253,14 @@ def _yaml(value: Any) -> str:
 def _is_wheel(install: str | None) -> TypeGuard[str]:
     """Return whether this is a wheel on this machine, which has to be copied."""
     return install is not None and install.endswith(".whl") and "://" not in install
+
+
+def is_from_index() -> bool:
+    """Return whether rljax was installed here from a package index, and not from a folder, a file or a repository (PEP 610)."""
+    try:
+        return importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") is None
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def _setup(task: Task) -> str:

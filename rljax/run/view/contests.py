@@ -9,6 +9,7 @@ import jax
 
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import split_path
+from rljax.run.files.zoo import is_address
 from rljax.run.players import Contestant, agent_player, game_of, trained_agent
 from rljax.run.view import play as terminal
 from rljax.run.view import tournament as matches
@@ -120,7 +121,10 @@ def _name_players(players: Sequence[str | os.PathLike[str]] | Mapping[str, Conte
     parts = [split_path(player) for player in players]
     # Runs of one preset in different folders have the same name.
     short = len({folder.name for folder, _ in parts}) == len({folder for folder, _ in parts})
-    called = [folder.name if short else str(folder) for folder, _ in parts]
+    called = [
+        folder.name if short else str(player if is_address(player) else folder)
+        for player, (folder, _) in zip(players, parts, strict=True)
+    ]
     names = [name if step == "latest" else f"{name}/{step}" for name, (_, step) in zip(called, parts, strict=True)]
     if len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected different players")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +398,19 @@ def test_without_skypilot_a_launch_is_written_and_says_what_to_install(capsys: p
     assert re.search(r"task.yaml is written but not launched: SkyPilot is not installed: pip install '\S+\[cloud\]'", error)
     assert Path("launches/tiny/task.yaml").is_file()
     assert [stem(task_name(Path(name), "")) for name in ("My Run_2", "2x", "é")] == ["my-run-2", "run-2x", "run"]
+
+
+@pytest.mark.parametrize("from_index", [True, False])
+def test_who_has_rljax_from_elsewhere_is_told_that_the_machine_has_it_from_the_index(
+    from_index: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = None if from_index else '{"url": "file:///a/copy", "dir_info": {"editable": true}}'
+    found = types.SimpleNamespace(read_text=lambda name: origin if name == "direct_url.json" else "")
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: found)
+    launched("tiny.toml", *H100)
+    assert ("from the package index; the one here comes from elsewhere" in capsys.readouterr().out) != from_index
+    launched("tiny.toml", *H100, "--install", "git+https://example.org/rljax")
+    assert "comes from elsewhere" not in capsys.readouterr().out
 
 
 SECRETS = [

@@ -26,6 +26,7 @@ from rljax.envs import TicTacToe, make_env
 from rljax.envs.microrts.java.engine import BOTS
 from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
+from rljax.run.view.contests import _name_players
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import _ask_choice, play
 from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, make_entries, tournament
@@ -297,6 +298,13 @@ def test_tables_and_ties_in_plain_python() -> None:
     orders, weights = split_ties(Counter({(tuple(range(7)),): 1}))
     np.testing.assert_array_equal(np.sort(orders, axis=0), np.tile(np.arange(7)[:, None], 7))
     np.testing.assert_allclose(weights, 1 / 7)
+
+
+def test_players_are_called_by_their_folders_or_by_their_addresses() -> None:
+    zoo = "zoo:tictactoe_selfplay"
+    assert [*_name_players([zoo, "runs/a", "runs/b/checkpoints/step_64"])] == ["tictactoe_selfplay", "a", "b/64"]
+    # A run of the same name: the whole path, and the address instead of where it leads to.
+    assert [*_name_players([zoo, "runs/tictactoe_selfplay"])] == [zoo, "runs/tictactoe_selfplay"]
 
 
 def test_a_tournament_of_one_team_is_refused() -> None:
