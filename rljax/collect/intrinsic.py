@@ -346,9 +346,8 @@ _KEYS = {
 def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
     """Check an `intrinsic` table and return its type and its other entries."""
     if not isinstance(spec, Mapping) or "type" not in spec:
-        given = dict(spec) if isinstance(spec, Mapping) else spec
         raise ConfigError(
-            f"intrinsic = {shown(given)}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}"
+            f"intrinsic = {shown(spec)}: expected a table with a type, such as {{ type = 'count', resolution = 1.0 }}"
         )
     table = dict(spec)
     kind = table.pop("type")

@@ -143,7 +143,9 @@ def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, fl
         raise ConfigError(
             f"randomize: {name} = {shown(bounds)}: expected two {kind} [low, high] with low <= high, such as {example}"
         )
-    if not whole and not np.isfinite(np.asarray(bounds, np.float64).astype(jnp.dtype(dtype))).all():
+    with np.errstate(over="ignore"):
+        finite = whole or np.isfinite(np.asarray(bounds, np.float64).astype(jnp.dtype(dtype))).all()
+    if not finite:
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}")
     if name in LIMITS and bounds[0] < 1:
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 VALUE_LENGTH = 80
@@ -104,10 +104,17 @@ def shortened(text: str, length: int = VALUE_LENGTH) -> str:
 def shown(value: object) -> str:
     """Return a value for a message: its repr on one line, with at most `VALUE_LENGTH` characters."""
     try:
-        text = repr(value)
+        text = repr(_thawed(value))
     except Exception as error:  # a number of more digits than Python prints, endlessly nested tables, or a faulty __repr__
         text = f"<{type(value).__name__}: {type(error).__name__} while it is printed>"
     return shortened(" ".join(text.split()))
+
+
+def _thawed(value: object) -> object:
+    """Return a value with tables as they were written; configurations hold them frozen."""
+    if isinstance(value, Mapping):
+        return {name: _thawed(entry) for name, entry in value.items()}
+    return tuple(map(_thawed, value)) if type(value) is tuple else value
 
 
 def check_int(subject: str, least: int, **numbers: object) -> None:

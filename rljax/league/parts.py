@@ -159,12 +159,13 @@ def game_parts(config: GameConfig) -> GameParts:
         ConfigError: `env` is not a game, or does not fit the rest.
     """
     game, env_params, one, policy, head = build_game_policy(config, num_values(config))
-    keep = info_keys(config, game, env_params)
     intrinsic = None
     if config.intrinsic is not None:
         streams = config.num_envs // config.num_learners * (1 if game.turn_gap else game.num_players)
         intrinsic = make_intrinsic(config.intrinsic, config.num_steps * streams, gamma=config.intrinsic_gamma)
-        keep += () if BELIEF in keep else (FINAL_OBSERVATION,)
+    keep = info_keys(config, game, env_params)
+    if intrinsic is not None and BELIEF not in keep:
+        keep += (FINAL_OBSERVATION,)
     ppo = PPOParts(config, one, env_params, policy, head, intrinsic, keep)
     parts = GameParts(config, game, env_params, config.rules(), ppo, None)
     _check_parts(parts)

@@ -288,6 +288,8 @@ def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixt
         (["train", "cartpole_ppo", "--network.type", "grru"], "network.type = 'grru': did you mean 'gru'?"),
         (["train", "tmaze_ppo_gru", "--num-envs", "6"], "num_minibatches = 4: must divide num_envs = 6"),
         (["train", "cartpole_ppo", "--intrinsic.type", "cuont"], "intrinsic.type = 'cuont': did you mean 'count'?"),
+        (["train", "tictactoe_selfplay", "--intrinsic.bins", "64"], "intrinsic = {'bins': 64}: expected a table with a type"),
+        (["train", "cartpole_ppo", "--intrinsic.resolution.x", "1"], "intrinsic = {'resolution': {'x': 1}}: expected a table"),
         (["train", "cartpole_ppo", "--intrinsic.typ", "count"], "intrinsic = {'typ': 'count'}: expected a table with a type"),
         (["train", "cartpole_ppo", "--intrinsic", "count"], "intrinsic = 'count': expected a table of key = value"),
         (
