@@ -89,7 +89,7 @@ class Remote:
             self.fs.pipe_file(self._at(".rljax"), b"")
             self.fs.rm_file(self._at(".rljax"))
             steps = self._steps()
-            if not steps:
+            if not steps or not self.fs.exists(self._at(CONFIG_FILE)):
                 self._check_begun(config, name)
                 return False
             if config is None:
@@ -149,8 +149,11 @@ class Remote:
         return True
 
     def _check_begun(self, config: Config | None, name: str) -> None:
-        """Check that the files of a place without a checkpoint are of a copy that had just begun; see `check`."""
+        """Check that what is at a place without a run is of a copy that had just begun; see `check`."""
         there = [file for file in (CONFIG_FILE, INFO_FILE, METRICS_FILE) if self.fs.exists(self._at(file))]
+        if CONFIG_FILE not in there:
+            # A copy begins with its configuration: `send` would remove checkpoints of something else.
+            there += [f"{CHECKPOINTS}/step_{step}" for step in self._steps(whole=False)[:1]]
         if not there:
             return
         text = self.fs.cat_file(self._at(CONFIG_FILE)) if CONFIG_FILE in there else b""

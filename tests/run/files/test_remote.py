@@ -235,6 +235,20 @@ def test_files_of_something_else_are_not_replaced(place: str) -> None:
         remote.check(CONFIG.replace(gamma=0.5))
 
 
+@pytest.mark.parametrize("file", ["model.pt", "meta.json"])
+def test_checkpoints_of_something_else_are_not_removed(file: str, tmp_path: Path, place: str) -> None:
+    remote = Remote(place)
+    names = [f"{remote.path}/{CHECKPOINTS}/step_{step}/{file}" for step in (64, 1000)]
+    for name in names:
+        remote.fs.pipe_file(name, b"mine")
+    for resume in (False, True):
+        with pytest.raises(
+            rljax.ConfigError, match=rf"there is something else \({CHECKPOINTS}/step_1000\); choose another place"
+        ):
+            rljax.fit(CONFIG, run_dir=tmp_path / "run", resume=resume, sync=place)
+    assert [remote.fs.cat_file(name) for name in names] == [b"mine", b"mine"]
+
+
 def test_a_damaged_checkpoint_leaves_its_copy_alone(reference: Path, tmp_path: Path, place: str) -> None:
     steps, remote = checkpoint_steps(reference / CHECKPOINTS)[:3], Remote(place)
     run = at(reference, tmp_path / "run", steps)
