@@ -36,8 +36,8 @@ def window_length(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
 def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Summarize a window of iterations, each metric `[window, S]`, as one value per metric and seed, f64 `[S]`.
 
-    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. Everything else
-    is averaged, losses over the iterations with gradient steps.
+    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. Losses are
+    averaged over the iterations with gradient steps, everything else over those in which it is known.
     """
     if all(len(values) == 1 for values in rows.values()):
         return {name: values[0].astype(np.float64) for name, values in rows.items()}
@@ -49,17 +49,18 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             summary[name] = last_finite(values)
         elif is_count(name):
             summary[name] = np.sum(values, 0, dtype=np.float64)
-        elif name.startswith(("episode/", "env/")) and counts is not None:
-            weights = np.where(known, counts, 0.0).astype(np.float64)
-            total = weights.sum(0)
-            mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
-            summary[name] = np.where(total > 0, mean, math.nan)
         elif name.startswith("train/") and name not in (UPDATES, NO_ACTION) and UPDATES in rows:
             trained = rows[UPDATES] != 0
             total = np.sum(values, 0, dtype=np.float64, where=trained)
             summary[name] = np.where(trained.any(0), total / np.maximum(trained.sum(0), 1), math.nan)
+        elif name.startswith("train/"):
+            summary[name] = np.mean(values, 0, dtype=np.float64)  # a loss that is NaN must show
         else:
-            summary[name] = np.mean(values, 0, dtype=np.float64)
+            over_episodes = counts is not None and name.startswith(("episode/", "env/"))
+            weights = np.where(known, counts if over_episodes else 1.0, 0.0).astype(np.float64)
+            total = weights.sum(0)
+            mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
+            summary[name] = np.where(total > 0, mean, math.nan)
     return summary
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,22 @@ def test_no_episode_and_no_evaluation_are_nan() -> None:
     assert math.isnan(summary["eval/return"][0])
 
 
+def test_metrics_are_averaged_over_the_iterations_in_which_they_are_known() -> None:
+    nan = np.nan
+    names = ["league/exploitability", "league/win_rate_scripted", "curriculum/level", "curriculum/success_rate_3"]
+    rows = {"episode/count": column(1.0, 0.0, 3.0)} | {name: np.array([[nan, 1.0], [nan, 2.0], [0.5, 6.0]]) for name in names}
+    rows |= {"curriculum/score": column(nan, nan, nan)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        summary = summarize(rows)
+    for name in names:
+        np.testing.assert_array_equal(summary[name], [0.5, 3.0], name)
+    np.testing.assert_array_equal(summary["curriculum/score"], [nan])
+
+
 def test_nan_loss_is_not_averaged_away() -> None:
     assert math.isnan(summarize({"train/loss": column(1.0, np.nan)})["train/loss"][0])
+    assert math.isnan(summarize({"train/loss": column(1.0, np.nan), "train/updates": column(2.0, 2.0)})["train/loss"][0])
 
 
 def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
