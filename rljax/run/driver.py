@@ -297,6 +297,7 @@ class Driver:
         if self.start.info.seeds is not None:
             meta["diverged"] = self.diverged
         if self.writer is not None:
+            self.loggers.flush()
             self.writer.save(self._step(self.done), arrays, meta, self.records.pending, best)
 
     @property

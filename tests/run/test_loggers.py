@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 import warnings
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.run.files.checkpoint import checkpoint_steps
 from rljax.run.loggers import several
 from rljax.run.loggers.several import recent_gradients
 from tests.run.tiny_runs import CONFIG, records
@@ -73,6 +75,29 @@ def test_loggers_get_what_metrics_jsonl_gets(tmp_path: Path) -> None:
         }
     assert [step for step, _ in second.logged] == [step for step, _ in first.logged]
     assert (first.closed, second.closed) == (1, 1)
+
+
+class Holding(Recorder):
+    """Holds all records back, and notes at each flush the step of the last one and which checkpoints there are."""
+
+    def __init__(self, checkpoints: Path):
+        super().__init__()
+        self.checkpoints = checkpoints
+        self.flushed: list[tuple[int, list[int]]] = []
+
+    def flush(self) -> None:
+        self.flushed.append((self.logged[-1][0], checkpoint_steps(self.checkpoints)))
+
+
+@pytest.mark.slow
+def test_records_before_a_checkpoint_are_flushed_before_it_is_there(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "a" / "checkpoints"
+    holding = Holding(checkpoints)
+    rljax.fit(SHORT, run_dir=tmp_path / "a", loggers=[holding, Recorder()], checkpoint_every=128, keep=None)
+    assert [step for step, _ in holding.flushed] == [128, 256, 384]
+    assert set(checkpoint_steps(checkpoints)) >= {128, 256, 384}
+    for step, there in holding.flushed:
+        assert step not in there
 
 
 @pytest.mark.slow
@@ -158,6 +183,23 @@ def test_tensorboard_holds_scalars_histograms_and_text(tmp_path: Path) -> None:
     assert b"| learning_rate | 0.001 |" in text.tensor_proto.string_val[0]
 
 
+def test_tensorboard_has_all_before_a_flush_if_the_run_is_killed_after_it(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logger = several.TensorBoard()
+    logger.start(rljax.RunStart("a", tmp_path, {"gamma": 0.9}, 0, False))
+    names = [f"train/{i}" for i in range(100)]
+    for step in (64, 128):
+        logger.log(step, dict.fromkeys(names, 1.0))
+    logger.flush()
+    shutil.copytree(tmp_path / "tensorboard", tmp_path / "killed")
+    logger.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "killed"), {"scalars": 0})
+    events.Reload()
+    for name in names:
+        assert [event.step for event in events.Scalars(name)] == [64, 128]
+
+
 @pytest.mark.slow
 def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
@@ -190,6 +232,31 @@ def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, mo
     assert [(step, value) for _, step, value in rows] == [(s, pytest.approx(v)) for s, v in expected]
     assert len({run for run, _, _ in rows}) == 1
     assert parameters["learning_rate"] == "0.001"
+
+
+@pytest.mark.slow
+def test_mlflow_neither_loses_nor_doubles_the_records_of_a_run_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    killed, resumed, start = several.MLflow(), several.MLflow(), rljax.RunStart("a", tmp_path, {"gamma": 0.9}, 0, False)
+    killed.start(start)
+    for step in (64, 128):
+        killed.log(step, {"train/value": 1.0, "train/entropy": 1.0})
+    killed.flush()  # the checkpoint from which the run goes on
+    killed.log(192, {"train/value": 1.0})
+    killed.flush()
+    killed.log(256, {"train/value": 1.0})
+    resumed.start(start._replace(step=128, resumed=True, hyperparameters={"gamma": 0.9, "total_timesteps": 256}))
+    for step in (192, 256):
+        resumed.log(step, {"train/value": 1.0, "train/entropy": 1.0})
+    resumed.close()
+    with sqlite3.connect(tmp_path / "mlflow" / "mlflow.db") as database:
+        rows = database.execute("select key, step from metrics order by key desc, step").fetchall()
+        parameters = database.execute("select key, value from params order by key").fetchall()
+    assert rows == [(name, step) for name in ("train/value", "train/entropy") for step in (64, 128, 192, 256)]
+    assert parameters == [("gamma", "0.9"), ("total_timesteps", "256")]
 
 
 @pytest.mark.slow

@@ -22,10 +22,14 @@ SECONDS = 5.0
 class MLflow:
     """MLflow, on the server of MLFLOW_TRACKING_URI, else in a database in `RUN/mlflow` (`mlflow ui --backend-store-uri ...`)."""
 
+    def __init__(self) -> None:
+        self.there: set[tuple[str, int]] = set()
+        """Names and steps of the metrics that an earlier process has sent: MLflow would keep a second value beside the first."""
+
     def unlogged(self, run: RunStart, steps: Sequence[int]) -> list[int]:
         self._open(run)
-        keys = self.client.get_run(self.run_id).data.metrics
-        known = {metric.step for key in keys for metric in self.client.get_metric_history(self.run_id, key)}
+        self._look()
+        known = {step for _, step in self.there}
         return [step for step in steps if step not in known]
 
     def start(self, run: RunStart) -> None:
@@ -34,30 +38,38 @@ class MLflow:
         self._open(run)
         self.waiting: list[Metric] = []
         self.sent_at = time.monotonic()
-        if not run.resumed:
-            params = [Param(name, str(value)) for name, value in run.hyperparameters.items()]
-            for i in range(0, len(params), MAX_PARAMS):
-                self.client.log_batch(self.run_id, params=params[i : i + MAX_PARAMS])
+        if run.resumed and not self.there:
+            self._look()
+        # What is there cannot be changed, such as the budget of a run that is extended.
+        params = [Param(name, str(value)) for name, value in run.hyperparameters.items() if name not in self.data.params]
+        for i in range(0, len(params), MAX_PARAMS):
+            self.client.log_batch(self.run_id, params=params[i : i + MAX_PARAMS])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        self.waiting += [Metric(name, value, now, step) for name, value in finite(metrics).items()]
+        new = {name: value for name, value in finite(metrics).items() if (name, step) not in self.there}
+        self.waiting += [Metric(name, value, now, step) for name, value in new.items()]
         if len(self.waiting) > MAX_METRICS // 2 or time.monotonic() - self.sent_at > SECONDS:
-            self._send()
+            self.flush()
+
+    def flush(self) -> None:
+        waiting, self.waiting, self.sent_at = self.waiting, [], time.monotonic()
+        for i in range(0, len(waiting), MAX_METRICS):
+            self.client.log_batch(self.run_id, waiting[i : i + MAX_METRICS])
 
     def media(self, step: int, name: str, path: Path) -> None:
         self.client.log_artifact(self.run_id, str(path), "media")
 
     def close(self) -> None:
-        self._send()
+        self.flush()
         self.client.set_terminated(self.run_id)
 
-    def _send(self) -> None:
-        waiting, self.waiting, self.sent_at = self.waiting, [], time.monotonic()
-        for i in range(0, len(waiting), MAX_METRICS):
-            self.client.log_batch(self.run_id, waiting[i : i + MAX_METRICS])
+    def _look(self) -> None:
+        """Note which metrics are there already."""
+        histories = (self.client.get_metric_history(self.run_id, name) for name in self.data.metrics)
+        self.there = {(metric.key, metric.step) for history in histories for metric in history}
 
     def _open(self, run: RunStart) -> None:
         """Find or create the experiment and the run."""
@@ -83,7 +95,8 @@ class MLflow:
         # The database in the folder may be moved with it, so its address does not count.
         self.run_id = recall_identity(run, "mlflow", create, uri)
         try:
-            there = self.client.get_run(self.run_id).info.lifecycle_stage == "active"
+            known = self.client.get_run(self.run_id)
+            self.data, there = known.data, known.info.lifecycle_stage == "active"
         except mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise

@@ -60,6 +60,9 @@ class Loggers:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda logger: logger.log(step, metrics))
 
+    def flush(self) -> None:
+        self._each(lambda logger: logger.flush() if hasattr(logger, "flush") else None)
+
     def histograms(self, step: int, state: Any) -> None:
         trees = {"parameters": state.params, "gradients": recent_gradients(state)}
         trees = {kind: jax.device_get(tree) for kind, tree in trees.items() if tree is not None}

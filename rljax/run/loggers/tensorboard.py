@@ -15,6 +15,9 @@ import numpy as np
 from rljax.core.errors import ConfigError, RljaxWarning, how_to_install
 from rljax.run.loggers.parts import RunStart, finite, folder_of, layout
 
+MAX_QUEUE = 10
+"""Number of events that wait for the thread of the writer."""
+
 
 class TensorBoard:
     """TensorBoard, in `RUN/tensorboard` (tensorboardX): scalars and their layout, histograms, pictures, hyperparameters."""
@@ -54,7 +57,8 @@ class TensorBoard:
         # purge_step hides what an earlier process logged after the checkpoint from which the run is resumed.
         purge_step = run.step + 1 if run.resumed or self.follows else None
         # A file's own name has the second of its creation only: a run sent in that second would overwrite it.
-        self.writer = SummaryWriter(self.place, purge_step=purge_step, filename_suffix=f".{time.time_ns()}")
+        suffix = f".{time.time_ns()}"
+        self.writer = SummaryWriter(self.place, purge_step=purge_step, max_queue=MAX_QUEUE, filename_suffix=suffix)
         rows = [f"| {name} | {value} |" for name, value in run.hyperparameters.items()]
         self._add(text("hyperparameters", "\n".join(["| field | value |", "| --- | --- |", *rows])), run.step)
         # Only the session's part, so that all scalars can be columns of the table: TensorBoard would show the columns that the
@@ -70,6 +74,15 @@ class TensorBoard:
             self.arranged = True
         for name, value in finite(metrics).items():
             self.writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        # The writer's own `flush` leaves out the events in the queue. Once all these empty ones have found a place there, the
+        # thread has written every event before them.
+        for _ in range(MAX_QUEUE + 1):
+            self.writer.file_writer.add_event(Event())
+        self.writer.flush()
 
     def histograms(self, step: int, trees: Mapping[str, Any]) -> None:
         for kind, tree in trees.items():
