@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from flax import struct
 
 
@@ -43,6 +44,10 @@ class Role(enum.Enum):
     """Anything else."""
 
 
+Count = Callable[[np.ndarray], np.ndarray]
+"""Function from numbers of iterations of one run to those of another after as many steps, i64, element by element."""
+
+
 class FieldRole(NamedTuple):
     """The role of a field.
 
@@ -51,11 +56,15 @@ class FieldRole(NamedTuple):
         depends_on: fields of the configuration whose change makes a fork begin it anew; others may not fit in shape.
         copy: for a `COPY`, `copy(state, value) -> value`, which makes the field from the parameters of a state (and their
             statistics); `value` has its shapes.
+        recount: for a field that holds numbers of iterations, `recount(value, count) -> value`, which replaces them by
+            `count(numbers)`, i64 arrays of NumPy: a fork with other steps per iteration counts in its own iterations. Leaves may
+            have a leading axis of seeds.
     """
 
     role: Role
     depends_on: tuple[str, ...] = ()
     copy: Callable[[Any, Any], Any] | None = None
+    recount: Callable[[Any, Count], Any] | None = None
 
 
 ENVIRONMENT_CONFIG = ("env", "env_params")
@@ -88,11 +97,13 @@ def copy_of_params(copy: Callable[[Any, Any], Any]) -> Any:
     return copy_of_state(lambda state, value: copy(state.params, value))
 
 
-def copy_of_state(copy: Callable[[Any, Any], Any]) -> Any:
+def copy_of_state(
+    copy: Callable[[Any, Any], Any], depends_on: tuple[str, ...] = (), recount: Callable[[Any, Count], Any] | None = None
+) -> Any:
     """Define a copy of the parameters together with what belongs to them, such as the statistics that normalise observations;
-    `copy(state, value) -> value` makes it of a state.
+    `copy(state, value) -> value` makes it of a state. The other arguments are those of `FieldRole`.
     """
-    return _field(FieldRole(Role.COPY, copy=copy))
+    return _field(FieldRole(Role.COPY, depends_on, copy, recount))
 
 
 def statistics(depends_on: tuple[str, ...] = ()) -> Any:

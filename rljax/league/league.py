@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from rljax.core.environment import tree_where
+from rljax.core.state import Count
 from rljax.league.matchmaking import Payoff
 from rljax.league.pool import Pool
 from rljax.league.rules import (
@@ -205,8 +207,10 @@ class League(struct.PyTreeNode):
         begun = jnp.where(anew, -1, league.opponent_generation)
         return league.replace(opponent_generation=begun), jnp.stack(taken), whose
 
-    def begun_with(self, params: Any) -> League:
-        """Return this league, of which nothing has been played, with other parameters `[L, ...]` of its untrained players."""
+    def begun_with(self, params: Any, iteration: jax.Array) -> League:
+        """Return this league, of which nothing has been played, with other parameters `[L, ...]` of its untrained players, as one
+        that begins after so many iterations, i32 [].
+        """
         learners = len(self.snapshot_at)
 
         def on_all_lanes(x: jax.Array, lanes: jax.Array) -> jax.Array:
@@ -214,7 +218,35 @@ class League(struct.PyTreeNode):
 
         first = jax.tree.map(lambda pool, x: pool.at[:learners].set(x), self.pool.params, params)
         return self.replace(
-            pool=self.pool.replace(params=first), lanes=jax.tree.map(on_all_lanes, params, self.lanes), initial=params
+            pool=self.pool.replace(params=first),
+            lanes=jax.tree.map(on_all_lanes, params, self.lanes),
+            initial=params,
+            # No snapshot is due before the learners have had their time.
+            snapshot_at=jnp.full_like(self.snapshot_at, iteration),
+            marked_at=jnp.full_like(self.marked_at, iteration),
+        )
+
+    def recounted(self, count: Count) -> League:
+        """Return this league with its numbers of iterations replaced by `count` of them; leaves may have a leading axis of seeds.
+
+        Snapshots stay in their order and have different ages, as `Players` says. Where `count` gives several the same number,
+        the older ones move back.
+        """
+
+        def in_order(ages: np.ndarray) -> np.ndarray:
+            old, place = np.unique(ages, return_inverse=True)
+            index = np.arange(len(old))
+            new = np.minimum.accumulate((count(old) - index)[::-1])[::-1] + index
+            return new[place]
+
+        def counted(x: jax.Array) -> jax.Array:
+            return jnp.asarray(count(np.asarray(x, np.int64)), jnp.int32)
+
+        age = np.apply_along_axis(in_order, -1, np.asarray(self.pool.age, np.int64))
+        return self.replace(
+            pool=self.pool.replace(age=jnp.asarray(age, jnp.int32)),
+            snapshot_at=counted(self.snapshot_at),
+            marked_at=counted(self.marked_at),
         )
 
 

@@ -27,7 +27,7 @@ from rljax.core.game import Game
 from rljax.core.game_wrappers import public_part
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
-from rljax.core.state import copy_of_params, copy_of_state, per_environment, statistics
+from rljax.core.state import ENVIRONMENT_CONFIG, copy_of_params, copy_of_state, per_environment, statistics
 from rljax.core.versus import Seated, seat_player, without_view
 from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
@@ -96,7 +96,11 @@ class GameState(TaughtState, kw_only=True):
 
     # A game ends against the opponent that it began with.
     env_state: Any = per_environment(depends_on=("scripted",))
-    league: League | None = copy_of_state(lambda state, league: league.begun_with(players_of(state)))
+    league: League | None = copy_of_state(
+        lambda state, league: league.begun_with(players_of(state), state.iteration),
+        depends_on=ENVIRONMENT_CONFIG,  # results of one game say nothing about another
+        recount=lambda league, count: league.recounted(count),
+    )
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
     past_params: jax.Array | None = copy_of_params(lambda params, past: copies_of(params, past.shape[1]))

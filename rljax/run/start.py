@@ -179,8 +179,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     All of the parameters must fit. Every other part of the state is taken over as a whole, or made anew with a warning that
     names it: the environments if they or their number changed, the optimiser if it changed. With another `seed` the random keys
     are those of that seed. All learners of a league begin with the parameters of a run of one player, or those of the first
-    learner of a run with another number of learners, and with the statistics that normalise its observations; a league that
-    begins anew also resets its exploiters to them, and its pool begins with them.
+    learner of a run with learners of other roles, and with the statistics that normalise its observations; a league that begins
+    anew also resets its exploiters to them, and its pool begins with them. A league is made anew in another environment, too.
 
     Args:
         path: a checkpoint, or a run's folder for its latest one.
@@ -218,6 +218,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
         warnings.warn(
             f"fork of {source}: left out, because this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
         )
+    if config.steps_per_iteration != saved_config.steps_per_iteration:
+        state = _recounted(state, info.step_offset, saved_config.steps_per_iteration, config.steps_per_iteration)
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
     state = _with_its_episodes(agent, state, f"fork of {source}: begins with new episodes")
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}
@@ -237,6 +239,20 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             f"expected at least {step + config.steps_per_iteration}"
         )
     return start
+
+
+def _recounted(state: Any, offset: int, there: int, here: int) -> Any:
+    """Return a state whose fields count iterations of `here` steps; before, they counted those of `there` steps, the first after
+    `offset` steps.
+    """
+
+    def count(iterations: np.ndarray) -> np.ndarray:
+        # By steps, not by a shift: configurations give intervals and timeouts in steps, and past players are named by them.
+        return (offset + iterations * there) // here
+
+    recounts = {name: role.recount for name, role in roles_of(state).items() if role.recount is not None}
+    fields = {name: getattr(state, name) for name in recounts if getattr(state, name) is not None}
+    return state.replace(**{name: recounts[name](value, count) for name, value in fields.items()})
 
 
 def _with_its_episodes(agent: Agent, state: Any, otherwise: str) -> Any:
@@ -268,11 +284,12 @@ def _take_over(
     here = {name: named_arrays({name: value}) for name, value in fields.items()}
 
     roles = roles_of(fresh)
+    other_learners = getattr(old, "roles", None) != getattr(new, "roles", None)
     if new.of_games:
         # A learner that begins with the parameters of a run begins with its statistics, too.
         for name in fields:
             if name == "params" or roles[name].role is Role.STATISTICS:
-                saved[name] = _for_all_learners(saved.get(name, {}), here[name], 0 if seeds is None else 1)
+                saved[name] = _for_all_learners(saved.get(name, {}), here[name], 0 if seeds is None else 1, other_learners)
     misfit = _first_difference(saved.get("params", {}), here["params"])
     if misfit is not None:
         name, there_is, here_is = misfit
@@ -288,6 +305,9 @@ def _take_over(
     unfit |= {
         name for name in fields if any(keys.get(key, impl) != impl for key, impl in key_impls({name: fields[name]}).items())
     }
+    if other_learners:
+        # What is left of the learners' fields fits in shape if there are as many, but belongs to a learner of another role.
+        unfit |= {name for name in fields if roles[name].role in (Role.OPTIMIZER, Role.COPY)}
     reset, reseeded = fields_to_reset(fresh, unfit, config_table(old), config_table(new), old.seed == new.seed)
     reset &= set(fields)
     kept = fields.keys() - reset - reseeded
@@ -300,21 +320,24 @@ def _take_over(
     return state, sorted(reset), sorted(set(saved) - set(fields))
 
 
-def _for_all_learners(saved: dict[str, np.ndarray], here: dict[str, Any], axis: int) -> dict[str, np.ndarray]:
+def _for_all_learners(
+    saved: dict[str, np.ndarray], here: dict[str, Any], axis: int, other_learners: bool
+) -> dict[str, np.ndarray]:
     """Return a saved field of learners (parameters or statistics) repeated for all learners of a league, where it is that of one
-    player; of a run with another number of learners the first one's, who is a main agent. What does not fit in this way is
-    returned as it was.
+    player; of a run with learners of other roles the first one's, who is a main agent. What does not fit in this way is returned
+    as it was.
 
     Args:
         saved: arrays by name.
         here: arrays of the new run, which have an axis of learners.
         axis: that axis.
+        other_learners: whether the learners of the run have other roles, or are more or fewer.
     """
     repeated = {}
     for name, x in here.items():
         there = saved.get(name)
         one = (*x.shape[:axis], *x.shape[axis + 1 :])
-        if there is not None and there.shape != one and there.ndim == x.ndim and there.shape[axis] != x.shape[axis]:
+        if there is not None and there.shape != one and there.ndim == x.ndim and other_learners:
             there = there.take(0, axis)
         if there is None or there.shape != one:
             return saved

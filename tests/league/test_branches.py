@@ -208,3 +208,79 @@ def test_a_fork_gives_players_the_statistics_with_the_parameters(source: str, se
     with pytest.warns(rljax.RljaxWarning, match="league"):
         after = rljax.fit(config, fork=tmp_path / "before", run_dir=tmp_path / "league").state
     assert (after.obs_statistics.count > forked.obs_statistics.count).all()
+
+
+def forkable_league(**changes: Any) -> rljax.LeagueConfig:
+    """A league of 24 steps an iteration, whose learners all take a snapshot every 48 steps."""
+    return tiny_league(
+        **{"env": "Draft-v0", "num_steps": 4, "pool_size": 24, "league_rules": "simple", "snapshot_every": 48,
+           "learning_rate": 1e-2, "average_decay": 0.9, "normalize_observations": True, "total_timesteps": 240, **changes}
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def league_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("league") / "run"
+    return folder, rljax.fit(forkable_league(), run_dir=folder, seeds=2).state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [8, 3])
+def test_a_fork_with_other_steps_per_iteration_keeps_the_ages_of_a_league_in_steps(
+    num_steps: int, league_run: tuple[Path, Any]
+) -> None:
+    folder, old = league_run
+    per_iteration = 6 * num_steps
+    agent = rljax.make_agent(forkable_league(num_steps=num_steps, total_timesteps=960))
+    state = start_forked(folder, agent, 2).state
+    assert (old.iteration == 10).all()
+    assert sorted(set(np.ravel(old.league.pool.age).tolist())) == [0, 2, 4, 6, 8, 10]
+    assert (state.iteration == 240 // per_iteration).all()
+    np.testing.assert_array_equal(state.league.pool.age, np.asarray(old.league.pool.age) * 24 // per_iteration)
+    np.testing.assert_array_equal(state.league.snapshot_at, np.full((2, 3), 240 // per_iteration))
+    np.testing.assert_array_equal(state.league.marked_at, np.asarray(old.league.marked_at) * 24 // per_iteration)
+    for x, y in zip(*map(jax.tree.leaves, (state.league.pool.params, old.league.pool.params)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_snapshots_of_one_new_iteration_stay_in_order() -> None:
+    league = League.create(RULES._replace(roles=(MAIN,)), params_of(1.0), pool_size=6, slots=1)
+    ages = jnp.array([[0, 9, 2, 3, 10, 0], [8, 9, 10, 11, 12, 13]])
+    several = jax.tree.map(lambda x: jnp.stack([x, x]), league)
+    several = several.replace(pool=several.pool.replace(age=ages), snapshot_at=jnp.array([[10], [13]]))
+    counted = several.recounted(lambda iterations: iterations // 4)
+    # 10 // 4 = 2 and 13 // 4 = 3; older ones move back, since the next older ones have these numbers, too.
+    np.testing.assert_array_equal(counted.pool.age, [[-2, 1, -1, 0, 2, -2], [-2, -1, 0, 1, 2, 3]])
+    np.testing.assert_array_equal(counted.snapshot_at, [[2], [3]])
+
+
+@pytest.mark.slow
+def test_a_fork_with_other_roles_begins_a_league_of_the_first_main_agent(league_run: tuple[Path, Any]) -> None:
+    folder, old = league_run
+    agent = rljax.make_agent(forkable_league(main_agents=1, main_exploiters=2, total_timesteps=960))
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, .*: average_params, league, opt_state$"):
+        state = start_forked(folder, agent, 2).state
+    for now in (state.params, state.average_params, split_player(state.league.initial).params):
+        for x, y in zip(*map(jax.tree.leaves, (now, old.params)), strict=True):
+            for learner in range(3):
+                np.testing.assert_array_equal(x[:, learner], y[:, 0])
+    np.testing.assert_array_equal(state.obs_statistics.mean, np.repeat(np.asarray(old.obs_statistics.mean)[:, :1], 3, 1))
+    pool = jax.tree.map(np.asarray, state.league.pool)
+    assert [np.flatnonzero(filled).tolist() for filled in pool.filled] == [[0, 1, 2]] * 2
+    np.testing.assert_array_equal(pool.role[:, :3], [[MAIN, MAIN_EXPLOITER, MAIN_EXPLOITER]] * 2)
+    assert (state.league.snapshot_at == 10).all()  # so the next ones are due as long after the fork as after the start of a run
+
+
+@pytest.mark.slow
+def test_a_fork_in_another_game_of_the_same_shapes_has_no_record_of_the_old_one(league_run: tuple[Path, Any]) -> None:
+    folder, old = league_run
+    agent = rljax.make_agent(forkable_league(env_params={"seed": 1}, total_timesteps=960))
+    with pytest.warns(rljax.RljaxWarning, match="initialised anew, .*: env_state, league, obs$"):
+        state = start_forked(folder, agent, 2).state
+    assert (np.asarray(old.league.payoff.record.games) > 0).any()
+    assert not np.asarray(state.league.payoff.record.games).any()
+    for x, y, pool in zip(
+        *map(jax.tree.leaves, (state.params, old.params, split_player(state.league.pool.params).params)), strict=True
+    ):
+        np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(pool[:, :3], y)
