@@ -123,13 +123,16 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     """Return the game of a configuration with its time limit and its own observations, and its parameters.
 
     Players with configurations of their own can meet in it: each changes what it sees (see `player_view`). An agent of one
-    player that was trained against a fixed one (`Versus`) is a player of that game.
+    player that was trained against a fixed one (`Versus`) is a player of that game, without its time limit if players take turns.
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
     game, env_params = resolve_env(config.env, config.env_params)
+    time_limit = config.time_limit
     if not config.of_games and isinstance(game, Versus) and game.team_size == 1:
+        if game.skips_turns:
+            time_limit = None  # it counted the agent's moves, and a game's counts those of all players
         game = game.env
     if not isinstance(game, Game):
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
@@ -145,8 +148,8 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
                 f"of {game.name}; agents for matches are trained without it"
             )
     check_contract(game, env_params)
-    if config.time_limit is not None:
-        game = GameTimeLimit(game, config.time_limit)
+    if time_limit is not None:
+        game = GameTimeLimit(game, time_limit)
     return game, env_params
 
 

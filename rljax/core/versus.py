@@ -235,6 +235,11 @@ class Versus(Wrapper):
         """Number of players K of the largest team."""
         return self._size
 
+    @property
+    def skips_turns(self) -> bool:
+        """True if a step is a move of the agent and, in a game of turns, those of the others until its next one."""
+        return not self.every_move and self.env.num_teams > 1 and self.env.turn_gap > 0
+
     def observation_space(self, params: Any) -> Any:
         space = as_space(self.env.observation_space(params))
         return stacked_space(space, self._size) if self.joint and self._size > 1 else space

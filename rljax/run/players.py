@@ -174,6 +174,8 @@ def game_table(config: Config) -> dict[str, Any]:
         of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
         env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
         table |= {"env": env.env.name, "env_params": env_params}
+        if env.skips_turns:
+            table["time_limit"] = "none"  # as in `make_base_game`
     return {field: table[field] for field in GAME_FIELDS}
 
 

@@ -12,11 +12,14 @@ import pytest
 
 import rljax
 from rljax.collect.distinct import fingerprint, first_occurrences
+from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import play_games, play_match, policy_player, seatings_of
 from rljax.core.errors import ConfigError
+from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.versus import Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
+from rljax.run.players import check_one_game, game_table
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 
 GAME, PARAMS = make_env("TicTacToe-v0")
@@ -162,3 +165,19 @@ def test_matches_refuse_agents_that_decide_otherwise_than_at_every_move_by_what_
     assert results.shape == (2,)
     with pytest.raises(ConfigError, match=f"^{field} = 2: an agent that was trained with it against a fixed player cannot play"):
         policy_player(agent, state)
+
+
+def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
+    small: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "time_limit": 5}
+    config = rljax.PPOConfig(env=Versus(GAME), **small)
+    assert make_base_game(config)[0] is GAME
+    check_one_game("a", game_table(config), "b", game_table(rljax.SelfPlayConfig(num_envs=2)))
+    # These count steps of the game.
+    for counted in (
+        rljax.SelfPlayConfig(**small),
+        rljax.PPOConfig(env=Versus(GAME, every_move=True), **small),
+        rljax.PPOConfig(env=Versus(make_env("race:CartPole-v1")[0]), **small),
+    ):
+        game = make_base_game(counted)[0]
+        assert isinstance(game, GameTimeLimit)
+        assert game.max_steps == game_table(counted)["time_limit"] == 5
