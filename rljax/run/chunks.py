@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.common.training import evaluation_metrics, train_iteration
+from rljax.algos.common.training import evaluation_metrics, take_step, train_iteration
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent, Metrics, stack_metrics
 from rljax.core.config import Config
@@ -51,7 +51,7 @@ def surviving_iteration(agent: Agent, num_iterations: int) -> Callable[..., tupl
     """
 
     def iteration(alive: jax.Array, state: Any, i: jax.Array) -> tuple[Any, tuple[Metrics, jax.Array]]:
-        after, metrics = agent.step(state)
+        after, metrics = take_step(agent, state)
         going = alive & losses_are_finite(metrics) & all_finite(after.params)
         state = _select(going, after, state)
         evaluated = evaluation_metrics(agent, state, i, num_iterations)

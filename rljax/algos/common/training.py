@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -55,9 +55,26 @@ def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainRe
 
 def train_iteration(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> tuple[Any, Metrics]:
     """One `agent.step`, and the evaluation that is due after it: see `evaluation_metrics`."""
-    check_average(agent)
-    state, metrics = agent.step(state)
+    state, metrics = take_step(agent, state)
     return state, metrics | evaluation_metrics(agent, state, iteration, num_iterations)
+
+
+def take_step(agent: Agent, state: Any) -> tuple[Any, Metrics]:
+    """Return `agent.step(state)`, with the metrics as f32.
+
+    Raises:
+        ConfigError: a step of the user's own does not return a state and at least one scalar by name.
+    """
+    check_average(agent)
+    result = agent.step(state)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping) and result[1]):
+        what = "no metrics" if isinstance(result, tuple) and len(result) == 2 else type(result).__name__
+        raise ConfigError(f"the agent's step: returned {what}, expected (state, a dictionary of scalars), such as episode/return")
+    after, metrics = result
+    for name, x in metrics.items():
+        if jnp.shape(x) != ():
+            raise ConfigError(f"the agent's step: the metric {name} has shape {list(jnp.shape(x))}, expected a scalar")
+    return after, {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items()}
 
 
 def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> Metrics:

@@ -39,8 +39,9 @@ class Scores:
             if made.any():
                 # Take all seeds from the last evaluation: one whose episodes did not end must not keep a score of older weights.
                 self.returns[name] = evaluations[made][-1].astype(np.float64)
-        values = last_finite(rows[:, :, names.index("episode/return")])
-        self.returns["episode/return"] = np.where(np.isfinite(values), values, self.returns["episode/return"])
+        if "episode/return" in names:  # a step of the user's own may not report it
+            values = last_finite(rows[:, :, names.index("episode/return")])
+            self.returns["episode/return"] = np.where(np.isfinite(values), values, self.returns["episode/return"])
         for known in self.returns.values():
             known[self.left_out] = math.nan
 

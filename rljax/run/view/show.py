@@ -179,16 +179,22 @@ def _print_figures(console: Console, folder: Path, info: RunInfo, history: Histo
             best = int(np.argmax(values))
             marked = _text(format_number(values[best]), style="bold")
             table.add_row(name, format_number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
-    if not table.row_count:
-        console.print(_text("no returns yet" if history.records else "no records yet"))
+    if not history.records:
+        console.print(_text("no records yet"))
         return
-    print_table(console, table)
+    if table.row_count:
+        print_table(console, table)
+    else:
+        reported = any(name in history.metrics for name in SCORES)
+        console.print(_text("no returns yet" if reported else "no returns: the agent's step does not report episode/return"))
     speed = [record["perf/steps_per_second"] for record in history.records if record.get("perf/steps_per_second")]
     if speed:
         waits = [record["perf/data_wait"] for record in history.records if record.get("perf/data_wait") is not None]
         waited = f", {100.0 * np.median(waits):.1f} % of the time waiting for data" if waits else ""
         console.print(_text(f"speed: {np.median(speed):,.0f} steps/s{waited} (median)"))
-    score = next(name for name in SCORES if len(overall[name].values))
+    score = next((name for name in SCORES if len(overall[name].values)), None)
+    if score is None:
+        return
     console.print()
     _print_sparkline(console, score, overall[score])
     if info.seeds is not None:
