@@ -15,6 +15,7 @@ from rljax.core.config import OBJECT_PREFIX, freeze
 from rljax.core.contract import attribute, name_of
 from rljax.core.environment import LIMITS, Environment, field_names, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.own import is_path, path_of
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper
 from rljax.envs import adapters
@@ -39,7 +40,7 @@ from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.mountain_car import MountainCar
 from rljax.envs.mountain_car_continuous import MountainCarContinuous
 from rljax.envs.number_duel import NumberDuel
-from rljax.envs.own import how_to_name, import_env, is_path, object_error, path_of
+from rljax.envs.own import how_to_name, import_env, object_error
 from rljax.envs.pendulum import Pendulum
 from rljax.envs.pgx_api import load_pgx
 from rljax.envs.pgx_env import PgxEnv

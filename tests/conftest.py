@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 from jax._src import compiler
 
 from rljax.collect import environments
+from rljax.core.config import ALGORITHMS
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts.java.engine import start_java
 from rljax.envs.microrts.java.install import is_there, microrts_folder
@@ -119,6 +121,23 @@ def java_engine() -> Any:
         return start_java()
     except RljaxError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def forget_algorithms() -> Iterator[Callable[[], None]]:
+    """Algorithms that a test registers, and their modules, are forgotten after it, as other tests list what there is; call it to
+    forget them at once, as another process does not know them."""
+    algorithms, modules = set(ALGORITHMS), set(sys.modules)
+
+    def forget() -> None:
+        for name in set(ALGORITHMS) - algorithms:
+            module = ALGORITHMS[name].__module__
+            del ALGORITHMS[name]
+            if module not in modules:
+                sys.modules.pop(module, None)
+
+    yield forget
+    forget()
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ MADE = {
     "docs/guides/launching.md": ["launches/cartpole_ppo/task.yaml", "copies/mine/config.toml"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine/tensorboard", "runs/mine/agent.gif", "curves.png"],
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
+    "docs/guides/own_loop.md": ["runs/reinforce/config.toml", "sweeps/reinforce/results.csv"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/scaling.md": ["runs/cartpole_ppo", "sweeps/rates/results.csv"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],
@@ -89,6 +90,9 @@ def test_every_block_is_run_in_some_way() -> None:
 
 @pytest.mark.parametrize("block", PYTHON)
 def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: Path) -> None:
+    for page in PAGES:
+        for name, text in named_files(page, "python").items():
+            (tmp_path / name).write_text(text)
     done = subprocess.run(
         [sys.executable, "-i", "-q"], input=block + "\n", cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
@@ -98,22 +102,27 @@ def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: P
         assert float(done.stdout.split()[-1]) >= 475
     if "return at the end" in block:
         assert float(done.stdout.split()[-1]) > -0.8  # 3 to 8 steps away, 0.1 each
+    if "REINFORCE, mean return" in block:
+        assert float(done.stdout.split()[-1]) > 150  # 20 at random, 500 at best
     if "class Recall" in block:
         assert float(done.stdout.split()[-1]) > 0.8  # 0.9 at best, a third of the answers right by chance
 
 
 def test_figures_that_blocks_print_are_looked_at() -> None:
     text = "".join(str(blocks) for blocks in PAGES.values())
-    assert [text.count(words) for words in ("greedy return, mean", "return at the end", "class Recall")] == [1, 1, 1]
+    printed = ("greedy return, mean", "return at the end", "class Recall", "REINFORCE, mean return")
+    assert [text.count(words) for words in printed] == [1, 1, 1, 1]
 
 
 def test_the_two_main_commands_come_first() -> None:
     assert COMMANDS["README.md"][:2] == ["pip install -e . && rljax train cartpole_ppo", 'pip install -e ".[test]" && pytest']
 
 
-def named_files(page: str) -> dict[str, str]:
-    """The TOML blocks of a page, by the file name in their first line."""
-    return {block.split("\n", 1)[0].removeprefix("# "): block for language, block in PAGES[page] if language == "toml"}
+def named_files(page: str, kind: str = "toml") -> dict[str, str]:
+    """The blocks of a page that are files, by the name in their first line, `# NAME`: those of TOML, or modules of Python."""
+    ending = f".{kind.replace('python', 'py')}"
+    first = [(block.split("\n", 1)[0], block) for language, block in PAGES[page] if language == kind]
+    return {line.removeprefix("# "): block for line, block in first if line.startswith("# ") and line.endswith(ending)}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if named_files(page)])
@@ -124,6 +133,7 @@ def test_files_that_a_page_shows_are_configurations(page: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forget_algorithms")
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
 def test_command_lines_of_a_page_run_one_after_the_other(
     page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -131,7 +141,8 @@ def test_command_lines_of_a_page_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda _: "quit")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")  # as in a job of an array; only commands of such jobs read it
-    for name, text in named_files(page).items():
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, text in (named_files(page) | named_files(page, "python")).items():
         Path(name).write_text(text)
     for command in runnable(page):
         arguments = shlex.split(os.path.expandvars(command))[1:]

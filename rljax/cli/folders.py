@@ -9,11 +9,16 @@ from pathlib import Path
 
 import rljax
 from rljax.cli.options import Saved, Train
-from rljax.core.config import holds_phases
+from rljax.core.config import find_algorithm, holds_phases, names_algorithm
 from rljax.core.errors import ConfigError
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.files.folder import PHASES_FILE, Run, read_info, split_path
 from rljax.run.files.scores import best_seed
+
+
+def folder_name(source: str) -> str:
+    """Return the name of a new folder for what a preset, a file or an algorithm describes."""
+    return find_algorithm(source).algorithm if names_algorithm(source) else Path(source).stem
 
 
 def free_folder(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 import rljax
-from rljax.cli.folders import free_folder
+from rljax.cli.folders import folder_name, free_folder
 from rljax.cli.options import Launch
 from rljax.cli.overrides import merge_tables
 from rljax.cli.phases import changed_phases
@@ -60,7 +60,7 @@ def _launch(options: Launch, overrides: dict[str, Any]) -> None:
         raise ConfigError("accelerators: is missing, expected NAME:COUNT, such as --accelerators H100:1")
     if options.max_price is not None and not 0 < options.max_price < float("inf"):
         raise ConfigError(f"max_price = {options.max_price}: expected a number of dollars an hour > 0")
-    folder = Path(options.run_dir or free_folder(Path("launches") / Path(options.config).stem))
+    folder = Path(options.run_dir or free_folder(Path("launches") / folder_name(options.config)))
     task, configs = _plan(options, overrides, folder)
     unset = [name for name in task.secrets if name not in os.environ]
     if unset and not options.dry_run:
@@ -149,6 +149,7 @@ def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]
         ConfigError: they cannot be trained from the folder that is copied to the machine.
     """
     source = str(options.config)
+    sys.path.append(os.path.abspath(options.workdir or "."))  # for modules of the user's own, as where the run starts
     phases = changed_phases(source, overrides) if holds_phases(source) else None
     if phases is None:
         config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
@@ -164,7 +165,6 @@ def _read(options: Launch, overrides: dict[str, Any]) -> tuple[str, list[Config]
     for config in configs:
         tasks.check_local_files(config, options.workdir)
     with contextlib.chdir(options.workdir or "."):
-        sys.path.append(os.getcwd())  # as where the run starts
         if phases is None:
             rljax.make_agent(configs[0].replace(num_devices=1))
         else:

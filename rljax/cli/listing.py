@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -16,11 +17,12 @@ import numpy as np
 
 from rljax.cli.options import List
 from rljax.core.chance import is_random
-from rljax.core.config import ALGORITHMS, Config, dump_config, load_config, preset_names, preset_text
+from rljax.core.config import ALGORITHMS, Config, dump_config, find_algorithm, load_config, preset_names, preset_text
 from rljax.core.contract import innermost
 from rljax.core.environment import Environment, attribute
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
+from rljax.core.own import is_path
 from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
@@ -43,6 +45,10 @@ def list_names(options: List) -> None:
     if name is not None and name in ALGORITHMS:
         _print_fields(ALGORITHMS[name])
         return
+    if name is not None and is_path(name):
+        with contextlib.suppress(ConfigError):  # an environment, or nothing, of which the message below tells
+            _print_fields(find_algorithm(name))
+            return
     if name in preset_names():
         print(dump_config(load_config(name)), end="")
         return
@@ -99,7 +105,7 @@ def print_all() -> None:
         width = max(len(name) for name, _ in entries)
         for name, text in entries:
             print(_wrap_beside(f"  {name:{width}}", text))
-    say('your own environments and games are "module:Class"')
+    say('your own environments, games and algorithms are "module:Class"')
 
 
 def _describe_libraries() -> list[tuple[str, str]]:

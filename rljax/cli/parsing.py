@@ -76,7 +76,7 @@ def parse(
     if rest:
         raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
     _check_bounds(command)
-    _check_misspelt([field for field, _ in fields], options)
+    _check_misspelt([field for field, _ in fields], options, getattr(command, "config", None))
     if name in ("sweep", "tune"):
         return command, axes_of(fields)
     return command, overrides_of([(field, values[0]) for field, values in fields])
@@ -149,14 +149,19 @@ def _check_bounds(command: Any) -> None:
                 raise ConfigError(f"{name} = {shown(value)}: expected a {kind} from {bounds.low} to {bounds.high}")
 
 
-def _check_misspelt(fields: Iterable[str], options: Sequence[str]) -> None:
-    """Refuse an unknown field that looks like a misspelt option of the command; `Config` refuses all other unknown fields."""
+def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str | None) -> None:
+    """Refuse an unknown field that looks like a misspelt option of the command; `Config` refuses all other unknown fields.
+
+    An algorithm of the user's own, in what `source` names, may have fields that only its module tells.
+    """
     names = {field: field.replace("-", "_").partition(".")[0] for field in fields}
     suspects = [field for field, name in names.items() if difflib.get_close_matches(name, options, n=1, cutoff=0.6)]
     if not suspects:
         return  # The usual case, in which no algorithm but the chosen one is imported.
-    from rljax.core.config import ALGORITHMS
+    from rljax.core.config import ALGORITHMS, names_own
 
+    if source is not None and names_own(source):
+        return
     known = {field.name for config_class in ALGORITHMS.values() for field in dataclasses.fields(config_class)}
     for field in suspects:
         if names[field] in known:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.cli.folders import free_folder
+from rljax.cli.folders import folder_name, free_folder
 from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
@@ -55,7 +55,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
             raise ConfigError("--part: needs --run-dir, the folder of the whole sweep")
         plan, episodes = plans.plan_sweep(config, space, **how, part=part), options.episodes
         sweeps.check_numbers(options.batch_size, episodes)
-        folder = plans.begin_sweep(Path(options.run_dir or free_folder(Path("sweeps") / Path(name).stem)), plan, episodes)
+        folder = plans.begin_sweep(Path(options.run_dir or free_folder(Path("sweeps") / folder_name(name))), plan, episodes)
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
         count = "1 run" if plan.runs == 1 else f"{plan.runs} runs"
         runs = f" = {count}" if part is None else f", {count} of part {part[0]} of {part[1]}"
@@ -103,7 +103,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
     else:
         name = _source(options.config, axes, "tune")
         config, space = _split_axes(load_config(name), axes)
-        folder = Path(options.run_dir or free_folder(Path("tunes") / Path(name).stem))
+        folder = Path(options.run_dir or free_folder(Path("tunes") / folder_name(name)))
         check_free(folder)
         check_one_run(config, "tuning")
         tried: dict[str, Any] = space or {name: x for name, x in tuning.default_space(config).items() if name not in axes}

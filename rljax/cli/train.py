@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import rljax
-from rljax.cli.folders import check_or_resume, fork_folder, free_folder, load_saved, reserved_folder, wants_phases
+from rljax.cli.folders import check_or_resume, folder_name, fork_folder, free_folder, load_saved, reserved_folder, wants_phases
 from rljax.cli.options import Eval, Train
 from rljax.cli.overrides import merge_tables, swallowed_hint
 from rljax.cli.parsing import split_commas
@@ -72,7 +72,7 @@ def _train(options: Train, agent: Agent, folder: Path, title: str, how: dict[str
         after = "" if options.max_minutes is None else f" after {options.max_minutes:g} minutes"
         say(f"stopped at step {step:,}{after}; to go on:", f"rljax train --resume {quoted}")
         return
-    if not result.metrics["episode/return"].size:
+    if not any(values.size for values in result.metrics.values()):
         say(f"{folder} is complete at step {step:,}; to train on:", f"rljax train --resume {quoted} --total-timesteps {2 * step}")
         return
     seconds = time.perf_counter() - started
@@ -108,7 +108,7 @@ def _prepare_new(options: Train, overrides: dict[str, Any], reserved: contextlib
     elif options.config is not None:
         source = options.config
         config = load_config(source, **merge_tables(lambda: load_config(source), overrides))
-        name = Path("runs") / Path(source).stem
+        name = Path("runs") / folder_name(source)
     else:
         raise ConfigError(
             f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"

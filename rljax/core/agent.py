@@ -74,9 +74,14 @@ class Agent(NamedTuple):
     """An algorithm as pure functions, with its configuration.
 
     Attributes:
-        init: `init(key) -> state`.
-        step: `step(state) -> (state, metrics)`, one iteration of collecting and updating.
-        act: the policy.
+        init: `init(key) -> state`, a `rljax.core.state.State` or a flax PyTreeNode with at least `params`, `eval_key` and
+            `iteration`.
+        step: `step(state) -> (state, metrics)`, one iteration: it collects `config.steps_per_iteration` environment steps, learns
+            from them, and adds 1 to `iteration`. Metrics are f32 scalars by name, at least one. Progress, curves and the choice
+            of the best seed read `episode/return` (NaN where no episode ended) if it is among them. One of `train/...` that is
+            not finite stops the run.
+        act: the policy, `act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`, for observations with
+            any leading dimensions; without memory, `carry` is passed on as it is.
         config: the algorithm's configuration.
         memory: one line about large arrays that a run keeps on the device, else "".
         report: `report(state)`, further metrics of every evaluation besides returns, logged as `eval/...`; None without any.
@@ -146,7 +151,13 @@ _WITH_LOSS: set[type[Config]] = set()
 
 
 def register_agent(config_class: type[Config], make: Callable[..., Agent], *, takes_loss: bool = False) -> None:
-    """Let `make_agent` build agents of `config_class` with `make(config)`; with `takes_loss` also `make(config, loss_fn)`."""
+    """Let `make_agent` build agents of a configuration's class, and with it `make_train`, `fit` and every command.
+
+    Args:
+        config_class: class under `rljax.core.config.algorithm`.
+        make: `make(config) -> Agent`; a `ConfigError` that it raises says what does not fit the environment.
+        takes_loss: whether also `make(config, loss_fn)` is possible, for `make_agent(config, loss_fn=...)`.
+    """
     _MAKERS[config_class] = make
     if takes_loss:
         _WITH_LOSS.add(config_class)
@@ -164,6 +175,9 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
     Raises:
         ConfigError: the configuration does not fit the environment or the network, or its algorithm takes no loss.
     """
+    if isinstance(config, Config) and type(config) not in _MAKERS:
+        name = type(config).__name__
+        raise ConfigError(f"{name} has no agent: register_agent({name}, make) lets make_agent build it by make(config)")
     if type(config) not in _MAKERS:
         raise ConfigError(f"{shown(config)} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
     check_platform()

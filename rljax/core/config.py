@@ -27,6 +27,7 @@ from flax.core import FrozenDict
 
 from rljax.algorithms import MODULES
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
+from rljax.core.own import import_own, is_path, path_of
 
 T = TypeVar("T")
 
@@ -102,7 +103,17 @@ def leaf(
     gt: float | None = None,
     le: float | None = None,
 ) -> Any:
-    """Declare a field that is a leaf of the pytree: a number in the computation, which may be traced, with its allowed range."""
+    """Declare a field that is a leaf of the pytree: a number in the computation, which may be traced, swept with vmap, and tuned.
+
+    Args:
+        default: value where none is given; None switches off what the field is for, and then its type is `float | None`.
+        doc: what `rljax list ALGORITHM` says of the field.
+        ge: smallest value.
+        gt: number below every value.
+        le: largest value.
+
+    A configuration with another value raises a ConfigError, which names the field, the value and what is allowed.
+    """
     return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le})
 
 
@@ -119,8 +130,17 @@ def static(
 ) -> Any:
     """Declare a field that fixes shapes or structure: part of the tree's structure, never traced.
 
-    A whole number is at most `le` if that is given, else `MAX_STEPS` for a field that counts environment steps (`steps`), else
-    `MAX_COUNT`. A field that names folders of runs (`runs`) may name earlier phases in a run of several phases.
+    Args:
+        default: value where none is given.
+        doc: what `rljax list ALGORITHM` says of the field.
+        ge: smallest value.
+        gt: number below every value.
+        le: largest value; without one, a whole number is at most `MAX_STEPS` if it counts environment steps, else `MAX_COUNT`.
+        choices: the allowed strings.
+        steps: whether the field counts environment steps.
+        runs: whether it names folders of runs, and so may name earlier phases in a run of several phases.
+
+    A configuration with another value raises a ConfigError, which names the field, the value and what is allowed.
     """
     metadata = {"leaf": False, "doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "steps": steps, "runs": runs}
     return dataclasses.field(default=default, metadata=metadata)
@@ -128,7 +148,18 @@ def static(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(leaf, static))
 def algorithm(name: str) -> Callable[[type[T]], type[T]]:
-    """Make a `Config` subclass a frozen keyword-only dataclass and a pytree, and register it as `algorithm = name` in TOML."""
+    """Make a `Config` subclass a frozen keyword-only dataclass and a pytree, and register it as `algorithm = name` in TOML.
+
+    Its fields are those of `Config`, and those that it declares with `leaf` and `static`; the annotation is the type that is
+    checked: `bool`, `int`, `float`, `str`, a tuple of one of these, a `Mapping`, or `Any`. `register_agent` says what it trains.
+
+    Args:
+        name: short name in messages, folders and TOML. In files, commands and run folders an algorithm of yours is
+            "module:Class", so that other processes find it.
+
+    Raises:
+        ConfigError: when a configuration is made, for an unknown field or a value that is not allowed.
+    """
 
     def decorate(cls: type[T]) -> type[T]:
         config_class: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -164,7 +195,11 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Fields that every algorithm shares: the environment, the budget, wrappers and evaluation."""
+    """Fields that every algorithm shares: the environment, the budget, wrappers and evaluation.
+
+    An algorithm of your own is a subclass under `algorithm`, with fields of its own by `leaf` and `static`, which defines
+    `steps_per_iteration`.
+    """
 
     algorithm: ClassVar[str]
     privileged_critic: ClassVar[bool] = False
@@ -284,7 +319,7 @@ def check_known(names: Iterable[str], config_class: type[Config]) -> None:
     known = [f.name for f in dataclasses.fields(config_class)]
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known, f"rljax list {config_class.algorithm}")
+            hint = did_you_mean(name, known, f"rljax list {algorithm_path(config_class)}")
             raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {hint}")
 
 
@@ -383,7 +418,8 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
     """Load a configuration from a preset's name or a TOML file's path, with some fields changed.
 
     The file names its algorithm (`algorithm = "ppo"`); its other keys are the fields of that algorithm's configuration. The name
-    of an algorithm loads its defaults: `load_config("ppo", env="Acrobot-v1")`.
+    of an algorithm loads its defaults: `load_config("ppo", env="Acrobot-v1")`. An algorithm of your own is "module:Class", whose
+    module is imported.
 
     Raises:
         ConfigError: an unknown preset, algorithm or field (the closest match is named), a bad value, or a TOML syntax error
@@ -391,7 +427,7 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
     """
     source = str(preset_or_path)
     if names_algorithm(source):
-        return ALGORITHMS[source](**overrides)
+        return find_algorithm(source)(**overrides)
     table = read_table(source)
     if "phases" in table and "algorithm" not in table:
         raise ConfigError(f"{source}: a run of several phases, which only rljax train and rljax.fit_phases know")
@@ -400,7 +436,48 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
 
 def names_algorithm(source: str) -> bool:
     """Return whether a text names an algorithm, with its defaults, rather than a preset or a file."""
-    return source in ALGORITHMS and source not in preset_names()
+    return (source in ALGORITHMS and source not in preset_names()) or (is_path(source) and not _names_file(source))
+
+
+def find_algorithm(name: Any) -> type[Config]:
+    """Return the configuration class of an algorithm: one by its name, or one of the user's own by "module:Class".
+
+    Raises:
+        ConfigError: there is none; the message names the closest.
+    """
+    if isinstance(name, str) and is_path(name):
+        expected = 'a class under @algorithm("name")'
+        found: type[Config] = import_own("algorithm", name, _is_algorithm, "algorithm", expected)
+        return found
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        own = 'your own is found by algorithm = "module:Class", or once its module is imported'
+        raise ConfigError(f"algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}; {own}")
+    return ALGORITHMS[name]
+
+
+def _is_algorithm(x: Any) -> bool:
+    return isinstance(x, type) and issubclass(x, Config) and "algorithm" in vars(x)
+
+
+def algorithm_path(config_class: type[Config]) -> str:
+    """Return how files and commands name an algorithm: one that comes with rljax by its name, one of the user's own by
+    "module:Class", or by its name alone where no other process can import it."""
+    name = config_class.algorithm
+    ships = name in MODULES and config_class.__module__.startswith(MODULES[name])
+    return name if ships else path_of(config_class) or name
+
+
+def names_own(source: str) -> bool:
+    """Return whether a text is "module:Class", or names a file with an algorithm of the user's own; nothing is imported."""
+    if names_algorithm(source):
+        return is_path(source)
+    try:
+        table = read_table(source)
+    except ConfigError:  # reported by who reads it to train
+        return False
+    phases = table.get(PHASES, {})
+    tables = [table, *(phases.values() if isinstance(phases, dict) else ())]
+    return any(is_path(str(each.get("algorithm"))) for each in tables if isinstance(each, dict))
 
 
 def holds_phases(source: str) -> bool:
@@ -426,12 +503,9 @@ def config_of(table: Mapping[str, Any], source: str, /, **overrides: Any) -> Any
     """
     if "algorithm" not in table:
         raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
-    name = table["algorithm"]
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise ConfigError(f"{source}: algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}")
     fields = {key: value for key, value in table.items() if key != "algorithm"}
     try:
-        return ALGORITHMS[name](**{**fields, **overrides})
+        return find_algorithm(table["algorithm"])(**{**fields, **overrides})
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 
@@ -450,8 +524,12 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source}: {error}") from None
 
 
+def _names_file(source: str) -> bool:
+    return source.endswith(".toml") or os.path.isfile(source)
+
+
 def _read_text(source: str) -> str:
-    if source.endswith(".toml") or os.path.isfile(source):
+    if _names_file(source):
         try:
             if os.path.getsize(source) <= MAX_FILE_BYTES:
                 return Path(source).read_text(encoding="utf-8")
@@ -463,7 +541,8 @@ def _read_text(source: str) -> str:
         raise ConfigError(f"{source}: cannot read the configuration: {reason}")
     if source not in preset_names():
         known = [*preset_names(), *ALGORITHMS]
-        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} (a file's name ends in .toml)")
+        others = 'a file\'s name ends in .toml; an algorithm of your own is "module:Class"'
+        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} ({others})")
     return preset_text(source)
 
 
@@ -483,12 +562,14 @@ def dump_config(config: Config) -> str:
 def config_table(config: Config) -> dict[str, Any]:
     """Return the algorithm and every field of a configuration as plain values that TOML and JSON can hold."""
     fields = {f.name: _to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return {"algorithm": config.algorithm, **fields}
+    return {"algorithm": algorithm_path(type(config)), **fields}
 
 
 def comparable_table(config: Config) -> dict[str, Any]:
-    """Return `config_table` with objects by the names of their classes alone: a script may have been renamed since."""
-    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in config_table(config).items()}
+    """Return `config_table` with objects by the names of their classes alone, and an algorithm by its own name: a script may have
+    been renamed since."""
+    table = config_table(config) | {"algorithm": config.algorithm}
+    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in table.items()}
 
 
 def is_object(value: Any) -> bool:

@@ -19,6 +19,7 @@ from rljax.core.config import Config, config_table, env_name
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
 from rljax.core.keys import as_key
+from rljax.core.own import path_of
 from rljax.core.places import lock_folder
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
@@ -179,6 +180,7 @@ def fit(
             state = gather_state(start.state, driver.layout)
             if folder is not None:
                 _warn_of_unknown_env(start.agent.config)
+                _warn_of_unknown_algorithm(type(start.agent.config))
                 create_run_dir(folder, start.agent.config, start.info, state, driver.scores.meta(start.iteration))
                 stack.enter_context(lock_folder(folder))
         stopping = stack.enter_context(note_signals())
@@ -247,6 +249,17 @@ def _warn_of_unknown_env(config: Config) -> None:
         what = f"an object of class {env_name(config)}" if not isinstance(config.env, str) else f"{config.env!r}, registered"
         warnings.warn(
             f"env is {what} in this process, which commands such as rljax eval do not find; {how}", RljaxWarning, stacklevel=3
+        )
+
+
+def _warn_of_unknown_algorithm(config_class: type[Config]) -> None:
+    """Warn if other processes cannot find the algorithm, which is of the user's own, and say how they could."""
+    if path_of(config_class) is None:
+        warnings.warn(
+            f"algorithm is {config_class.algorithm!r}, registered in this process, which commands such as rljax eval do not "
+            'find; put its class in a module of its own for commands to find it: algorithm = "module:Class"',
+            RljaxWarning,
+            stacklevel=3,
         )
 
 

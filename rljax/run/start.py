@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
-from rljax.core.config import Config, comparable_table, config_table, env_name, is_object
+from rljax.core.config import Config, algorithm_path, comparable_table, config_table, env_name, is_object
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
@@ -361,7 +361,8 @@ def _restore_objects(frozen: Config, given: Config, folder: Path) -> Config:
         ConfigError: a field other than the budget differs.
     """
     if type(frozen) is not type(given):
-        raise ConfigError(f"algorithm = {given.algorithm!r}: the run that is resumed has {frozen.algorithm!r}")
+        new, old = (algorithm_path(type(config)) for config in (given, frozen))
+        raise ConfigError(f"algorithm = {new!r}: the run that is resumed has {old!r}")
     there, here = comparable_table(frozen), comparable_table(given)
     objects = {name: getattr(given, name) for name, value in there.items() if is_object(value) and here[name] == value}
     refuse_changes([name for name in there if there[name] != here[name] and name != BUDGET], folder)

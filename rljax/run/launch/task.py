@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from rljax.core.config import Config
+from rljax.core.config import Config, algorithm_path
 from rljax.core.errors import DISTRIBUTION, ConfigError, shown
 from rljax.envs.adapters import suite_of
 from rljax.envs.registry import PGX_PREFIX, RACE_PREFIX
@@ -197,9 +197,10 @@ def check_local_files(config: Config, workdir: str | None) -> None:
 
 def _files_of(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the files and folders that a configuration may name, with the name of the field."""
-    module, colon, _ = str(config.env).partition(":")
-    if colon and re.fullmatch(r"[\w.]+", module):
-        yield from (("env", f"{module.replace('.', '/')}{ending}") for ending in (".py", "/__init__.py"))
+    for field, path in (("env", str(config.env)), ("algorithm", algorithm_path(type(config)))):
+        module, colon, _ = path.partition(":")
+        if colon and re.fullmatch(r"[\w.]+", module):
+            yield from ((field, f"{module.replace('.', '/')}{ending}") for ending in (".py", "/__init__.py"))
     names = [field.name for field in dataclasses.fields(config) if field.metadata.get("runs")]
     for name in ("dataset", *names):
         value = getattr(config, name, None)

@@ -14,8 +14,9 @@ import tomli_w
 from rljax.algos.imitation.distill import DistillConfig, teacher_parts
 from rljax.algos.imitation.parts import imitation_parts
 from rljax.core.agent import Agent, data_of, make_agent
-from rljax.core.config import ALGORITHMS, PHASES, Config, config_of, config_table, read_table
+from rljax.core.config import ALGORITHMS, PHASES, Config, config_of, config_table, find_algorithm, read_table
 from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.own import is_path
 from rljax.run.files.checkpoint import CHECKPOINTS
 from rljax.run.files.folder import CONFIG_FILE, split_path
 from rljax.run.initial import check_begins
@@ -61,6 +62,9 @@ def load_phases(path: str | os.PathLike[str], /, **overrides: Any) -> dict[str, 
         raise ConfigError(f"{source}: no phases, expected tables such as [{PHASES}.student]")
     one = {name: change for name, change in overrides.items() if name in tables}
     all_phases = {name: change for name, change in overrides.items() if name not in tables}
+    for table in (shared, *tables.values()):
+        if isinstance(table, Mapping) and is_path(str(table.get("algorithm"))):
+            find_algorithm(table["algorithm"])  # an import, so that its fields are known
     check_names(all_phases, tables)
     phases = {}
     for name, own in tables.items():
