@@ -450,7 +450,7 @@ def find_algorithm(name: Any) -> type[Config]:
         found: type[Config] = import_own("algorithm", name, _is_algorithm, "algorithm", expected)
         return found
     if not isinstance(name, str) or name not in ALGORITHMS:
-        own = 'your own is found by algorithm = "module:Class", or once its module is imported'
+        own = 'your own is found by algorithm = "module:Class", or in Python once its module is imported'
         raise ConfigError(f"algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}; {own}")
     return ALGORITHMS[name]
 

@@ -124,7 +124,7 @@ def test_its_fields_are_listed(module: str, capsys: pytest.CaptureFixture[str]) 
         ("os:system", "is no algorithm"),
         ("nowhere_at_all:Mine", "there is no module 'nowhere_at_all', expected one that is installed, or lies in the working"),
         ("{}_broken:Mine", "raised RuntimeError: no"),
-        ("mine", 'your own is found by algorithm = "module:Class", or once its module is imported'),
+        ("mine", 'your own is found by algorithm = "module:Class", or in Python once its module is imported'),
     ],
 )
 def test_what_is_not_found_is_one_line(module: str, name: str, expected: str) -> None:
