@@ -410,9 +410,9 @@ def test_list_names_everything_and_details(capsys: pytest.CaptureFixture[str]) -
     _, fields, _ = run(capsys, "list", "ppo")
     assert "--gae-lambda" in fields
     assert "trace decay" in fields
-    assert re.search(r"^--randomize +\{\} ", fields, re.M)
+    assert re.search(r"^--randomize +\{\}\s", fields, re.M)
     _, fields, _ = run(capsys, "list", "sac")
-    assert re.search(r"^--network +\{ hidden = \[256, 256\] \} ", fields, re.M)
+    assert re.search(r"^--network +\{ hidden = \[256, 256\] \}\s", fields, re.M)
     _, preset, _ = run(capsys, "list", "pendulum_ppo")
     assert 'env = "Pendulum-v1"' in preset
     _, gymnax, _ = run(capsys, "list", "gymnax")
