@@ -52,7 +52,10 @@ EXAMPLES = (
     ("rljax train cartpole_ppo --seeds 8", "train 8 seeds in one program"),
     ("rljax train --resume runs/mine", "continue after Ctrl-C, a kill or --max-minutes, bit for bit"),
     ("rljax train --resume runs/mine --total-timesteps 1e6", "train a run for longer"),
-    ("rljax train --fork runs/mine --total-timesteps 1e6 --learning-rate 1e-4", "go on from it as a new run, any field changed"),
+    (
+        "rljax train --fork runs/mine --total-timesteps 1e6 --learning-rate 1e-4",
+        "train on as a new run, with any field changed",
+    ),
     ("rljax sweep cartpole_ppo --seeds 8 --learning-rate 1e-4 1e-3", "train a grid of values times seeds in one program"),
     ("rljax tune cartpole_ppo --trials 64", "search for better hyperparameters with Optuna, 16 trials at once"),
     ("rljax eval runs/cartpole_ppo", "play 100 episodes with the trained agent"),

@@ -111,9 +111,10 @@ def shown(value: object) -> str:
 
 
 def _thawed(value: object) -> object:
-    """Return a value with tables as they were written; configurations hold them frozen."""
+    """Return a value with its tables as they were written: configurations hold them, and lists in them, frozen."""
     if isinstance(value, Mapping):
-        return {name: _thawed(entry) for name, entry in value.items()}
+        thawed = {name: _thawed(entry) for name, entry in value.items()}
+        return {name: [*entry] if type(entry) is tuple else entry for name, entry in thawed.items()}
     return tuple(map(_thawed, value)) if type(value) is tuple else value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -223,7 +224,10 @@ def test_a_parameter_is_drawn_by_one_of_levels_and_randomization() -> None:
     levels = {"type": "plr", "levels": {"force": [5.0, 10.0]}}
     with pytest.raises(rljax.ConfigError, match="randomize: force: is a parameter of the curriculum's levels, too"):
         make_training_env(rljax.PPOConfig(env="CartPole-v1", curriculum=levels, randomize={"force": [1.0, 2.0]}))
-    with pytest.raises(rljax.ConfigError, match=r"randomize: force = \(0, 1e\+300\): expected numbers of float32"):
+    with (
+        pytest.raises(rljax.ConfigError, match=r"randomize: force = \(0, 1e\+300\): expected numbers of float32"),
+        warnings.catch_warnings(action="error"),
+    ):
         make_training_env(rljax.PPOConfig(env="CartPole-v1", randomize={"force": [0, 1e300]}))
 
 

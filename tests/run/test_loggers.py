@@ -257,6 +257,12 @@ def test_mlflow_neither_loses_nor_doubles_the_records_of_a_run_that_was_killed(
         parameters = database.execute("select key, value from params order by key").fetchall()
     assert rows == [(name, step) for name in ("train/value", "train/entropy") for step in (64, 128, 192, 256)]
     assert parameters == [("gamma", "0.9"), ("total_timesteps", "256")]
+    # The same logger goes on with another run, which has none of these records.
+    resumed.start(rljax.RunStart("b", tmp_path / "b", {}, 0, False))
+    resumed.log(192, {"train/value": 1.0})
+    resumed.close()
+    with sqlite3.connect(tmp_path / "b" / "mlflow" / "mlflow.db") as database:
+        assert database.execute("select key, step from metrics").fetchall() == [("train/value", 192)]
 
 
 @pytest.mark.slow

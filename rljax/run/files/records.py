@@ -36,15 +36,16 @@ def window_length(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
 def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Summarize a window of iterations, each metric `[window, S]`, as one value per metric and seed, f64 `[S]`.
 
-    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. Losses are
-    averaged over the iterations with gradient steps, everything else over those in which it is known.
+    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. What
+    `train/` says is averaged over the iterations with gradient steps (over all, if `train/updates` does not tell), so that a NaN
+    among them shows; everything else over those in which it is known.
     """
     if all(len(values) == 1 for values in rows.values()):
         return {name: values[0].astype(np.float64) for name, values in rows.items()}
     counts = rows.get("episode/count")
     summary: dict[str, Any] = {}
     for name, values in rows.items():
-        known = np.isfinite(values)
+        known = ~np.isnan(values)
         if name.startswith("eval/"):
             summary[name] = last_finite(values)
         elif is_count(name):
@@ -56,8 +57,8 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         elif name.startswith("train/"):
             summary[name] = np.mean(values, 0, dtype=np.float64)  # a loss that is NaN must show
         else:
-            over_episodes = counts is not None and name.startswith(("episode/", "env/"))
-            weights = np.where(known, counts if over_episodes else 1.0, 0.0).astype(np.float64)
+            each = counts if counts is not None and name.startswith(("episode/", "env/")) else 1.0
+            weights = np.where(known, each, 0.0).astype(np.float64)
             total = weights.sum(0)
             mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
             summary[name] = np.where(total > 0, mean, math.nan)

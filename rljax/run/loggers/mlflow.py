@@ -28,7 +28,6 @@ class MLflow:
 
     def unlogged(self, run: RunStart, steps: Sequence[int]) -> list[int]:
         self._open(run)
-        self._look()
         known = {step for _, step in self.there}
         return [step for step in steps if step not in known]
 
@@ -38,8 +37,6 @@ class MLflow:
         self._open(run)
         self.waiting: list[Metric] = []
         self.sent_at = time.monotonic()
-        if run.resumed and not self.there:
-            self._look()
         # What is there cannot be changed, such as the budget of a run that is extended.
         params = [Param(name, str(value)) for name, value in run.hyperparameters.items() if name not in self.data.params]
         for i in range(0, len(params), MAX_PARAMS):
@@ -66,13 +63,8 @@ class MLflow:
         self.flush()
         self.client.set_terminated(self.run_id)
 
-    def _look(self) -> None:
-        """Note which metrics are there already."""
-        histories = (self.client.get_metric_history(self.run_id, name) for name in self.data.metrics)
-        self.there = {(metric.key, metric.step) for history in histories for metric in history}
-
     def _open(self, run: RunStart) -> None:
-        """Find or create the experiment and the run."""
+        """Find or create the experiment and the run, and note which metrics it has already."""
         import mlflow
 
         for name, value in IMPATIENT.items():
@@ -103,3 +95,5 @@ class MLflow:
             there = False
         if not there:
             raise forgotten(run, "mlflow", self.run_id, self.place)
+        histories = (self.client.get_metric_history(self.run_id, name) for name in self.data.metrics)
+        self.there = {(metric.key, metric.step) for history in histories for metric in history}

@@ -47,8 +47,8 @@ class Logger(Protocol):
 
     - `histograms(step, trees)` is called about 50 times in a run with `{"parameters": tree of arrays, "gradients": tree of
       arrays}`. These gradients are Adam's first moment: the mean of the clipped gradients over about the last ten steps.
-    - `flush()` is called before a checkpoint is saved. A run that is killed goes on after its last checkpoint and logs only what
-      comes later again, so what a logger holds back until then would be lost.
+    - `flush()` is called before a checkpoint is saved, and writes what the logger holds back. A run that is killed is resumed at
+      its last checkpoint, and does not log again what came before.
     - `media(step, name, path)` is called by `log_run` for each picture (.png) and video (.gif, .mp4) of a run.
     - `unlogged(run, steps)` is called by `log_run` before `start`, and returns those of the steps to log, all but those that are
       logged already. Without it, all records are logged.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.envs.microrts.actions import biased_choice
 from rljax.run.bench import dreamer as bench_dreamer
 from rljax.run.bench import league as bench_league
 from rljax.run.bench import microrts as bench_microrts
@@ -86,10 +87,13 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
 @pytest.mark.slow
 def test_all_cycles_of_the_engine_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_microrts, "NUM_STEPS", 40)
+    choices = []
+    monkeypatch.setattr(bench_microrts, "biased_choice", lambda *args: choices.append(biased_choice(*args)) or choices[-1])
     state, played = jax.jit(bench_microrts.engine_program("basesWorkers8x8", 4))(jax.random.key(0))
     # No game is over so soon: each has played the cycles of its own clock, several in a step.
     np.testing.assert_array_equal(played, state.time)
     assert np.min(played) > 2 * 40
+    assert choices, "orders have the weights of Java's random bots"
 
 
 @pytest.mark.parametrize("there", [True, False])
