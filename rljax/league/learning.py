@@ -158,7 +158,8 @@ def _rewards(
     rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]
     rewards = [training_reward(config, x) for x in rewards]
     if learner.reward_statistics is not None:
-        reward, ended = _seats(steps.reward), _seats(jnp.broadcast_to(steps.done[..., None], steps.reward.shape))
+        reward = training_reward(config, steps.reward)
+        reward, ended = _seats(reward), _seats(jnp.broadcast_to(steps.done[..., None], reward.shape))
         moved = update_reward_statistics(learner.reward_statistics, reward, ended, config.gamma)
         learner = learner._replace(reward_statistics=moved)
         rewards = [scale_rewards(moved, x) for x in rewards]

@@ -14,7 +14,7 @@ from rljax.algos.common.policy import policy_unroll
 from rljax.algos.impala import _next_values
 from rljax.collect.games.rollout import GameSteps, acting_view
 from rljax.collect.games.turns import LastStep, seat_streams, with_last_step
-from rljax.collect.normalizers import init_statistics, update_statistics
+from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards, update_statistics
 from rljax.collect.returns import gae, upgo
 from rljax.collect.streams import traced_seat
 from rljax.core.errors import ConfigError
@@ -22,8 +22,8 @@ from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
 from rljax.envs import make_env
 from rljax.envs.race import Race
 from rljax.league import branch, exploitability, learning, tree_policies, uniform_policies
-from rljax.league.learning import _bonus, _streams
-from rljax.league.parts import GameParts, Learner, Player, game_init, learners_of, players_of
+from rljax.league.learning import _bonus, _rewards, _streams
+from rljax.league.parts import GameParts, Learner, Player, game_init, game_parts, learners_of, players_of
 from rljax.league.training import game_collect
 from tests.collect.games.parade import Parade
 
@@ -416,6 +416,21 @@ def test_vtrace_bootstraps_a_bonus_from_the_seats_move_in_the_next_game() -> Non
     assert follows[2:4].tolist() == [4, 5]
     assert own[2:4].all()
     np.testing.assert_array_equal(11.0 + follows[:-1][own], next_value[own])  # the bonus's value of step t is 11 + t
+
+
+def test_clipped_rewards_are_divided_by_the_deviation_of_clipped_returns() -> None:
+    parts = game_parts(self_play("TicTacToe-v0", clip_rewards=0.01, normalize_rewards=True))
+    before = init_reward_statistics(16)
+    done = jax.random.bernoulli(jax.random.key(1), 0.2, (12, 8))
+    reward = jnp.where(done, jax.random.rademacher(jax.random.key(2), (12, 8)), 0)[..., None] * jnp.array([1.0, -1.0])
+    learner = Learner(*[None] * len(Learner._fields))._replace(reward_statistics=before)
+    steps = GameSteps(*[None] * len(GameSteps._fields))._replace(reward=reward, done=done, extras={})  # type: ignore[arg-type]
+    found, _, moved, _ = _rewards(parts, learner, steps, jax.random.key(3))
+    ends = jnp.stack([done, done], axis=-1).reshape(12, 16)
+    expected, scaled = normalize_rewards(before, jnp.clip(reward, -0.01, 0.01).reshape(12, 16), ends, 0.99)
+    np.testing.assert_allclose(found.reshape(12, 16), scaled, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), moved.reward_statistics, expected)
+    assert float(jnp.max(found)) > 1.0
 
 
 @pytest.mark.slow
