@@ -233,7 +233,7 @@ def impala_update(
     reward_statistics, reward = scaled_rewards(state, steps, config.gamma)
     teacher, teacher_carry = teacher_of_rollout(parts, state, steps)
     streams = impala_streams(state, rollout, reward)._replace(teacher=teacher)
-    parts = parts._replace(config=faded(config, state.iteration))
+    parts = parts._replace(config=faded(config, state.iteration, state.teacher))
     learning_rate = annealed(config, state.iteration)
     key, shuffle_key = jax.random.split(state.key)
     params, opt_state, metrics = impala_learn(parts, state.params, state.opt_state, streams, shuffle_key, learning_rate, loss_fn)

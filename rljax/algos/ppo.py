@@ -276,7 +276,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
         teacher=teacher,
     )
     rate = annealed(parts.config, state.iteration)
-    parts = parts._replace(config=faded(parts.config, state.iteration))
+    parts = parts._replace(config=faded(parts.config, state.iteration, state.teacher))
     values = (rollout.value, rollout.next_value)
     if parts.curriculum is not None:
         heads = head_settings(parts.config)

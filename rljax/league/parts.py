@@ -271,7 +271,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         intrinsic=initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
         past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
         carry=carry,
-        **teacher_fields(config, params, obs_statistics, carry),
+        **teacher_fields(config, params, obs_statistics, carry, (learners,)),
         env_state=playing,
         obs=obs,
         league=league,

@@ -195,7 +195,8 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
         parts = with_ppo_fields(parts, ent_coef=coefficient)
 
     if config.teacher_kl_coef is not None:
-        parts = with_ppo_fields(parts, teacher_kl_coef=faded(config, state.iteration).teacher_kl_coef)
+        weight = faded(config, state.iteration, state.teacher).teacher_kl_coef
+        parts = with_ppo_fields(parts, teacher_kl_coef=weight)
 
     def update(
         learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, taught: Any, key: jax.Array

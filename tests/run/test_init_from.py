@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.common.teacher import faded
 from rljax.run.search.plan import plan_sweep
+from rljax.run.start import start_forked
 from rljax.run.view.show import show
 from tests.run.tiny_runs import TINY, TINY_TOML, assert_refused, assert_same_run, assert_same_state
 
@@ -76,6 +78,27 @@ def test_it_counts_from_zero_keeps_its_teacher_and_resumes_bit_for_bit(
     # A fork of it goes on with the same teacher.
     forked = rljax.fit(PPO.replace(total_timesteps=64 * 9), fork=whole).state
     assert_same_state(forked.teacher.params, state.teacher.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_games", [False, True])
+def test_the_weight_of_a_teacher_that_a_fork_takes_begins_at_the_fork(of_games: bool, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"num_envs": 4, "num_steps": 8, "total_timesteps": 32 * 12, "network": {"hidden": [4]}}
+    plain = rljax.SelfPlayConfig(env="KuhnPoker-v0", **small) if of_games else rljax.PPOConfig(**small)
+    agent = rljax.make_agent(plain)
+    rljax.save(tmp_path / "plain", agent, jax.jit(agent.init)(jax.random.key(0)).replace(iteration=jnp.int32(6)))
+    taught = rljax.make_agent(plain.replace(num_steps=4, num_minibatches=1, teacher_kl_coef=1.0))
+    with pytest.warns(rljax.RljaxWarning, match="teacher"):
+        begun = start_forked(tmp_path / "plain", taught, None).state
+    assert_same_state(begun.teacher.params, begun.params)
+    assert float(faded(taught.config, begun.iteration, begun.teacher).teacher_kl_coef) == 1.0
+    assert float(faded(taught.config, begun.iteration + 6, begun.teacher).teacher_kl_coef) == 0.5
+    # A fork of that keeps the teacher, and the weight goes on where it was.
+    rljax.save(tmp_path / "taught", taught, begun.replace(iteration=begun.iteration + 6))
+    more = rljax.make_agent(taught.config.replace(num_steps=8))
+    state = start_forked(tmp_path / "taught", more, None).state
+    assert int(state.iteration) == 9
+    assert float(faded(more.config, state.iteration, state.teacher).teacher_kl_coef) == 0.5
 
 
 @pytest.mark.slow

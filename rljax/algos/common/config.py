@@ -170,11 +170,16 @@ class PolicyConfig(ActionConfig):
     )
     teacher_kl_coef: float | None = leaf(
         default=None,
-        doc="weight of the KL divergence from the policy that the run began with (a clone, say) to the policy; none: without",
+        doc="weight of the KL divergence from the policy that the run (or its fork) began with, a clone, say; none: without",
         ge=0,
     )
     teacher_kl_final: float = leaf(default=0.0, doc="final weight of that divergence, to which it changes linearly", ge=0)
-    teacher_kl_share: float = leaf(default=1.0, doc="share of the run after which that weight is the final one", gt=0, le=1)
+    teacher_kl_share: float = leaf(
+        default=1.0,
+        doc="share of the run (of what is left of it, where a fork takes its teacher) after which that weight is the final one",
+        gt=0,
+        le=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.algos.common.config import PolicyConfig
 from rljax.algos.common.losses import choices_kl
@@ -21,41 +22,68 @@ from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import Steps, reset_carry
 from rljax.collect.streams import episode_starts, own_mean
 from rljax.core.agent import Metrics
-from rljax.core.state import copy_of_state, per_environment
+from rljax.core.state import Count, copy_of_state, per_environment
 from rljax.nn.actions import ActionHead
 
 C = TypeVar("C", bound=PolicyConfig)
 
 
 class Teacher(NamedTuple):
-    """A policy as it was: its parameters, and the statistics that normalise its observations; None: none do."""
+    """A policy as it was.
+
+    Attributes:
+        params: its parameters.
+        obs_statistics: statistics that normalise its observations; None: none do.
+        since: number of iterations of the run before it became the teacher, i32 [], of leagues `[L]`; None: no part of a run.
+    """
 
     params: Any
     obs_statistics: Any
+    since: Any = None
 
 
-def teacher_of(params: Any, obs_statistics: Any) -> Teacher:
+def teacher_of(params: Any, obs_statistics: Any, since: jax.Array) -> Teacher:
     """Return a policy as a teacher, which shares no array with it."""
-    return Teacher(*jax.tree.map(jnp.copy, (params, obs_statistics)))
+    return Teacher(*jax.tree.map(jnp.copy, (params, obs_statistics, since)))
+
+
+def _begun_with(state: Any, teacher: Teacher) -> Teacher:
+    """Return the policy of a state as the teacher from now on; `teacher` has its shapes."""
+    return teacher_of(state.params, state.obs_statistics, jnp.full_like(teacher.since, state.iteration))
+
+
+def _recounted(teacher: Teacher, count: Count) -> Teacher:
+    return teacher._replace(since=jnp.asarray(count(np.asarray(teacher.since, np.int64)), jnp.int32))
 
 
 class TaughtState(NormalizedState, kw_only=True):
     """State with a teacher.
 
     Attributes:
-        teacher: the policy that the run began with; None without `teacher_kl_coef`.
+        teacher: the policy that the run began with, or a fork of a run that had no teacher; None without `teacher_kl_coef`.
         teacher_carry: its own memory of the episodes under way, in the shapes of the policy's carry; None without memory.
     """
 
-    teacher: Teacher | None = copy_of_state(lambda state, _: teacher_of(state.params, state.obs_statistics))
+    teacher: Teacher | None = copy_of_state(_begun_with, recount=_recounted)
     teacher_carry: Any = per_environment()
 
 
-def teacher_fields(config: PolicyConfig, params: Any, obs_statistics: Any, carry: Any) -> dict[str, Any]:
-    """Return the fields of `TaughtState` before the first iteration; `carry` is that of a policy that remembers nothing yet."""
+def teacher_fields(
+    config: PolicyConfig, params: Any, obs_statistics: Any, carry: Any, learners: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """Return the fields of `TaughtState` before the first iteration.
+
+    Args:
+        config: says whether there is a teacher.
+        params: parameters of the policy.
+        obs_statistics: statistics that normalise its observations; None: none do.
+        carry: that of a policy that remembers nothing yet.
+        learners: `(L,)` in leagues, whose learners have a teacher each.
+    """
     if config.teacher_kl_coef is None:
         return {"teacher": None, "teacher_carry": None}
-    return {"teacher": teacher_of(params, obs_statistics), "teacher_carry": jax.tree.map(jnp.copy, carry)}
+    since = jnp.zeros(learners, jnp.int32)
+    return {"teacher": teacher_of(params, obs_statistics, since), "teacher_carry": jax.tree.map(jnp.copy, carry)}
 
 
 class TeacherParts(Protocol):
@@ -82,13 +110,16 @@ class TaughtBatch(Protocol):
     def teacher(self) -> Any: ...
 
 
-def faded(config: C, iteration: jax.Array) -> C:
+def faded(config: C, iteration: jax.Array, teacher: Teacher | None) -> C:
     """Return the configuration with the teacher's weight at an iteration: it moves linearly from `teacher_kl_coef` to
-    `teacher_kl_final` over the first `teacher_kl_share` of the run.
+    `teacher_kl_final` over the first `teacher_kl_share` of the iterations since the policy became the teacher: of the whole run,
+    or of what was left of it in a fork of a run without a teacher.
     """
     if config.teacher_kl_coef is None:
         return config
-    done = jnp.minimum(iteration / (config.teacher_kl_share * config.num_iterations), 1.0)
+    assert teacher is not None
+    since = teacher.since.reshape(-1)[0]  # the teachers of a league's learners are as old as each other
+    done = jnp.minimum((iteration - since) / (config.teacher_kl_share * (config.num_iterations - since)), 1.0)
     return config.replace(teacher_kl_coef=config.teacher_kl_coef + done * (config.teacher_kl_final - config.teacher_kl_coef))
 
 

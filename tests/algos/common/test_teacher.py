@@ -11,7 +11,7 @@ import pytest
 
 import rljax
 from rljax.algos.common.policy import policy_and_value
-from rljax.algos.common.teacher import faded, policy_kl, policy_view, teacher_of_rollout
+from rljax.algos.common.teacher import Teacher, faded, policy_kl, policy_view, teacher_of_rollout
 from rljax.algos.impala import impala_collect, impala_init, impala_loss, impala_parts, impala_streams
 from rljax.algos.ppo import Minibatch, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.collect.streams import episode_starts
@@ -61,10 +61,17 @@ def test_the_divergence_of_gaussians_is_the_closed_form() -> None:
 
 def test_its_weight_moves_linearly_to_the_final_one_over_a_share_of_the_run() -> None:
     config = CONFIG.replace(total_timesteps=64 * 10, teacher_kl_coef=1.0, teacher_kl_final=0.2, teacher_kl_share=0.5)
-    found = [float(faded(config, jnp.int32(i)).teacher_kl_coef) for i in range(10)]
+    found = [float(faded(config, jnp.int32(i), Teacher(None, None, jnp.int32(0))).teacher_kl_coef) for i in range(10)]
     np.testing.assert_allclose(found, [1.0, 0.84, 0.68, 0.52, 0.36, 0.2, 0.2, 0.2, 0.2, 0.2], rtol=1e-5)
     without = CONFIG.replace(teacher_kl_coef=None)
-    assert faded(without, jnp.int32(3)) is without
+    assert faded(without, jnp.int32(3), None) is without
+
+
+def test_the_weight_of_a_teacher_that_a_fork_takes_moves_over_a_share_of_what_is_left() -> None:
+    config = CONFIG.replace(total_timesteps=64 * 10, teacher_kl_coef=1.0, teacher_kl_share=0.5)
+    of_learners = Teacher(None, None, jnp.array([6, 6]))
+    found = [float(faded(config, jnp.int32(i), of_learners).teacher_kl_coef) for i in range(6, 10)]
+    np.testing.assert_allclose(found, [1.0, 0.5, 0.0, 0.0], atol=1e-6)
 
 
 @pytest.mark.slow
