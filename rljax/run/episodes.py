@@ -1,4 +1,4 @@
-"""New episodes for a saved state whose simulators are outside JAX and were not saved with it."""
+"""New episodes for a saved state, as where its simulators are outside JAX and were not saved with it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.collect.intrinsic import NO_ENTROPY, EntropyState
 from rljax.collect.normalizers import RewardStatistics
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent
@@ -56,11 +57,21 @@ def new_episodes(agent: Agent, state: Any) -> Any:
             changes[name] = getattr(fresh, name)
         elif isinstance(value, Replay):
             changes[name] = _cut(value)
-        elif isinstance(value, RewardStatistics):
-            changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
-    state = state.replace(**changes)
+    state = end_in_statistics(state.replace(**changes))
     # The update goes on from what was remembered before its rollout, so both must be of the same episodes.
     return state if agent.halves is None else agent.halves.collect(state)
+
+
+def end_in_statistics(state: Any) -> Any:
+    """Return a state whose statistics do not go on with the episodes that were under way; leaves may have an axis of seeds."""
+    changes: dict[str, Any] = {}
+    for name in roles_of(state):
+        value = getattr(state, name)
+        if isinstance(value, RewardStatistics):
+            changes[name] = value._replace(discounted_return=jnp.zeros_like(value.discounted_return))
+        elif isinstance(value, EntropyState):
+            changes[name] = EntropyState(jnp.full_like(value.previous, NO_ENTROPY))
+    return state.replace(**changes)
 
 
 def _cut(replay: Replay) -> Replay:

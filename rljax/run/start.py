@@ -20,7 +20,7 @@ from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.state import Role, fields_to_reset, roles_of
 from rljax.nn.opponents import check_opponent_model, check_same_opponent_model
-from rljax.run.episodes import runs_outside_jax, with_new_episodes
+from rljax.run.episodes import end_in_statistics, runs_outside_jax, with_new_episodes
 from rljax.run.files.checkpoint import CHECKPOINTS, Checkpoint, describe, key_impls, named_arrays, restore_state
 from rljax.run.files.folder import (
     RunInfo,
@@ -312,6 +312,8 @@ def _take_over(
     reset &= set(fields)
     kept = fields.keys() - reset - reseeded
     state = fresh.replace(**{name: restore_state(saved[name], {name: fields[name]}, keys, source)[name] for name in kept})
+    if any(roles[name].role is Role.PER_ENVIRONMENT for name in reset):
+        state = end_in_statistics(state)
     # A target network, a past policy or a pool that is not taken over is a copy of the parameters, as in a new run.
     copies = {name: role.copy for name, role in roles.items() if name in reset and role.copy is not None}
     for name, copy in copies.items():

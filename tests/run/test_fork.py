@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rljax
+from rljax.collect.intrinsic import NO_ENTROPY, EntropyState
+from rljax.run.episodes import new_episodes
 from rljax.run.files.checkpoint import named_arrays
+from rljax.run.start import start_forked
 from rljax.run.view.show import show
 from tests.run.tiny_runs import CONFIG, VARIANTS, assert_same_state, records
 
@@ -88,6 +93,30 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
     start = named_arrays(rljax.load_run(tmp_path / "a", checkpoint=1536).state)
     assert not start["env_state/episode_length"].any()
+
+
+@pytest.mark.slow
+def test_statistics_do_not_go_on_with_episodes_that_a_fork_or_a_resumed_simulator_leaves(tmp_path: Path) -> None:
+    config = rljax.PPOConfig(
+        env="Scouting-v0", num_envs=4, num_steps=8, total_timesteps=320, network={"hidden": [4]}, normalize_rewards=True,
+        intrinsic={"type": "entropy_reduction"}, time_limit=20,
+    )  # fmt: skip
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    rewards = state.reward_statistics
+    rewards = rewards._replace(
+        statistics=rewards.statistics.replace(var=jnp.float32(9.0)), discounted_return=jnp.arange(1.0, 5.0)
+    )
+    state = state.replace(reward_statistics=rewards, intrinsic=EntropyState(jnp.full(4, 3.0)))
+    rljax.save(tmp_path / "run", agent, state)
+    kept = start_forked(tmp_path / "run", agent, None).state
+    assert_same_state((kept.reward_statistics, kept.intrinsic), (rewards, state.intrinsic))
+    with pytest.warns(rljax.RljaxWarning, match=r"changed: env_state, obs$"):
+        forked = start_forked(tmp_path / "run", rljax.make_agent(config.replace(time_limit=None)), None).state
+    for begun in (forked, jax.jit(partial(new_episodes, agent))(state)):
+        assert begun.reward_statistics.discounted_return.tolist() == [0.0] * 4
+        assert float(begun.reward_statistics.statistics.var) == 9.0
+        assert begun.intrinsic.previous.tolist() == [NO_ENTROPY] * 4
 
 
 @pytest.mark.slow
