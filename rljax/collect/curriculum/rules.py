@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -103,8 +104,9 @@ def success_rate_levels(
 
     A run begins with level 0. An episode takes the highest level reached; with probability `review`, one of the levels before it,
     all alike. After a rollout, the run reaches the next level if the record of the highest one has at least `min_episodes`
-    episodes and a success rate of at least `threshold`. Records are decayed: n episodes of a level, w of them successes, change
-    its numbers of episodes and successes to `decay^n episodes + n` and `decay^n successes + w`.
+    episodes and a success rate of at least `threshold`. Records are decayed by each episode, whichever rollout it is in: n
+    episodes of a level, w of them successes, change its numbers of episodes and successes to `decay^n episodes + m` and
+    `decay^n successes + m w / n`, where m = 1 + decay + ... + decay^(n - 1). Those of one rollout count alike.
 
     Args:
         num_levels: L, the number of levels.
@@ -112,7 +114,7 @@ def success_rate_levels(
         threshold: success rate at which the next level begins.
         review: probability of a level that was passed.
         min_episodes: number of episodes in a record, decayed, before its rate counts; below 1 / (1 - decay), the limit of that
-            number.
+            number for any number of episodes per rollout.
         decay: factor by which each episode shrinks the record before it.
     """
 
@@ -127,7 +129,11 @@ def success_rate_levels(
     def update(state: SuccessState, episodes: Episodes) -> tuple[SuccessState, Metrics]:
         new = per_level(num_levels, episodes.level, episodes.ended)
         won = per_level(num_levels, episodes.level, episodes.ended & episodes.success)
-        count, successes = state.episodes * decay**new + new, state.successes * decay**new + won
+        shrunk = jnp.exp(new * math.log(decay))
+        # The geometric sum; `1 - shrunk` would lose a decay close to 1 to rounding.
+        added = new if decay == 1 else -jnp.expm1(new * math.log(decay)) / (1 - decay)
+        count = state.episodes * shrunk + added
+        successes = state.successes * shrunk + added * won / jnp.maximum(new, 1.0)
         rate = jnp.where(count > 0, successes / jnp.maximum(count, 1e-8), jnp.nan)
         at = state.reached
         passes = (count[at] >= min_episodes) & (rate[at] >= threshold)

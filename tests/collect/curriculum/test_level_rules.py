@@ -38,8 +38,9 @@ def test_the_success_rule_equals_plain_python() -> None:
         state, metrics = update(state, given)
         for level in range(L):
             own = np.asarray(given.ended) & (np.asarray(given.level) == level)
-            count[level] = count[level] * 0.95 ** own.sum() + own.sum()
-            won[level] = won[level] * 0.95 ** own.sum() + (own & np.asarray(given.success)).sum()
+            for _ in range(own.sum()):
+                count[level] = count[level] * 0.95 + 1.0
+                won[level] = won[level] * 0.95 + np.asarray(given.success)[own].mean()
         assert metrics["curriculum/success_rate"] == pytest.approx(won[reached] / count[reached], rel=1e-4)
         if count[reached] >= 8 and won[reached] / count[reached] >= 0.55 and reached < L - 1:
             reached += 1
@@ -52,6 +53,17 @@ def test_the_success_rule_equals_plain_python() -> None:
         np.testing.assert_allclose(rule.probability(state), expected, rtol=1e-6)
     assert 0 in history  # it waited
     assert max(history) > 1  # and moved on
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.99999, 1.0])
+def test_a_record_counts_as_many_episodes_in_one_rollout_as_in_many(decay: float) -> None:
+    rule = success_rate_levels(1, lambda _: jnp.zeros(()), decay=decay)
+    one = Episodes(*(jnp.full((1, 1), x) for x in (0, True, 0, True, 0.0)))
+    at_once, _ = rule.update(rule.init(), jax.tree.map(lambda x: jnp.tile(x, (8, 10)), one))
+    several = jax.lax.fori_loop(0, 80, lambda _, state: rule.update(state, one)[0], rule.init())
+    expected = sum(decay**i for i in range(80))  # never more than 1 / (1 - decay), the bound of `min_episodes`
+    for state in (at_once, several):
+        np.testing.assert_allclose((*state.episodes, *state.successes), expected, rtol=1e-4)
 
 
 def plain_replay(
