@@ -182,7 +182,7 @@ def train_opponent_model(
         return jnp.mean(jax.lax.scan(measure, before, numbers)[1])
 
     params, metrics = run(as_key(key))
-    if dataset.held_out.any():
+    if len(dataset.held_out):
         steps = int(dataset.episodes.length[dataset.held_out].sum())
         count = min(-(-steps // (num_streams * num_steps)), MAX_HELD_OUT)
         metrics |= {"eval/held_out_loss": held_out(params, jnp.arange(count, dtype=jnp.int32))}

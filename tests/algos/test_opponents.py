@@ -45,6 +45,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_model(tmp_path_factory.mktemp("opponents"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [[], [0]])
+def test_the_loss_on_games_set_apart_is_measured_where_there_are_any(numbers: list[int], tmp_path: Path) -> None:
+    dataset = recorded(tmp_path / "games", 3)._replace(held_out=np.array(numbers, np.int64))
+    sizes: Any = {"window": 3, "latent": 2, "hidden": (8,), "num_streams": 4, "num_steps": 8, "num_iterations": 1}
+    _, metrics = train_opponent_model(dataset, jax.random.key(0), observed=SHOWN, **sizes)
+    assert ("eval/held_out_loss" in metrics) == bool(numbers)
+
+
 def padded(rows: list[list[float]], window: int) -> list[list[float]]:
     """Return the last rows of an episode as a window has them."""
     return ([[0.0] * len(rows[0])] * window + rows)[-window:]
