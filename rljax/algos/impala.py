@@ -46,6 +46,7 @@ from rljax.core.agent import Agent, Halves, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import is_outside_jax
 from rljax.core.errors import ConfigError
+from rljax.core.keys import apart
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import action_heads
 from rljax.core.state import buffer, copy_of_params, per_environment
@@ -385,7 +386,7 @@ def make_impala(config: ImpalaConfig, loss_fn: LossFn | None = None) -> Agent:
 
     def collect(state: ImpalaState) -> ImpalaState:
         # Other random numbers than those of the update.
-        collected, rollout = impala_collect(parts, state.replace(key=jax.random.fold_in(state.key, 1)))
+        collected, rollout = impala_collect(parts, state.replace(key=apart(state.key)))
         return collected.replace(rollout=rollout)
 
     def update(state: ImpalaState) -> tuple[ImpalaState, Metrics]:

@@ -10,7 +10,7 @@ from flax import struct
 from rljax.core.chance import step_shapes
 from rljax.core.config import Config
 from rljax.core.environment import is_outside_jax, strong
-from rljax.core.keys import draw
+from rljax.core.keys import apart, draw
 from rljax.core.memory import tree_bytes
 from rljax.core.operations import count_operations
 
@@ -166,7 +166,7 @@ def environment_noise(
     if resets.kind != "each":
         # Which one does not depend on who ends, so that a shared state of one step is as likely to be any as a fresh one of its
         # own. That does not hold for states of a pool, which are begun again.
-        which = jax.random.randint(jax.random.fold_in(key, 1), (*shape, num_envs), 0, resets.states)
+        which = jax.random.randint(apart(key), (*shape, num_envs), 0, resets.states)
         if resets.kind == "pool":
             return EnvironmentNoise(step_key, reset_key, which=which, pool=resets.states)
         return EnvironmentNoise(step_key, reset_key[..., : resets.states], which=which)

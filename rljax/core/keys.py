@@ -27,6 +27,14 @@ def draw_flat(sampler: Callable[[jax.Array, tuple[int]], jax.Array], key: jax.Ar
     return sampler(key, (math.prod(shape),)).reshape(shape)
 
 
+def apart(key: jax.Array) -> jax.Array:
+    """Return a random key other than any that `jax.random.split(key, n)` gives, where n < 2^31.
+
+    A small number folded in would not do: `fold_in(key, i)` is `split(key, n)[i]` in JAX's default generator.
+    """
+    return jax.random.fold_in(key, 2**31 - 1)
+
+
 @contextlib.contextmanager
 def draws_from(source: Source) -> Iterator[None]:
     """Take the numbers of every `draw` from `source` while this context is open.

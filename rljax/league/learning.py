@@ -20,6 +20,7 @@ from rljax.core.agent import Metrics
 from rljax.core.contract import BELIEF
 from rljax.core.environment import COMPONENTS
 from rljax.core.game_wrappers import public_part
+from rljax.core.keys import apart
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 
 
@@ -49,7 +50,7 @@ def improve(
     if learner.obs_statistics is not None:
         seen = steps._replace(obs=normalize(learner.obs_statistics, steps.obs))
         seen_last = last._replace(obs=normalize(learner.obs_statistics, last.obs))
-    rewards, ends, learner, metrics = _rewards(parts, learner, steps, jax.random.fold_in(key, 1))
+    rewards, ends, learner, metrics = _rewards(parts, learner, steps, apart(key))
     found = _streams(parts, behaviour_params(learner), seen, seen_last, carry, rewards, ends)
     if learner.teacher is not None:
         found, taught = _with_teacher(parts, learner.teacher, found, steps, taught)

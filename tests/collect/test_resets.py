@@ -93,6 +93,15 @@ def test_every_rollout_has_states_of_its_own(kind: str) -> None:
     assert not np.intersect1d(first, second).size
 
 
+@pytest.mark.parametrize("kind", ["pool", "optimistic"])
+def test_no_episode_begins_with_the_key_that_says_which_state_is_shared(kind: str) -> None:
+    config = rljax.PPOConfig(env=Dear(), num_envs=4, num_steps=4, reset=kind, reset_states=2)
+    noise = environment_noise(Dear(), None, jax.random.key(3), 4, 4, config)
+    assert noise.reset_key is not None
+    drawn = jax.vmap(lambda key: jax.random.randint(key, (4, 4), 0, 2))(noise.reset_key.reshape(-1))
+    assert not (drawn == noise.which).all((1, 2)).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["each", "pool", "optimistic"])
 def test_starts_are_distributed_as_those_of_reset_env(kind: str) -> None:

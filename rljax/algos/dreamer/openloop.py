@@ -17,15 +17,12 @@ from rljax.algos.dreamer.replay import Replayed, replayed_normalized
 from rljax.collect.replay import read_apart, sample_windows
 from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError
-from rljax.core.keys import draw
+from rljax.core.keys import apart, draw
 from rljax.nn.decoders import Parts
 from rljax.nn.transforms import symlog
 
 CONTEXT, STEPS = 5, (5, 15)
 """Rows that are observed for the metrics, and how many steps ahead these look, where `batch_length` has as many."""
-
-_KEY_NUMBER = 1_000
-"""Folded into the state's key; the numbers below 6 are what the next iteration splits it into."""
 
 
 class OpenLoop(NamedTuple):
@@ -146,7 +143,7 @@ def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Arr
     config, networks = parts.config, parts.networks
     context = min(CONTEXT, config.batch_length // 2)
     ahead = sorted({min(step, config.batch_length - context) for step in STEPS})
-    sample_key, key = jax.random.split(jax.random.fold_in(state.key, _KEY_NUMBER))
+    sample_key, key = jax.random.split(apart(state.key))
     length = context + ahead[-1]
 
     def errors(bits: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ from rljax.core.agent import MakeAgent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.devices import AXIS, make_mesh, replicated
 from rljax.core.errors import ConfigError, TrainingError
+from rljax.core.keys import apart
 from rljax.core.memory import device_memory, tree_bytes
 from rljax.run.chunks import run_iterations, vmap_runs
 from rljax.run.divergence import bad_losses
@@ -220,7 +221,7 @@ class Population:
 
         A run has minus infinity if a loss was not finite.
         """
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 2**31 - 1))(self.keys)
+        keys = jax.vmap(apart)(self.keys)
         returns = np.asarray(self.programs.evaluate(self.values, self.states, keys, episodes), np.float64)
         return np.where(self.failed, -np.inf, returns)
 

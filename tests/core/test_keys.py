@@ -1,0 +1,41 @@
+"""Random keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.algos import impala
+from rljax.core.keys import apart
+
+
+def data(key: jax.Array) -> list[tuple[int, ...]]:
+    return [tuple(x) for x in np.asarray(jax.random.key_data(key)).reshape(-1, 2).tolist()]
+
+
+def test_a_key_apart_is_none_of_those_that_a_split_gives() -> None:
+    key = jax.random.key(3)
+    split = jax.random.split(key, 4096)
+    assert data(jax.random.fold_in(key, 5)) == data(split[5])  # why a small number does not do
+    assert not set(data(apart(key))) & set(data(split))
+
+
+def test_a_rollout_beside_an_update_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[jax.Array] = []
+
+    def collect(parts: Any, state: Any) -> Any:
+        used.append(state.key)
+        return state, None
+
+    monkeypatch.setattr(impala, "impala_collect", collect)
+    monkeypatch.setattr(impala, "is_outside_jax", lambda _: True)  # only simulators are overlapped
+    config = rljax.ImpalaConfig(env="CartPole-v1", num_envs=2, num_steps=4, network={"hidden": [4]}, overlap=True)
+    halves = rljax.make_agent(config).halves
+    assert halves is not None
+    state = halves.init(jax.random.key(0))
+    halves.collect(state)
+    assert not set(data(used[0])) & set(data(jax.random.split(state.key, 8)))
