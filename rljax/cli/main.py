@@ -174,7 +174,7 @@ def _run(command: Any, overrides: dict[str, Any]) -> None:
     directory = _working_directory()
     if not isinstance(command, Compile):  # a program for a device that is not there cannot be read from the cache
         _use_compilation_cache()
-    # For env = "module:Class". It comes last, so that no local file hides an installed package.
+    # For env and algorithm = "module:Class". It comes last, so that no local file hides an installed package.
     if directory not in sys.path:
         sys.path.append(directory)
     from rljax.core.host import failures_explained

@@ -76,7 +76,8 @@ def parse(
     if rest:
         raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
     _check_bounds(command)
-    _check_misspelt([field for field, _ in fields], options, getattr(command, "config", None))
+    if fields:
+        _check_misspelt([field for field, _ in fields], options, _source_of(command))
     if name in ("sweep", "tune"):
         return command, axes_of(fields)
     return command, overrides_of([(field, values[0]) for field, values in fields])
@@ -147,6 +148,19 @@ def _check_bounds(command: Any) -> None:
             if isinstance(bounds, Bounds) and value is not None and not bounds.low <= value <= bounds.high:
                 kind = "number" if isinstance(value, float) else "whole number"
                 raise ConfigError(f"{name} = {shown(value)}: expected a {kind} from {bounds.low} to {bounds.high}")
+
+
+def _source_of(command: Any) -> str | None:
+    """Return what describes the run of a command: a preset, a file or an algorithm, or a file of the run that it goes on from."""
+    run = getattr(command, "fork", None) or getattr(command, "resume", None)
+    if run is None:
+        source: str | None = getattr(command, "config", None)
+        return source
+    from rljax.run.files.folder import CONFIG_FILE, PHASES_FILE, split_path
+
+    folder, _ = split_path(run)
+    phases = folder / PHASES_FILE
+    return str(phases if phases.is_file() else folder / CONFIG_FILE)
 
 
 def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str | None) -> None:

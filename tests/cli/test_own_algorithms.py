@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.cli.main import main
-from rljax.cli.parsing import _check_misspelt
+from rljax.cli.main import DESCRIPTION, EXAMPLES, Command, main
+from rljax.cli.parsing import _check_misspelt, parse
 from rljax.core.config import ALGORITHMS, algorithm, comparable_table, config_table, dump_config
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
@@ -93,7 +93,9 @@ def test_commands_find_an_algorithm_by_its_class_and_again_in_its_run(
 
 
 @pytest.mark.slow
-def test_a_run_without_returns_of_episodes_is_trained_and_shown(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_returns_of_episodes_is_trained_and_shown(
+    module: str, capsys: pytest.CaptureFixture[str], forget_algorithms: Callable[[], None]
+) -> None:
     train = ["train", f"{module}:QuietConfig", "--total-timesteps", "64", "--keep-prob", "0.25", *SMALL]
     status, out, err = cli(capsys, *train)
     assert (status, err) == (0, "")
@@ -105,6 +107,10 @@ def test_a_run_without_returns_of_episodes_is_trained_and_shown(module: str, cap
     status, out, _ = cli(capsys, "show", "runs/quiet")
     assert "no returns: the agent's step does not report episode/return" in out
     assert "keep_prob" in out
+    forget_algorithms()
+    status, _, err = cli(capsys, "train", "--fork", "runs/quiet", "--keep-prob", "0.75", "--total-timesteps", "96")
+    assert (status, err) == (0, "")
+    assert "keep_prob = 0.75" in Path("runs/quiet-fork/config.toml").read_text()
 
 
 def test_its_fields_are_listed(module: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +171,18 @@ def test_a_flag_of_its_own_is_no_misspelt_option(module: str) -> None:
         _check_misspelt(["keep-prob"], ["keep"], "ppo")
     for source in ("mine.toml", "phases.toml", f"{module}:QuietConfig"):
         _check_misspelt(["keep-prob"], ["keep"], source)
+
+
+@pytest.mark.parametrize("file", ["config.toml", "phases.toml"])
+def test_a_flag_of_its_own_is_no_misspelt_option_where_a_run_goes_on(module: str, file: str) -> None:
+    table = f'algorithm = "{module}:QuietConfig"\n'
+    Path("run").mkdir()
+    Path("run", file).write_text(table if file == "config.toml" else f"[phases.only]\n{table}")
+    for option in ("--fork", "--resume"):
+        _, fields = parse(["train", option, "run", "--keep-prob", "0.75"], Command, DESCRIPTION, EXAMPLES)
+        assert fields == {"keep_prob": 0.75}
+    with pytest.raises(ConfigError, match="unknown option --keep-prob: did you mean --keep"):
+        parse(["train", "--fork", "nowhere", "--keep-prob", "0.75"], Command, DESCRIPTION, EXAMPLES)
 
 
 def test_phases_may_be_of_it(module: str) -> None:
