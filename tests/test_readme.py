@@ -56,7 +56,7 @@ MADE = {
     "docs/guides/launching.md": ["launches/cartpole_ppo/task.yaml", "copies/mine/config.toml"],
     "docs/guides/looking.md": ["runs/cartpole_ppo/tensorboard", "runs/mine/tensorboard", "runs/mine/agent.gif", "curves.png"],
     "docs/guides/phases.md": ["runs/cspl/phases.toml", "runs/cspl/all/config.toml"],
-    "docs/guides/own_loop.md": ["runs/reinforce/config.toml", "sweeps/reinforce/results.csv"],
+    "docs/guides/own_loop.md": ["runs/reinforce/config.toml", "sweeps/reinforce/results.csv", "policy/policy.py"],
     "docs/guides/runs.md": ["runs/mine", "runs/mine-fork", "runs/cartpole_ppo"],
     "docs/guides/scaling.md": ["runs/cartpole_ppo", "sweeps/rates/results.csv"],
     "docs/guides/sweeps.md": ["sweeps/cartpole_ppo-2/sweep.png", "tunes/cartpole_ppo/tune.png"],

@@ -81,7 +81,8 @@ class Agent(NamedTuple):
             of the best seed read `episode/return` (NaN where no episode ended) if it is among them. One of `train/...` that is
             not finite stops the run.
         act: the policy, `act(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)`, for observations with
-            any leading dimensions; without memory, `carry` is passed on as it is.
+            any leading dimensions; without memory, `carry` is passed on as it is. Random numbers are drawn by
+            `rljax.core.keys.draw`, so that ONNX and NumPy, which have no generator of JAX's, get them as arguments in an export.
         config: the algorithm's configuration.
         memory: one line about large arrays that a run keeps on the device, else "".
         report: `report(state)`, further metrics of every evaluation besides returns, logged as `eval/...`; None without any.
