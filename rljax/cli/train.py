@@ -84,7 +84,8 @@ def _train(options: Train, agent: Agent, folder: Path, title: str, how: dict[str
     print("next:")
     print(f"  rljax eval {quoted} --sample")
     print(f"  rljax show {quoted}")
-    print(f"  rljax plot {quoted}")
+    if config.eval_every is not None or np.isfinite(result.metrics.get("episode/return", np.nan)).any():
+        print(f"  rljax plot {quoted}")
     print(f"  rljax record {quoted} --out agent.gif")
     if config.of_games:
         print(f"  rljax play {quoted}")

@@ -82,7 +82,9 @@ def test_commands_find_an_algorithm_by_its_class_and_again_in_its_run(
     assert f'algorithm = "{module}:ReinforceConfig"' in Path("runs/reinforce/config.toml").read_text()
     assert "return over" in run("eval", "runs/reinforce", "--episodes", "4")
     assert "reinforce on CartPole-v1" in run("show", "runs/reinforce")
-    run("train", "--resume", "runs/reinforce", "--total-timesteps", "128")
+    assert "rljax plot runs/reinforce" in run("train", "--resume", "runs/reinforce", "--total-timesteps", "128")
+    run("export", "runs/reinforce", "--numpy", "policy")
+    assert Path("policy/policy.py").is_file()
     Path("mine.toml").write_text(f'algorithm = "{module}:ReinforceConfig"\nnum_envs = 4\nnum_steps = 8\ntotal_timesteps = 64\n')
     run("sweep", "mine.toml", "--learning-rate", "1e-3", "1e-2", "--episodes", "2")
     run("train", "sweeps/mine/best.toml", "--run-dir", "best")
@@ -101,6 +103,8 @@ def test_a_run_without_returns_of_episodes_is_trained_and_shown(
     assert (status, err) == (0, "")
     assert "return - " in out
     assert "return over 100 episodes" in out
+    assert "rljax show runs/quiet" in out
+    assert "rljax plot" not in out  # there is no return to draw
     status, out, _ = cli(capsys, "train", "--resume", "runs/quiet")
     assert status == 0
     assert "is complete at step 64" in out
