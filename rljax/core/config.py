@@ -12,6 +12,7 @@ import importlib
 import importlib.resources
 import math
 import os
+import re
 import tomllib
 import types
 import typing
@@ -36,6 +37,9 @@ PHASES = "phases"
 
 OBJECT_PREFIX = "object:"
 """Prefix with which an environment or network given as an object is written to TOML, "object:module:Class"; this is no id."""
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+"""An algorithm's name, which is also that of the folders of its runs."""
 
 MAX_COUNT = 2**31 - 1
 """Largest count: compiled programs count in 32 bits."""
@@ -154,15 +158,25 @@ def algorithm(name: str) -> Callable[[type[T]], type[T]]:
     checked: `bool`, `int`, `float`, `str`, a tuple of one of these, a `Mapping`, or `Any`. `register_agent` says what it trains.
 
     Args:
-        name: short name in messages, folders and TOML. In files, commands and run folders an algorithm of yours is
-            "module:Class", so that other processes find it.
+        name: short name in messages, folders and TOML, of letters, digits, `_` and `-`. In files, commands and run folders an
+            algorithm of yours is "module:Class", so that other processes find it. A name of one that comes with rljax means yours
+            from then on, also in the presets and runs of that name that this process reads.
 
     Raises:
-        ConfigError: when a configuration is made, for an unknown field or a value that is not allowed.
+        ConfigError: the name is not allowed, or a field is declared by neither `leaf` nor `static`; and, when a configuration is
+            made, for an unknown field or a value that is not allowed.
     """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(f"@algorithm({shown(name)}): expected a name of letters, digits, _ and -, as folders of runs have it")
 
     def decorate(cls: type[T]) -> type[T]:
         config_class: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        for field in dataclasses.fields(config_class):
+            if "leaf" not in field.metadata:
+                raise ConfigError(
+                    f"{cls.__name__}.{field.name}: expected a field declared by leaf or static, such as {field.name}: int = "
+                    'static(default=0, doc="what it is")'
+                )
         config_class.algorithm = name
         checked_init = config_class.__init__
 

@@ -15,7 +15,7 @@ import pytest
 import rljax
 from rljax.cli.main import DESCRIPTION, EXAMPLES, Command, main
 from rljax.cli.parsing import _check_misspelt, parse
-from rljax.core.config import ALGORITHMS, algorithm, comparable_table, config_table, dump_config
+from rljax.core.config import ALGORITHMS, Config, algorithm, comparable_table, config_table, dump_config
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
 
@@ -146,6 +146,22 @@ def test_what_is_not_found_is_one_line(module: str, name: str, expected: str) ->
     assert str(caught.value).startswith(f"mine.toml: algorithm = '{name}': ")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a/../../b", "..", "", "a b", "-a", "m:A", 3])
+def test_a_name_that_is_no_folder_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"@algorithm\(.*\): expected a name of letters, digits, _ and -"):
+        algorithm(name)
+
+
+def test_a_field_that_does_not_say_what_it_is_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Undeclared\.speed: expected a field declared by leaf or static, such as speed: int"):
+
+        @algorithm("undeclared")
+        class Undeclared(Config):
+            speed: int = 3
+
+    assert "undeclared" not in ALGORITHMS
 
 
 def test_a_class_without_an_agent_is_said_to_have_none(module: str) -> None:
