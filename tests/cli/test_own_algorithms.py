@@ -15,7 +15,7 @@ import pytest
 import rljax
 from rljax.cli.main import DESCRIPTION, EXAMPLES, Command, main
 from rljax.cli.parsing import _check_misspelt, parse
-from rljax.core.config import ALGORITHMS, Config, algorithm, comparable_table, config_table, dump_config
+from rljax.core.config import ALGORITHMS, Config, algorithm, config_table, dump_config
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
 
@@ -173,7 +173,6 @@ def test_toml_names_the_class_and_reads_it_back(module: str, forget_algorithms: 
     config = rljax.load_config(f"{module}:QuietConfig", keep_prob=0.25)
     Path("there.toml").write_text(dump_config(config))
     assert config_table(config)["algorithm"] == f"{module}:QuietConfig"
-    assert comparable_table(config)["algorithm"] == "quiet"  # the module may be renamed
     assert rljax.load_config("there.toml") == config
     assert rljax.load_config("quiet", keep_prob=0.25) == config
     forget_algorithms()
