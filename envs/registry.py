@@ -262,6 +262,13 @@ def factory_of(env_id: str) -> EnvFactory:
     return factory or _gymnax_factory(env_id)
 
 
+def is_own(env_id: str) -> bool:
+    """Return whether an id is "module:Class", and none that is registered or of a library."""
+    prefixes = (GYMNAX_PREFIX, PGX_PREFIX, RACE_PREFIX, OBJECT_PREFIX)
+    known = env_id in _factories or env_id in _games or env_id.startswith(prefixes) or adapters.suite_of(env_id)
+    return is_path(env_id) and not known
+
+
 def _pgx_factory(game_id: str) -> EnvFactory:
     """Return the function that builds an environment of pgx for one player, or a game for several."""
     return functools.partial(PgxEnv if load_pgx(game_id).num_players == 1 else PgxGame, game_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -17,18 +16,18 @@ import numpy as np
 
 from rljax.cli.options import List
 from rljax.core.chance import is_random
-from rljax.core.config import ALGORITHMS, Config, dump_config, find_algorithm, load_config, preset_names, preset_text
+from rljax.core.config import ALGORITHMS, Config, dump_config, find_algorithm, load_config, preset_names, preset_text, to_plain
 from rljax.core.contract import innermost
 from rljax.core.environment import Environment, attribute
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
-from rljax.core.own import is_path
 from rljax.core.spaces import space_text
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
 from rljax.envs.adapters import SUITES, Suite, suite_ids
 from rljax.envs.pgx_api import pgx_ids
-from rljax.envs.registry import PGX_PREFIX
+from rljax.envs.registry import PGX_PREFIX, is_own
+from rljax.run.files.zoo import is_address
 from rljax.run.view.layout import columns, say, wrap_text
 
 LISTED: dict[str, Callable[[], Iterable[str]]] = {
@@ -45,10 +44,13 @@ def list_names(options: List) -> None:
     if name is not None and name in ALGORITHMS:
         _print_fields(ALGORITHMS[name])
         return
-    if name is not None and is_path(name):
-        with contextlib.suppress(ConfigError):  # an environment, or nothing, of which the message below tells
+    no_algorithm: ConfigError | None = None
+    if name is not None and is_own(name) and not is_address(name):
+        try:
             _print_fields(find_algorithm(name))
             return
+        except ConfigError as error:  # an environment, or nothing
+            no_algorithm = error
     if name in preset_names():
         print(dump_config(load_config(name)), end="")
         return
@@ -62,6 +64,8 @@ def list_names(options: List) -> None:
     try:
         print_env(name)
     except ConfigError as error:
+        if no_algorithm is not None and str(error).endswith("it has no environments"):
+            raise (error if str(no_algorithm).endswith("it has no algorithms") else no_algorithm) from None
         if not str(error).startswith("unknown environment"):
             raise
         known = [*ALGORITHMS, *preset_names(), *env_ids(), *game_ids(), *gymnax_env_ids(), *LISTED]
@@ -80,7 +84,7 @@ def _print_fields(config_class: type[Config]) -> None:
 
 def _describe_default(default: Any) -> str:
     if isinstance(default, Mapping):
-        entries = ", ".join(f"{name} = {json.dumps(value)}" for name, value in default.items())
+        entries = ", ".join(f"{name} = {json.dumps(to_plain(value))}" for name, value in default.items())
         return f"{{ {entries} }}" if entries else "{}"
     return "none" if default is None else str(default)
 

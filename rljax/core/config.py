@@ -28,7 +28,7 @@ from flax.core import FrozenDict
 
 from rljax.algorithms import MODULES
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
-from rljax.core.own import import_own, is_path, path_of
+from rljax.core.own import ADDRESSES, import_own, is_path, path_of
 
 T = TypeVar("T")
 
@@ -357,7 +357,7 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
     if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and _is_real(value.dtype):
         if isinstance(value, jax.core.Tracer) or value.ndim:
             return value  # traced or batched: there is no single number to check
-        value = _to_plain(value)
+        value = to_plain(value)
     expected = _describe_allowed(kind, metadata, optional=types.NoneType in options)
     refusal = ConfigError(f"{name} = {shown(value)}: expected {expected}")
     if kind is bool:
@@ -450,7 +450,8 @@ def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
 
 def names_algorithm(source: str) -> bool:
     """Return whether a text names an algorithm, with its defaults, rather than a preset or a file."""
-    return (source in ALGORITHMS and source not in preset_names()) or (is_path(source) and not _names_file(source))
+    own = is_path(source) and not source.startswith(ADDRESSES) and not _names_file(source)
+    return own or (source in ALGORITHMS and source not in preset_names())
 
 
 def find_algorithm(name: Any) -> type[Config]:
@@ -575,7 +576,7 @@ def dump_config(config: Config) -> str:
 
 def config_table(config: Config) -> dict[str, Any]:
     """Return the algorithm and every field of a configuration as plain values that TOML and JSON can hold."""
-    fields = {f.name: _to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    fields = {f.name: to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return {"algorithm": algorithm_path(type(config)), **fields}
 
 
@@ -590,13 +591,14 @@ def is_object(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(OBJECT_PREFIX)
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return a value of a configuration as TOML and JSON can hold it."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return {k: _to_plain(v) for k, v in value.items()}
+        return {k: to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_to_plain(v) for v in value]
+        return [to_plain(v) for v in value]
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.ndim(value) == 0 and _is_plain(value.dtype):
         # As a Python float, an f32 prints digits it does not have (0.0003 as 0.00030000000142492354): use the shortest.
         return float(str(np.asarray(value))) if jnp.issubdtype(value.dtype, jnp.floating) else np.asarray(value).item()

@@ -9,6 +9,9 @@ from typing import Any
 
 from rljax.core.errors import ConfigError, did_you_mean, first_line
 
+ADDRESSES = ("zoo:", "hub:")
+"""What the addresses of packed agents begin with: they look like "module:Class", and are none."""
+
 
 def is_path(text: str) -> bool:
     """Return whether a text has the form "package.module:Class"."""

@@ -15,7 +15,7 @@ import pytest
 import rljax
 from rljax.cli.main import DESCRIPTION, EXAMPLES, Command, main
 from rljax.cli.parsing import _check_misspelt, parse
-from rljax.core.config import ALGORITHMS, Config, algorithm, config_table, dump_config
+from rljax.core.config import ALGORITHMS, Config, algorithm, config_table, dump_config, names_algorithm
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
 
@@ -23,6 +23,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own_loop.md"
 MODULE = (
     re.findall(r"```python\n(# reinforce.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
     + '''
+from collections.abc import Mapping
+from typing import Any
+from flax.core import FrozenDict
+
 @algorithm("quiet")
 class QuietConfig(ReinforceConfig):
     """Says nothing of episodes."""
@@ -37,6 +41,7 @@ register_agent(QuietConfig, make_quiet)
 @algorithm("unmade")
 class UnmadeConfig(Config):
     """An algorithm without an agent."""
+    tables: Mapping[str, Any] = static(default=FrozenDict(inner={"size": 2}, sizes=(1, 2)), doc="a table within a table")
 
 class Plain(ReinforceConfig):
     """No algorithm of its own."""
@@ -162,6 +167,40 @@ def test_a_field_that_does_not_say_what_it_is_is_refused() -> None:
             speed: int = 3
 
     assert "undeclared" not in ALGORITHMS
+
+
+def test_the_closest_algorithm_is_named_where_a_module_has_no_environments(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(f"{module}_bare.py").write_text("")
+    status, _, err = cli(capsys, "list", f"{module}:QuietConfi")
+    assert (status, err) == (
+        2,
+        f"rljax: algorithm = '{module}:QuietConfi': {module} has no 'QuietConfi': did you mean 'QuietConfig'?\n",
+    )
+    assert cli(capsys, "list", f"{module}_bare:Walk")[2].endswith("it has no environments\n")
+
+
+def test_a_table_within_a_table_is_listed(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = cli(capsys, "list", f"{module}:UnmadeConfig")
+    assert status == 0
+    assert '{ inner = {"size": 2}, sizes = [1, 2] }' in out
+
+
+@pytest.mark.parametrize("name", ["zoo:tictactoe_selfplay", "hub:mine"])
+def test_the_address_of_an_agent_is_no_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljax.core.config.import_own", lambda *given: pytest.fail(f"{given} is imported"))
+    assert not names_algorithm(name)
+    with pytest.raises(ConfigError, match=f"^unknown preset '{name}': "):
+        rljax.load_config(name)
+
+
+@pytest.mark.parametrize("library", ["brax", "pgx", "playground", "gymnax", "race", "zoo"])
+def test_the_id_of_a_library_is_not_sought_as_an_algorithm(
+    library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljax.cli.listing.find_algorithm", lambda name: pytest.fail(f"{name} is sought"))
+    assert cli(capsys, "list", f"{library}:nothing")[0] == 2
 
 
 def test_a_class_without_an_agent_is_said_to_have_none(module: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.own import ADDRESSES
 from rljax.core.places import atomic_folder, refuse_working_directory
 from rljax.core.state import Role, roles_of
 from rljax.run.files.cards import CARD_FILE, check_card
@@ -41,7 +42,7 @@ from rljax.run.files.checkpoint import (
 from rljax.run.files.records import JsonLines
 from rljax.run.files.scores import best_seed
 from rljax.run.files.sealed import FORMAT, INFO_FIELDS, MAX_SEEDS, DamagedError, OtherFormatError, read_sealed, seal
-from rljax.run.files.zoo import ADDRESSES, find_agent
+from rljax.run.files.zoo import find_agent
 from rljax.version import __version__
 
 CONFIG_FILE = "config.toml"

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, did_you_mean, shortened
+from rljax.core.own import ADDRESSES
 from rljax.run.files.cards import CARD_FILE, Card, read_card
 
-ZOO, HUB = "zoo:", "hub:"
-ADDRESSES = (ZOO, HUB)
+ZOO, HUB = ADDRESSES
 
 
 def zoo_cards() -> dict[str, Card]:
