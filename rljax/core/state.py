@@ -45,7 +45,7 @@ class Role(enum.Enum):
 
 
 Count = Callable[[np.ndarray], np.ndarray]
-"""Function from numbers of iterations of one run to those of another after as many steps, i64, element by element."""
+"""Function that turns iterations of one run, i64 `[...]`, into those of another run at the same steps, rounded down."""
 
 
 class FieldRole(NamedTuple):

@@ -218,7 +218,7 @@ class League(struct.PyTreeNode):
 
         first = jax.tree.map(lambda pool, x: pool.at[:learners].set(x), self.pool.params, params)
         return self.replace(
-            pool=self.pool.replace(params=first),
+            pool=self.pool.replace(params=first, age=self.pool.age.at[:learners].set(iteration)),
             lanes=jax.tree.map(on_all_lanes, params, self.lanes),
             initial=params,
             # No snapshot is due before the learners have had their time.
@@ -227,24 +227,13 @@ class League(struct.PyTreeNode):
         )
 
     def recounted(self, count: Count) -> League:
-        """Return this league with its numbers of iterations replaced by `count` of them; leaves may have a leading axis of seeds.
-
-        Snapshots stay in their order and have different ages, as `Players` says. Where `count` gives several the same number,
-        the older ones move back.
-        """
-
-        def in_order(ages: np.ndarray) -> np.ndarray:
-            old, place = np.unique(ages, return_inverse=True)
-            index = np.arange(len(old))
-            new = np.minimum.accumulate((count(old) - index)[::-1])[::-1] + index
-            return new[place]
+        """Return this league with `count` applied to its numbers of iterations; leaves may have a leading axis of seeds."""
 
         def counted(x: jax.Array) -> jax.Array:
             return jnp.asarray(count(np.asarray(x, np.int64)), jnp.int32)
 
-        age = np.apply_along_axis(in_order, -1, np.asarray(self.pool.age, np.int64))
         return self.replace(
-            pool=self.pool.replace(age=jnp.asarray(age, jnp.int32)),
+            pool=self.pool.replace(age=counted(self.pool.age)),
             snapshot_at=counted(self.snapshot_at),
             marked_at=counted(self.marked_at),
         )

@@ -75,7 +75,8 @@ class Rules(NamedTuple):
 
 class Players(NamedTuple):
     """All players, `[N]`: `role` i32; `parent` i32, the learner that a snapshot was taken of; `snapshot` bool, False for learners
-    and empty slots of the pool; `age` i32, the iteration at which a snapshot was taken, different for each snapshot of a learner.
+    and empty slots of the pool; `age` i32, the iteration at which a snapshot was taken: different for each snapshot of a
+    learner, but a fork with longer iterations may round several to one.
     """
 
     role: jax.Array
@@ -149,7 +150,7 @@ def without_monotonic_suffix(x: jax.Array, which: jax.Array, age: jax.Array) -> 
     Args:
         x: win rate against each player, `[N]`.
         which: the snapshots in question, bool `[N]`.
-        age: iteration at which each was taken, different for those in `which`, i32 `[N]`.
+        age: iteration at which each was taken, i32 `[N]`; of equal ages the one with the larger index counts as newer.
     """
     order = jnp.argsort(jnp.where(which, age, jnp.iinfo(jnp.int32).max))
     rate, place = x[order], jnp.arange(len(x))

@@ -219,7 +219,8 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
             f"fork of {source}: left out, because this configuration has none: {', '.join(left_out)}", RljaxWarning, stacklevel=2
         )
     if config.steps_per_iteration != saved_config.steps_per_iteration:
-        state = _recounted(state, info.step_offset, saved_config.steps_per_iteration, config.steps_per_iteration)
+        before = (info.step_offset, saved_config.steps_per_iteration)
+        state = _recounted(state, before, (step_offset, config.steps_per_iteration))
     state = state.replace(iteration=jnp.full_like(state.iteration, iteration))
     state = _with_its_episodes(agent, state, f"fork of {source}: begins with new episodes")
     forked_from = {"checkpoint": os.path.abspath(source), "step": step}
@@ -241,14 +242,16 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
     return start
 
 
-def _recounted(state: Any, offset: int, there: int, here: int) -> Any:
-    """Return a state whose fields count iterations of `here` steps; before, they counted those of `there` steps, the first after
-    `offset` steps.
+def _recounted(state: Any, before: tuple[int, int], now: tuple[int, int]) -> Any:
+    """Return a state whose fields count the iterations of this run, not those of the run before. Of each run, the number of steps
+    before its iteration 0 and the number per iteration are given.
     """
+    (offset_before, steps_before), (offset, steps) = before, now
 
     def count(iterations: np.ndarray) -> np.ndarray:
         # By steps, not by a shift: configurations give intervals and timeouts in steps, and past players are named by them.
-        return (offset + iterations * there) // here
+        # Numbers from before iteration 0 are negative.
+        return (offset_before + iterations * steps_before - offset) // steps
 
     recounts = {name: role.recount for name, role in roles_of(state).items() if role.recount is not None}
     fields = {name: getattr(state, name) for name in recounts if getattr(state, name) is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from rljax.envs import TicTacToe
 from rljax.league.exploit import branch
 from rljax.league.league import League, restarted
 from rljax.league.parts import Player, players_of, split_player
-from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, NO_RATE
+from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, NO_RATE, without_monotonic_suffix
 from rljax.league.training import game_init, game_parts, league_step, make_games
+from rljax.run.files.folder import Run
 from rljax.run.start import start_forked
+from rljax.run.view.tournament import league_standings
 from tests.league.test_rules import RULES
 
 
@@ -225,7 +228,7 @@ def league_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [8, 3])
+@pytest.mark.parametrize("num_steps", [8, 3, 16])
 def test_a_fork_with_other_steps_per_iteration_keeps_the_ages_of_a_league_in_steps(
     num_steps: int, league_run: tuple[Path, Any]
 ) -> None:
@@ -236,22 +239,34 @@ def test_a_fork_with_other_steps_per_iteration_keeps_the_ages_of_a_league_in_ste
     assert (old.iteration == 10).all()
     assert sorted(set(np.ravel(old.league.pool.age).tolist())) == [0, 2, 4, 6, 8, 10]
     assert (state.iteration == 240 // per_iteration).all()
-    np.testing.assert_array_equal(state.league.pool.age, np.asarray(old.league.pool.age) * 24 // per_iteration)
+    offset, filled = 240 % per_iteration, np.asarray(old.league.pool.filled)
+    # Iteration 0 of the fork is the one after `offset` steps of the old run.
+    ages = (np.asarray(old.league.pool.age) * 24 - offset) // per_iteration
+    np.testing.assert_array_equal(np.asarray(state.league.pool.age)[filled], ages[filled])
     np.testing.assert_array_equal(state.league.snapshot_at, np.full((2, 3), 240 // per_iteration))
-    np.testing.assert_array_equal(state.league.marked_at, np.asarray(old.league.marked_at) * 24 // per_iteration)
+    np.testing.assert_array_equal(state.league.marked_at, (np.asarray(old.league.marked_at) * 24 - offset) // per_iteration)
+    # Past players are named by the last step before theirs at which an iteration of the fork ends, and untrained ones by 0.
+    steps = [0] + [max(step for step in range(offset, 241, per_iteration) if step <= taken) for taken in range(48, 241, 48)]
+    names = league_standings(Run(agent.config, jax.tree.map(lambda x: x[0], state), 240)).names
+    who = ("main 1", "main 2", "main exploiter")
+    assert names == (*who, *(f"{name} @ {step}" for name, step in sorted(product(who, steps), key=lambda pair: pair[1])))
     for x, y in zip(*map(jax.tree.leaves, (state.league.pool.params, old.league.pool.params)), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
 def test_snapshots_of_one_new_iteration_stay_in_order() -> None:
     league = League.create(RULES._replace(roles=(MAIN,)), params_of(1.0), pool_size=6, slots=1)
-    ages = jnp.array([[0, 9, 2, 3, 10, 0], [8, 9, 10, 11, 12, 13]])
+    ages = jnp.array([[0, 2, 3, 9, 10, 0], [8, 9, 10, 11, 12, 13]])
     several = jax.tree.map(lambda x: jnp.stack([x, x]), league)
     several = several.replace(pool=several.pool.replace(age=ages), snapshot_at=jnp.array([[10], [13]]))
     counted = several.recounted(lambda iterations: iterations // 4)
-    # 10 // 4 = 2 and 13 // 4 = 3; older ones move back, since the next older ones have these numbers, too.
-    np.testing.assert_array_equal(counted.pool.age, [[-2, 1, -1, 0, 2, -2], [-2, -1, 0, 1, 2, 3]])
+    np.testing.assert_array_equal(counted.pool.age, [[0, 0, 0, 2, 2, 0], [2, 2, 2, 2, 3, 3]])
     np.testing.assert_array_equal(counted.snapshot_at, [[2], [3]])
+    # Win rates that rise from the second to the third snapshot only, in the order in which they were taken.
+    x, which = jnp.array([0.5, 0.2, 0.6, 0.5, 0.4, 0.3]), jnp.array([True] * 5 + [False])
+    for pool in (several.pool, counted.pool):
+        forgotten = without_monotonic_suffix(x, which, pool.age[0])
+        np.testing.assert_array_equal(forgotten, [True, True, True, False, False, False])
 
 
 @pytest.mark.slow
@@ -268,6 +283,7 @@ def test_a_fork_with_other_roles_begins_a_league_of_the_first_main_agent(league_
     pool = jax.tree.map(np.asarray, state.league.pool)
     assert [np.flatnonzero(filled).tolist() for filled in pool.filled] == [[0, 1, 2]] * 2
     np.testing.assert_array_equal(pool.role[:, :3], [[MAIN, MAIN_EXPLOITER, MAIN_EXPLOITER]] * 2)
+    assert (pool.age[:, :3] == 10).all()
     assert (state.league.snapshot_at == 10).all()  # so the next ones are due as long after the fork as after the start of a run
 
 

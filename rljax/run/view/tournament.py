@@ -329,12 +329,14 @@ def league_standings(run: Run) -> Standings:
     record, pool = jax.tree.map(np.asarray, (league.payoff.record, league.pool))
     learners = len(run.config.roles)
     there = [i for i in range(pool.capacity) if pool.filled[i]]
-    # List past players from the first to the last, named by their learner and the step of the run.
+    # List past players from the first to the last, named by their learner and the step of the run. A fork with other steps per
+    # iteration has rounded those of before down to its own iterations, and what is older than its iteration 0 is negative.
     there.sort(key=lambda i: (pool.age[i], pool.parent[i]))
     who = [ROLES[role].replace("_", " ") for role in run.config.roles]
     who = [f"{name} {who[: i + 1].count(name)}" if who.count(name) > 1 else name for i, name in enumerate(who)]
     steps = run.config.steps_per_iteration
-    names = [*who, *(f"{who[pool.parent[i]]} @ {pool.age[i] * steps:,}" for i in there)]
+    offset = run.step % steps
+    names = [*who, *(f"{who[pool.parent[i]]} @ {max(offset + int(pool.age[i]) * steps, 0):,}" for i in there)]
     players = [*range(learners), *(learners + i for i in there)]
     order = np.ix_(players, players)
     wins, draws, games = record.wins[order], record.draws[order], record.games[order]
