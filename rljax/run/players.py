@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,7 +167,10 @@ def _against_fixed(config: Config) -> Versus | None:
 
 
 def game_table(config: Config) -> dict[str, Any]:
-    """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game."""
+    """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game.
+
+    A `time_limit` of None leaves it to the other players: the agent's own counts only its own moves, as `make_base_game` says.
+    """
     table = config_table(config)
     env = _against_fixed(config)
     if env is not None:
@@ -175,8 +178,14 @@ def game_table(config: Config) -> dict[str, Any]:
         env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
         table |= {"env": env.env.name, "env_params": env_params}
         if env.skips_turns:
-            table["time_limit"] = "none"  # as in `make_base_game`
+            table["time_limit"] = None
     return {field: table[field] for field in GAME_FIELDS}
+
+
+def game_giver(actors: Sequence[Actor]) -> Actor:
+    """Return the player whose game all of them play: the first agent with a say in its time limit, or else the first player."""
+    tables = ((actor, game_table(actor.config)) for actor in actors if actor.config is not None)
+    return next((actor for actor, table in tables if table["time_limit"] is not None), actors[0])
 
 
 def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[str, Any]) -> None:
@@ -187,7 +196,8 @@ def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[
     """
     if table["env"] != expected["env"]:
         raise ConfigError(f"{name}: plays {table['env']}, but {other} plays {expected['env']}: expected one game")
-    ours, first = ({"time_limit": t["time_limit"]} | t["env_params"] for t in (table, expected))
+    limited = None not in (table["time_limit"], expected["time_limit"])
+    ours, first = (({"time_limit": t["time_limit"]} if limited else {}) | t["env_params"] for t in (table, expected))
     for field in (field for field in ours | first if ours.get(field) != first.get(field)):
         values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
         raise ConfigError(f"{name}: plays {table['env']} with {values} in {other}: expected one game")

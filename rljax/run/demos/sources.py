@@ -10,7 +10,7 @@ import jax
 
 from rljax.collect.demos.schema import WRAPPERS, DatasetInfo
 from rljax.collect.environments import make_evaluation_env
-from rljax.core.config import config_table, env_name
+from rljax.core.config import Config, config_table, env_name
 from rljax.core.contract import check_contract
 from rljax.core.environment import action_mask_of, plays_greedily
 from rljax.core.errors import ConfigError, did_you_mean, shown
@@ -20,7 +20,7 @@ from rljax.core.versus import Player, Remembering, random_player
 from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
-from rljax.run.players import SELF, Actor, Source, actor_player, check_one_game, find_actor, game_of, game_table
+from rljax.run.players import SELF, Actor, Source, actor_player, check_one_game, find_actor, game_giver, game_of, game_table
 
 WRAPPER_FIELDS = (
     "randomize", "end_on_nan", "sticky_actions", "action_repeat", "time_limit", "flatten_observations", "frame_stack"
@@ -70,7 +70,8 @@ def find_cast(
         )
     others = [None if isinstance(other, str) and other == SELF else find_actor(other, "against") for other in against]
     given = [other for other in others if other is not None]
-    game, params, name, table = _game(actor, env, env_params, bool(given))
+    giver = actor if actor.config is None or not given else game_giver((actor, *given))
+    game, params, name, table = _game(actor, env, env_params, giver.config if given else None)
     if isinstance(game, Solo):
         if given or seat is not None:
             raise ConfigError(f"{name}: is an environment of one agent, so there is no opponent and no seat to choose")
@@ -80,9 +81,9 @@ def find_cast(
     else:
         make = actor_player(actor, game, params, sample, simulations)
     check_seat(game, seat, bool(given))
-    for other in given:
-        if other.config is not None:
-            check_one_game(other.name, config_table(other.config) | game_table(other.config), actor.name, table)
+    for player in (actor, *given) if given else ():
+        if player.config is not None:
+            check_one_game(player.name, game_table(player.config), giver.name, table)
     tables: list[Table] = []
     states: list[tuple[Any, ...]] = []
     for opponent in others:
@@ -106,7 +107,7 @@ def _wrapped(game: Game, table: Mapping[str, Any]) -> dict[str, Any]:
     Of a game's fields only the time limit is there: players see their own views of what it gives.
     """
     names = WRAPPER_FIELDS if isinstance(game, Solo) else ("time_limit",)
-    fields = {name: table[name] for name in names if table.get(name, "none") not in ("none", False, {})}
+    fields = {name: table[name] for name in names if table.get(name) not in (None, "none", False, {})}
     return {WRAPPERS: fields} if fields else {}
 
 
@@ -115,17 +116,23 @@ def plain_table(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x if isinstance(x, (bool, int, float, str, list, tuple)) else str(x) for key, x in table.items()}
 
 
-def _game(actor: Actor, env: Any, env_params: Mapping[str, Any] | None, opposed: bool) -> tuple[Game, Any, str, dict[str, Any]]:
-    """Return the game (an environment as one of one player), its parameters, its name, and the table of what is played."""
+def _game(
+    actor: Actor, env: Any, env_params: Mapping[str, Any] | None, giver: Config | None
+) -> tuple[Game, Any, str, dict[str, Any]]:
+    """Return the game (an environment as one of one player), its parameters, its name, and the table of what is played.
+
+    A run that meets others plays the game of `giver`; None without others.
+    """
     if actor.config is None:
         made, params = resolve_env(env, env_params)
         check_contract(made, params)
         name = env if isinstance(env, str) else made.name
         game = made if isinstance(made, Game) else Solo(made)
         return game, params, name, {"env": name, "env_params": dict(env_params or {}), "time_limit": "none"}
-    if actor.config.of_games or opposed:
-        game, params = game_of(actor.config)
-        table = config_table(actor.config) | game_table(actor.config)
+    if actor.config.of_games or giver is not None:
+        giver = giver or actor.config
+        game, params = game_of(giver)
+        table = config_table(actor.config) | game_table(giver)
         return game, params, table["env"], table
     made, params = make_evaluation_env(actor.config)
     return Solo(made), params, env_name(actor.config), config_table(actor.config)

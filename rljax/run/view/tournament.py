@@ -37,6 +37,7 @@ from rljax.run.players import (
     actor_player,
     agent_player,
     check_one_game,
+    game_giver,
     game_of,
     game_table,
     is_pair,
@@ -145,8 +146,8 @@ def make_entries(
     agents = {name: trained_agent(player) for name, player in players.items()}
     if not agents:
         raise ConfigError("a tournament needs at least one run")
-    tables = {name: config_table(agent.config) | game_table(agent.config) for name, (agent, _) in agents.items()}
-    first = next(iter(agents))
+    tables = {name: game_table(agent.config) for name, (agent, _) in agents.items()}
+    first = game_giver([Actor(name, *agent) for name, agent in agents.items()]).name
     for name, table in tables.items():
         check_one_game(name, table, first, tables[first])
     game, params = game_of(agents[first][0].config)

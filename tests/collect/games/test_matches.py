@@ -19,7 +19,9 @@ from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.versus import Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
+from rljax.run.demos.sources import find_cast
 from rljax.run.players import check_one_game, game_table
+from rljax.run.view.tournament import make_entries
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 
 GAME, PARAMS = make_env("TicTacToe-v0")
@@ -171,6 +173,7 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
     small: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "time_limit": 5}
     config = rljax.PPOConfig(env=Versus(GAME), **small)
     assert make_base_game(config)[0] is GAME
+    assert game_table(config)["time_limit"] is None
     check_one_game("a", game_table(config), "b", game_table(rljax.SelfPlayConfig(num_envs=2)))
     # These count steps of the game.
     for counted in (
@@ -181,3 +184,29 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
         game = make_base_game(counted)[0]
         assert isinstance(game, GameTimeLimit)
         assert game.max_steps == game_table(counted)["time_limit"] == 5
+
+
+def test_the_other_players_limit_ends_matches_of_an_agent_whose_limit_counted_its_own_moves() -> None:
+    small: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1}
+
+    def untrained(config: Any) -> tuple[Any, None]:
+        return rljax.make_agent(config), None
+
+    fixed = untrained(rljax.PPOConfig(env=Versus(GAME), time_limit=9, **small))
+    nine, eight = (untrained(rljax.SelfPlayConfig(time_limit=limit, **small)) for limit in (9, 8))
+    for players in ({"a": fixed, "b": nine}, {"b": nine, "a": fixed}):
+        game = make_entries(players)[0]
+        assert isinstance(game, GameTimeLimit)
+        assert game.max_steps == 9
+        first, second = players.values()
+        cast = find_cast(first, against=[second])
+        assert isinstance(cast.tables[0].game, GameTimeLimit)
+        assert cast.info.recorded["wrappers"] == {"time_limit": 9}
+    assert make_entries({"a": fixed}, ["random"])[0] is GAME
+    cast = find_cast(fixed, against=["random"])
+    assert cast.tables[0].game is GAME
+    assert "wrappers" not in cast.info.recorded
+    with pytest.raises(ConfigError, match=r"^c: plays .* with time_limit = 8, but 9 in b: expected one game$"):
+        make_entries({"a": fixed, "b": nine, "c": eight})
+    with pytest.raises(ConfigError, match=r"with time_limit = 8, but 9 in self_play: expected one game$"):
+        find_cast(fixed, against=[nine, eight])
