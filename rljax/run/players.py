@@ -130,8 +130,9 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     return partial(policy_player, agent, deterministic=False if sample else None)
 
 
-def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> Player:
-    """Return a player as the opponent of an agent in its game; "self" is the agent.
+def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> tuple[Player, int | None]:
+    """Return a player as the opponent of an agent in its game, and the time limit that it brings to the game if the agent has no
+    say in it, or else None; "self" is the agent.
 
     Raises:
         ConfigError: the agent plays no game, or one of a single team; the opponent is unknown or plays another game.
@@ -143,7 +144,9 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     actor = Actor(SELF, agent, state) if own else find_actor(source, "against")
     if actor.config is not None:
         check_one_game(actor.name, game_table(actor.config), "the agent", game_table(agent.config))
-    return actor_player(actor, game, params, sample)(actor.state)
+    giver = game_giver((Actor("the agent", agent, state), actor))
+    limit = giver.config.time_limit if giver is actor and giver.config is not None else None
+    return actor_player(actor, game, params, sample)(actor.state), limit
 
 
 def game_of(config: Config) -> tuple[Game, Any]:

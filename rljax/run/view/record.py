@@ -18,6 +18,7 @@ from rljax.core.agent import Agent, initial_carry
 from rljax.core.config import Config
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, first_line, how_to_install
+from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
 from rljax.core.versus import Player, Versus, advance_carry
@@ -167,7 +168,7 @@ def record(
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
             raise ConfigError(f"{name} = {value}: expected a whole number > 0")
-    opponent = None if against is None else find_opponent(agent, state, against, sample=deterministic is False)
+    opponent, limit = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:
         fps = TURN_FPS if in_game and make_game(agent.config)[0].turn_gap else FPS
@@ -178,7 +179,7 @@ def record(
         raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures per second; lower it or write an .mp4")
     if not gif:
         _check_encoder()
-    env, env_params = _scene(agent.config, opponent)
+    env, env_params = _scene(agent.config, opponent, limit)
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered, in_game)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
@@ -201,10 +202,13 @@ def record(
     )
 
 
-def _scene(config: Config, opponent: Player | None) -> tuple[Any, Any]:
-    """Return the environment to show, in which each step of a game is one, whoever moves, and its parameters."""
+def _scene(config: Config, opponent: Player | None, limit: int | None) -> tuple[Any, Any]:
+    """Return the environment to show, in which each step of a game is one, whoever moves, and its parameters; `limit` is the time
+    limit that the opponent brings.
+    """
     if opponent is not None:
         game, params = make_game(config)
+        game = game if limit is None else GameTimeLimit(game, limit)
         return EpisodeStatistics(Versus(game, opponent, joint=False, every_move=True)), params
     # Observations are flattened only for the policy: a picture needs their true shape.
     config = config if config.of_games else with_pictures(config).replace(flatten_observations=False)

@@ -16,6 +16,7 @@ from PIL import Image, ImageSequence
 
 import rljax
 from rljax.core.agent import Agent
+from rljax.core.versus import Versus
 from rljax.run.view import record as record_module
 from rljax.run.view.record import Recording, record
 
@@ -314,6 +315,18 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="include: 'papper': did you mean 'paper'"):
         rljax.tournament({"agent": (agent, None)}, include=["papper"])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_game_of_turns_ends_at_the_opponents_limit_if_the_agents_own_counted_its_moves(tmp_path: Path) -> None:
+    def first_cell(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
+        return jnp.argmax(mask, axis=-1), None
+
+    game, _ = rljax.make_env("TicTacToe-v0")
+    agent = scripted(rljax.PPOConfig(env=Versus(game), time_limit=9), first_cell)
+    other = scripted(rljax.SelfPlayConfig(time_limit=4), first_cell)
+    recorded = record(agent, None, tmp_path / "game.gif", key=KEY, against=(other, None))
+    assert recorded.lengths.tolist() == [4]  # by the rules it is over after 7
+    assert recorded.ended.all()
 
 
 @pytest.mark.slow
