@@ -17,7 +17,7 @@ from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
 from rljax.core.devices import usable_cores
 from rljax.core.errors import RljaxError
-from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
+from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved, use_compilation_cache
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of devices; real ones only as far as they exist."""
@@ -36,7 +36,7 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 def print_devices(repeats: int) -> None:
     """Print run times of PPO on CartPole on 1, 2, 4 and 8 devices, each with the environments and batches of a single one."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     simulated = jax.default_backend() == "cpu"
     counts = COUNTS if simulated else tuple(n for n in COUNTS if n <= jax.device_count())

@@ -11,7 +11,7 @@ import jax
 from rljax.algos.common.training import make_train
 from rljax.league.config import LeagueConfig, SelfPlayConfig
 from rljax.league.training import make_games
-from rljax.run.bench.timing import hardware, time_interleaved
+from rljax.run.bench.timing import hardware, time_interleaved, use_compilation_cache
 
 ITERATIONS = 10
 SIZE: dict[str, Any] = {
@@ -25,7 +25,7 @@ SIZE: dict[str, Any] = {
 
 def print_league(repeats: int) -> None:
     """Print times of Connect Four: plain self-play, a league with 16 opponents at once, and self-play in pgx's game."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     plain = SelfPlayConfig(**SIZE)
     # In games against other players only one side's moves are used: two epochs of half as many are the same number of updates.

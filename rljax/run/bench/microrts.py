@@ -21,15 +21,16 @@ from rljax.envs.microrts.java.install import is_there, microrts_folder
 from rljax.envs.microrts.layout import games_last
 from rljax.envs.microrts.units import NONE
 from rljax.envs.registry import make_env
-from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved
+from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved, use_compilation_cache
 from rljax.run.microrts.gym_microrts import GymMicroRTS
 
 NUM_GAMES = {"basesWorkers8x8": (128, 128), "basesWorkers16x16": (128, 32)}
 """For each map the games at once of the engine, so that planes stay in a processor's cache, and of the game, whose observations
 and masks are larger."""
-NUM_STEPS, JAVA_CYCLES = 1_000, 100_000
-JAVA_WARM_UP = 2
-"""How often Java plays each map before it is timed: it compiles what runs often."""
+ENGINE_STEPS, GAME_STEPS, JAVA_CYCLES = 10_000, 1_000, 1_000_000
+"""Steps of a run of the engine and of the game, and cycles of one of Java: the best part of a second, or more."""
+WARM_UP_CYCLES, JAVA_WARM_UP = 100_000, 2
+"""How long, and how often, Java plays each map before it is timed: it compiles what runs often."""
 GYM_GAMES, GYM_STEPS = 16, 2_000
 """Games at once (4 and 64 were slower) and steps of a run of Gym-microRTS: a whole game, as its units become more."""
 ENGINE, GAME = "engine", "game, with observations and masks"
@@ -39,7 +40,7 @@ JAVA, GYM = "Java engine, two random bots", "Gym-microRTS, with observations and
 def print_microrts(repeats: int) -> None:
     """Print cycles per second of random legal play: the engine and the game with observations and masks, here and in Java."""
     with one_core() as kept:
-        jax.config.update("jax_enable_compilation_cache", False)
+        use_compilation_cache(False)
         print(hardware())
         print(f"\non {'one core' if kept else 'all cores'}; medians of {repeats} interleaved runs")
         java = find_java()
@@ -76,7 +77,7 @@ def find_java() -> Java | None:
         if is_there(microrts_folder()):
             java = start_java()
             for name in JAVA_WARM_UP * list(NUM_GAMES):
-                java.play_random(name, JAVA_CYCLES)
+                java.play_random(name, WARM_UP_CYCLES)
             return java
         print("\nwithout the Java engine, which is not here")
     except RljaxError as error:
@@ -103,7 +104,7 @@ def print_game(name: str, java: Java | None, repeats: int) -> float:
     beside: dict[str, Run] = {GYM: lambda _: gym.play_random(GYM_STEPS, rng)} if gym else {}
     before = gym.java_seconds if gym else 0.0
     timings = time_interleaved({GAME: game_program(name, games)}, repeats, beside=beside)
-    _print_rows(name, timings, {GAME: (games, games * NUM_STEPS), GYM: (GYM_GAMES, GYM_GAMES * GYM_STEPS)})
+    _print_rows(name, timings, {GAME: (games, games * GAME_STEPS), GYM: (GYM_GAMES, GYM_GAMES * GYM_STEPS)})
     return (gym.java_seconds - before) / sum(timings[GYM].runs) if gym else 0.0
 
 
@@ -146,8 +147,11 @@ def engine_program(name: str, games: int) -> Program:
         over = (engine.winner(after) != engine.NOT_OVER) | (after.time >= params.max_cycles)
         return jax.tree.map(lambda a, b: jnp.where(over, a, b), start, after), played + after.time - state.time
 
+    def step_from(carry: Any, bits: jax.Array) -> Any:
+        return step(carry, bits, start, env.walls)
+
     carry = (start, jnp.zeros((), jnp.int32))
-    return _program(lambda carry, bits: step(carry, bits, start, env.walls), carry, start.unit.shape, games, axis=-1)
+    return _program(step_from, ENGINE_STEPS, carry, start.unit.shape, games, axis=-1)
 
 
 def game_program(name: str, games: int) -> Program:
@@ -162,11 +166,14 @@ def game_program(name: str, games: int) -> Program:
         # The carry keeps observations, masks and rewards, so that they are computed.
         return state, obs, env.action_mask(state, params), reward
 
-    return _program(step, (start, obs, env.action_mask(start, params), jnp.zeros(2)), start.unit.shape, games, axis=0)
+    carry = (start, obs, env.action_mask(start, params), jnp.zeros(2))
+    return _program(step, GAME_STEPS, carry, start.unit.shape, games, axis=0)
 
 
-def _program(step: Any, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
-    """Return a program of many games, which are on this axis, from `carry` on; `cells` are the rows and columns of the map."""
+def _program(step: Any, steps: int, carry: Any, cells: tuple[int, ...], games: int, axis: int) -> Program:
+    """Return a program of so many steps of many games, which are on this axis, from `carry` on; `cells` are the rows and columns
+    of the map.
+    """
     shape = (games, *cells) if axis == 0 else (*cells, games)
 
     def play(key: jax.Array) -> Any:
@@ -179,7 +186,7 @@ def _program(step: Any, carry: Any, cells: tuple[int, ...], games: int, axis: in
         many = jax.tree.map(lambda x: jnp.repeat(jnp.expand_dims(x, axis), games, axis), carry)
         # No seed may be 0, which would stay 0.
         seeds = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32) | 1
-        return jax.lax.scan(draw_and_step, (many, seeds), None, NUM_STEPS)[0][0]
+        return jax.lax.scan(draw_and_step, (many, seeds), None, steps)[0][0]
 
     return play
 

@@ -36,7 +36,7 @@ from rljax.run.bench.microrts import print_microrts
 from rljax.run.bench.processes import print_processes
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
-from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 
@@ -44,7 +44,7 @@ from rljax.run.progress import Silent
 def bench_ppo(repeats: int) -> None:
     """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO, and time to solve `cartpole_ppo`."""
     # A program read from the cache would seem to need no time to compile.
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     _print_startup(repeats)
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
@@ -54,14 +54,14 @@ def bench_ppo(repeats: int) -> None:
 
 def bench_fit(repeats: int) -> None:
     """Overhead of `fit` beside the pure program: run folder, JSON lines, checks, and checkpoints every 10 s or every second."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     _print_fit(repeats)
 
 
 def bench_dqn(repeats: int) -> None:
     """DQN: `cartpole_dqn_rejax` beside rejax's DQN with the same work, and the cost of a seed among 32 vmapped ones."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     config = load_config("cartpole_dqn_rejax", eval_every=None)
     work = f"{config.total_timesteps:,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
@@ -74,7 +74,7 @@ def bench_recurrent(repeats: int) -> None:
 
     That implementation is only in the repository.
     """
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     peers = "rljax.run.bench.peers"
     make_peer = importlib.import_module(f"{peers}.recurrent_ppo").make_recurrent_ppo if importlib.util.find_spec(peers) else None
@@ -83,7 +83,7 @@ def bench_recurrent(repeats: int) -> None:
 
 def bench_dreamer(repeats: int) -> None:
     """Dreamer, size 1M on CartPole: updates per second, the times of their parts, and the cost of many seeds in one program."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     # The buffer is small, since timed programs copy it with the state.
     print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rljax.algos.common.training import make_train
 from rljax.core.config import load_config
-from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
 from rljax.run.search.sweep import sweep
 
 COUNTS = {"cpu": (1, 16, 64), "gpu": (1, 64, 512, 2048)}
@@ -22,7 +22,7 @@ SEEDS = 16
 
 def print_sweep(repeats: int) -> None:
     """Print times of PPO with PureJaxRL's settings on CartPole: 1 to 2048 agents, and a sweep of 3 learning rates x 16 seeds."""
-    jax.config.update("jax_enable_compilation_cache", False)
+    use_compilation_cache(False)
     print(hardware())
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
     if jax.default_backend() == "cpu":

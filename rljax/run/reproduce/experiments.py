@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.core.errors import ConfigError, did_you_mean
+from rljax.run.bench.timing import use_compilation_cache
 from rljax.run.reproduce import (
     distilling,
     dreamer,
@@ -333,14 +334,12 @@ def reproduce(
     if not 0 < budget <= 1:
         raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
     report = Report(name, experiment.measures, first_seed, seeds, budget, quiet, run_dir)
-    # A program read from the cache would seem to need no time to compile.
-    settings: Any = jax.config
-    cached = settings.jax_enable_compilation_cache
-    settings.update("jax_enable_compilation_cache", False)
+    cached: bool = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    use_compilation_cache(False)
     try:
         experiment.run(report)
     finally:
-        settings.update("jax_enable_compilation_cache", cached)
+        use_compilation_cache(cached)
     changed = {"seeds": (seeds, experiment.seeds), "first-seed": (first_seed, FIRST_SEED), "budget": (budget, 1.0)}
     flags = "".join(f" --{flag} {value:g}" for flag, (value, usual) in changed.items() if value != usual)
     record = report.record(f"rljax reproduce {name}{flags}")

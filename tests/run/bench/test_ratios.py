@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from rljax.run.bench import league as bench_league
 from rljax.run.bench import microrts as bench_microrts
 from rljax.run.bench import simulators as bench_simulators
 from rljax.run.bench import suites, timing
-from rljax.run.bench.timing import Timing, parse_tables, run_in_turn, time_interleaved
+from rljax.run.bench.timing import Timing, parse_tables, run_in_turn, time_interleaved, use_compilation_cache
 
 CONFIG = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8)
 
@@ -84,9 +85,30 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
     assert "peer: none" in notes
 
 
+def test_programs_are_compiled_anew_where_the_cache_was_used_before(tmp_path: Path) -> None:
+    """JAX would go on using the persistent cache, which it looks at when it compiles for the first time."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        jax.config.update(names[0], str(tmp_path))
+        jax.config.update(names[1], 0.0)
+        kept = []
+        for used in (True, False, True):
+            use_compilation_cache(used)
+            jax.jit(lambda x, used=used: x * 3 + len(kept)).lower(1.0).compile()
+            kept.append(len([*tmp_path.iterdir()]))
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        use_compilation_cache(before["jax_enable_compilation_cache"])
+    assert kept[0] > 0
+    assert kept[1] == kept[0]
+    assert kept[2] > kept[1]
+
+
 @pytest.mark.slow
 def test_all_cycles_of_the_engine_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_microrts, "NUM_STEPS", 40)
+    monkeypatch.setattr(bench_microrts, "ENGINE_STEPS", 40)
     choices = []
     monkeypatch.setattr(bench_microrts, "biased_choice", lambda *args: choices.append(biased_choice(*args)) or choices[-1])
     state, played = jax.jit(bench_microrts.engine_program("basesWorkers8x8", 4))(jax.random.key(0))
@@ -119,7 +141,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
     assert turns == [pair if there else pair[:1] for pair in pairs]
     assert [row["program"] for row in rows] == [name for timed in turns for name in timed]
     assert [row["games at once"] for row in rows] == ([512, 1, 128, 16] if there else [512, 128])
-    ours = [512 * (1 + 2) / 2, 128 * bench_microrts.NUM_STEPS]
+    ours = [512 * (1 + 2) / 2, 128 * bench_microrts.GAME_STEPS]
     java = [bench_microrts.JAVA_CYCLES / 2, 16 * bench_microrts.GYM_STEPS / 2]
     speeds = [ours[0], java[0], ours[1], java[1]] if there else ours
     assert [row["cycles/s"] for row in rows] == pytest.approx(speeds, rel=1e-3)
