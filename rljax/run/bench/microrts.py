@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.backend import clear_backends
 
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts import engine
@@ -59,16 +60,19 @@ def print_microrts(repeats: int) -> None:
 
 @contextmanager
 def one_core() -> Iterator[bool]:
-    """Keep this process on one core, where the system can, and say whether it does; call it before JAX starts its threads."""
+    """Keep this process on one core, where the system can, and say whether it does; arrays of before cannot be used after it."""
     if not hasattr(os, "sched_setaffinity"):
         yield False
         return
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
+    # JAX has as many threads as cores when it starts: two of them on one core take twice the time.
+    clear_backends()
     try:
         yield True
     finally:
         os.sched_setaffinity(0, cores)
+        clear_backends()
 
 
 def find_java() -> Java | None:
