@@ -129,6 +129,7 @@ def test_the_java_engine_takes_turns_or_there_is_no_ratio(
 
     monkeypatch.setattr(bench_microrts, "find_java", lambda: "java" if there else print("\nwithout the Java engine"))
     monkeypatch.setattr(bench_microrts, "gym_microrts", lambda java, name: Gym())
+    monkeypatch.setattr(bench_microrts, "clear_backends", lambda: None)  # other tests have arrays
     monkeypatch.setattr(bench_microrts, "NUM_GAMES", {"basesWorkers8x8": (512, 128)})
     # A stub of the engine's program: its games, all together, play as many cycles in the first run as games, in the second twice.
     played = lambda key: (None, jnp.full(512, jax.random.key_data(key)[1] + 1))  # noqa: E731
