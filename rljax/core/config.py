@@ -582,8 +582,7 @@ def config_table(config: Config) -> dict[str, Any]:
 
 def comparable_table(config: Config) -> dict[str, Any]:
     """Return `config_table` with objects by the names of their classes alone: a script may have been renamed since."""
-    table = config_table(config)
-    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in table.items()}
+    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in config_table(config).items()}
 
 
 def is_object(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from rljax.core.errors import ConfigError, did_you_mean, first_line
 
 ADDRESSES = ("zoo:", "hub:")
-"""What the addresses of packed agents begin with: they look like "module:Class", and are none."""
+"""Prefixes of the addresses of packed agents. `zoo:NAME` has the form of "module:Class", but names no class."""
 
 
 def is_path(text: str) -> bool:

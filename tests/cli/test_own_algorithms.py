@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.cli.main import DESCRIPTION, EXAMPLES, Command, main
+from rljax.cli.main import DESCRIPTION, EXAMPLES, Command
 from rljax.cli.parsing import _check_misspelt, parse
 from rljax.core.config import ALGORITHMS, Config, algorithm, config_table, dump_config, names_algorithm
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
+from tests.cli.test_own_environments import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own_loop.md"
 MODULE = (
@@ -60,17 +61,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     return name
-
-
-def cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit status, standard output and standard error of a command."""
-    status = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        status = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 @pytest.mark.slow
