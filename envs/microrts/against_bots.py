@@ -18,7 +18,8 @@ from rljax.envs.microrts.players import actions_of, scripted_player
 class MicroRTSBots(Versus):
     """The agent plays one side of MicroRTS, drawn anew for each game, against a scripted player, which is drawn too.
 
-    Observations, actions, masks and rewards are those of `MicroRTS` for one player; the parameters are `RTSParams`.
+    Observations, actions, masks, rewards and their components are those of `MicroRTS` for one player; the parameters are
+    `RTSParams`.
     `info["metrics"]` has the share of games won, "win", and drawn, "draw".
 
     Args:

@@ -70,6 +70,12 @@ class FieldRole(NamedTuple):
 ENVIRONMENT_CONFIG = ("env", "env_params")
 """Fields of a configuration that say which environment it is."""
 
+REWARD_CONFIG = ("action_repeat", "clip_rewards", "scale_rewards")
+"""Fields of a configuration that say which rewards training sees."""
+
+STEP_CONFIG = (*ENVIRONMENT_CONFIG, *REWARD_CONFIG, "randomize", "sticky_actions")
+"""Fields of a configuration that say what follows an action: steps that were taken with others cannot be learned from."""
+
 _KEY = "rljax_role"
 
 
@@ -84,12 +90,12 @@ def per_environment(depends_on: tuple[str, ...] = ()) -> Any:
 
 def buffer(depends_on: tuple[str, ...] = (), **options: Any) -> Any:
     """Define a field of steps taken, leaves `[capacity, N, ...]`; `options` are those of `struct.field`."""
-    return _field(FieldRole(Role.BUFFER, (*ENVIRONMENT_CONFIG, *depends_on)), **options)
+    return _field(FieldRole(Role.BUFFER, (*STEP_CONFIG, *depends_on)), **options)
 
 
 def buffer_cursor(depends_on: tuple[str, ...] = ()) -> Any:
     """Define a field that points into the buffer."""
-    return _field(FieldRole(Role.BUFFER_CURSOR, (*ENVIRONMENT_CONFIG, *depends_on)))
+    return _field(FieldRole(Role.BUFFER_CURSOR, (*STEP_CONFIG, *depends_on)))
 
 
 def copy_of_params(copy: Callable[[Any, Any], Any]) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import strong, tree_where
+from rljax.core.environment import COMPONENTS, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.game_wrappers import split_views
@@ -188,6 +188,7 @@ class VersusState(NamedTuple):
         reward: rewards not yet paid out, f32 `[P]`.
         over: whether the game is over, bool [].
         carry: memory of the opponent, `[P, ...]`; None if it has none.
+        components: components of the rewards not yet paid out, a dictionary of f32 `[P]`; None if the game does not split them.
     """
 
     game: Any
@@ -196,15 +197,17 @@ class VersusState(NamedTuple):
     reward: jax.Array
     over: jax.Array
     carry: Any = None
+    components: Any = None
 
 
 class Versus(Wrapper):
     """Environment in which the agent plays one team of a game, drawn anew for each episode, against a fixed opponent.
 
     A step is a move of the agent and the moves of the others until its next turn; the reward is the agent's sum over them, the
-    mean of its team. K is the size of the largest team. If it is 1, the agent is one player, with that player's observations,
-    actions and masks. Otherwise they have a leading axis K, in the order of the team's players; in a smaller team the rest
-    repeats the first player's observation, and its actions are ignored.
+    mean of its team, and so are the reward's components, if the game's info has them. K is the size of the largest team. If it
+    is 1, the agent is one player, with that player's observations, actions and masks. Otherwise they have a leading axis K, in
+    the order of the team's players; in a smaller team the rest repeats the first player's observation, and its actions are
+    ignored.
 
     Args:
         game: the game. If it has one team, the agent plays all of it. Wrappers that change observations do so for the agent.
@@ -287,7 +290,9 @@ class Versus(Wrapper):
         obs, game = strong(self._game.reset_env(game_key, params))
         team = jax.random.randint(team_key, (), 0, len(self._members))
         carry = seat_player(self.opponent, self._game, params).initial(game, obs) if self.env.num_teams > 1 else None
-        state = VersusState(game, obs, team, jnp.zeros(self.env.num_players), jnp.zeros((), bool), carry)
+        reward, over = jnp.zeros(self.env.num_players), jnp.zeros((), bool)
+        components = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._components)
+        state = VersusState(game, obs, team, reward, over, carry, components)
         state = self._until_own_turn(key, state, params)
         return self._observed(state), state
 
@@ -299,8 +304,25 @@ class Versus(Wrapper):
         played = self._until_own_turn(rest_key, self._play_step(key, state, params, self._own_action(action, params)), params)
         state = tree_where(state.over, state, played)
         own = jnp.asarray(self.env.teams) == state.team
-        reward = jnp.sum(jnp.where(own, state.reward, 0.0)) / jnp.sum(own)
-        return self._observed(state), state._replace(reward=jnp.zeros_like(state.reward)), reward, state.over, {}
+        reward, components = jax.tree.map(
+            lambda x: jnp.sum(jnp.where(own, x, 0.0)) / jnp.sum(own), (state.reward, state.components)
+        )
+        info = {} if components is None else {COMPONENTS: components}
+        paid = jax.tree.map(jnp.zeros_like, (state.reward, state.components))
+        return self._observed(state), state._replace(reward=paid[0], components=paid[1]), reward, state.over, info
+
+    @cached_property
+    def _components(self) -> Any:
+        """Shapes of the components of the game's rewards, a dictionary; None if it does not split them."""
+        game, params = self._game, self._game.default_params
+
+        def info_of(key: jax.Array) -> dict[str, Any]:
+            _, state = game.reset_env(key, params)
+            action = random_actions(game, params, key, game.action_mask(state, params))
+            info: dict[str, Any] = strong(game.step_env(key, state, action, params))[-1]
+            return info
+
+        return jax.eval_shape(info_of, jax.random.key(0)).get(COMPONENTS)
 
     def _own_action(self, action: Any, params: Any) -> Any:
         """Return the agent's action for each player as if it were of its team, leaves `[P, ...]`."""
@@ -322,8 +344,10 @@ class Versus(Wrapper):
                 action = where_players(jnp.asarray(self.env.teams) == state.team, own, action)
         else:
             action, carry = own, None
-        obs, game, reward, over, _ = strong(self._game.step_env(step_key, state.game, action, params))
-        return VersusState(game, obs, state.team, state.reward + reward, over | self.env.is_truncated(game, params), carry)
+        obs, game, reward, over, info = strong(self._game.step_env(step_key, state.game, action, params))
+        reward, components = jax.tree.map(jnp.add, (state.reward, state.components), (reward, info.get(COMPONENTS)))
+        over = over | self.env.is_truncated(game, params)
+        return VersusState(game, obs, state.team, reward, over, carry, components)
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""

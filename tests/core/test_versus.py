@@ -54,19 +54,21 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
             action, after = counted(game.space, 0, obs["seat"], carry)
             moves = versus.own_moves(state)
             carry = {"count": jnp.where(moves, after["count"], carry["count"])}
-            obs, state, reward, over, _ = versus.step_env(key, state, action, params)
-            return (obs, state, carry, total + reward), over
+            obs, state, reward, over, info = versus.step_env(key, state, action, params)
+            paid = jnp.stack([reward, *(info["reward_components"][name] for name in ("worth", "seat"))])
+            return (obs, state, carry, total + paid), over
 
         zeros = {"count": jnp.zeros(obs["seat"].shape, jnp.int32)}
-        (_, after, _, total), over = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(())), length=8)
+        (_, after, _, total), over = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(3)), length=8)
         return after.team, total, over[-1]
 
     team, total, over = map(np.asarray, play(jax.random.split(jax.random.key(0), 24)))
     assert over.all()
     assert set(team.tolist()) == set(game.teams)
     for t, got in zip(team, total, strict=True):
-        returns, _, _ = plain_parade(game, lambda s, n: plain_choice(game.space, 0 if game.teams[s] == t else 2, s, n))  # noqa: B023
-        assert got == pytest.approx(returns[t])
+        plain = lambda s, n: plain_choice(game.space, 0 if game.teams[s] == t else 2, s, n)  # noqa: B023, E731
+        returns, worth = (plain_parade(game, plain, by_seat=by_seat)[0][t] for by_seat in (True, False))
+        np.testing.assert_allclose(got, [returns, worth, returns - worth], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

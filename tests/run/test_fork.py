@@ -6,6 +6,7 @@ import json
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.algos.dqn import DQNState
 from rljax.collect.intrinsic import NO_ENTROPY, EntropyState
+from rljax.core.config import config_table
+from rljax.core.state import fields_to_reset
 from rljax.run.episodes import new_episodes
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.start import start_forked
@@ -93,6 +97,45 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
         rljax.fit(config, fork=parent, run_dir=tmp_path / "a", callback=lambda *_: True)
     start = named_arrays(rljax.load_run(tmp_path / "a", checkpoint=1536).state)
     assert not start["env_state/episode_length"].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"learning_rate": 1e-3, "time_limit": 20}, set()),
+        ({"scale_rewards": 10.0}, {"replay", "priorities", "reward_statistics"}),
+        ({"clip_rewards": 0.5}, {"replay", "priorities", "reward_statistics"}),
+        ({"action_repeat": 2}, {"replay", "priorities", "reward_statistics"}),
+        ({"sticky_actions": 0.5}, {"replay", "priorities"}),
+        ({"randomize": {"gravity": [5.0, 15.0]}}, {"replay", "priorities"}),
+    ],
+)
+def test_steps_that_would_be_others_now_are_not_learned_from(change: dict[str, Any], anew: set[str]) -> None:
+    config = rljax.DQNConfig(env="CartPole-v1")
+    there, here = (config_table(c) for c in (config, config.replace(**change)))
+    assert fields_to_reset(DQNState, set(), there, here, same_seed=True) == (anew, set())
+
+
+@pytest.mark.slow
+def test_a_fork_with_other_rewards_fills_its_buffer_anew_and_says_so(tmp_path: Path) -> None:
+    """Episodes under way, the parameters and the optimiser stay."""
+    config = rljax.DQNConfig(
+        env="CartPole-v1",
+        total_timesteps=256,
+        num_envs=4,
+        num_steps=8,
+        learning_starts=64,
+        buffer_size=512,
+        normalize_rewards=True,
+    )
+    rljax.fit(config, run_dir=tmp_path / "parent")
+    branch = config.replace(scale_rewards=10.0, total_timesteps=288)
+    with pytest.warns(rljax.RljaxWarning, match=r"the configuration changed: replay, reward_statistics$"):
+        rljax.fit(branch, fork=tmp_path / "parent", run_dir=tmp_path / "fork")
+    before, after = (rljax.load_run(tmp_path / name).state for name in ("parent", "fork"))
+    assert (int(before.replay.size), int(after.replay.size)) == (64, 8)
+    assert float(after.replay.data.reward[:8].min()) == 10.0
+    assert_same_state(after.params, before.params)  # 32 steps are too few to learn from
 
 
 @pytest.mark.slow

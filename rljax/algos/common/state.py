@@ -20,7 +20,7 @@ from rljax.collect.resets import initial_environments
 from rljax.collect.rollout import Steps
 from rljax.core.config import Config
 from rljax.core.keys import as_key
-from rljax.core.state import State, statistics
+from rljax.core.state import REWARD_CONFIG, State, statistics
 
 S = TypeVar("S")
 
@@ -29,7 +29,7 @@ class NormalizedState(State, kw_only=True):
     """State with running statistics, each None unless the configuration asks for it."""
 
     obs_statistics: RunningStatistics | None = statistics()
-    reward_statistics: RewardStatistics | None = statistics()
+    reward_statistics: RewardStatistics | None = statistics(depends_on=REWARD_CONFIG)
 
 
 def initial_fields(config: Config, env: Any, env_params: Any, key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:

@@ -39,6 +39,8 @@ class ParadeParams:
 class Parade(Game):
     """Each move is worth a number, which its player adds to its total and gets as its reward times its seat plus 1.
 
+    The components of the reward are the number, "worth", and the rest, "seat".
+
     Args:
         teams: team of each player.
         space: name in `SPACES`.
@@ -111,8 +113,10 @@ class Parade(Game):
         after = (state.mover + 1 + jnp.arange(self.num_players)) % self.num_players
         mover = after[jnp.argmax(~out[after])]
         state = ParadeState(total, out, mover, state.time + 1)
-        reward = gain * (1 + jnp.arange(self.num_players))
-        return self.observe(state, params), state, reward, (state.time >= params.steps) | jnp.all(out), {}
+        components = {"worth": gain, "seat": gain * jnp.arange(self.num_players)}
+        reward = components["worth"] + components["seat"]
+        info = {"reward_components": components}
+        return self.observe(state, params), state, reward, (state.time >= params.steps) | jnp.all(out), info
 
 
 def counting(space: str, shift: int) -> Remembering:
@@ -147,9 +151,11 @@ def plain_choice(space: str, shift: int, seat: int, count: int) -> list[int]:
 
 
 def plain_parade(
-    game: Parade, choose: Callable[[int, int], Sequence[float]], steps: int = 7
+    game: Parade, choose: Callable[[int, int], Sequence[float]], steps: int = 7, by_seat: bool = True
 ) -> tuple[list[float], list[int], int]:
     """Play a game in plain Python; `choose(seat, number of its earlier moves)` returns the heads' values.
+
+    Without `by_seat`, returns are those of the component "worth".
 
     Returns:
         The return of each team, the number of moves of each player, and the number of steps.
@@ -170,7 +176,7 @@ def plain_parade(
             heads = choose(seat, moved[seat])
             worth = heads[0] if len(heads) == 1 else 2 * heads[0] + heads[1]
             total[seat] += worth
-            returns[seat] += worth * (seat + 1)
+            returns[seat] += worth * (seat + 1 if by_seat else 1)
             moved[seat] += 1
         time += 1
         if game.turns:

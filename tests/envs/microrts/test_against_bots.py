@@ -72,6 +72,18 @@ def test_opponents_are_named() -> None:
         make_env("MicroRTSBots-v0", opponents=("workersrush",))
 
 
+def test_policies_can_have_a_value_head_for_each_component() -> None:
+    """Traced only: the components are those of the game (`tests/core/test_versus.py` has their numbers)."""
+    heads = ("win", "resource", "combat")
+    params = {"opponents": ("passive",), "resource_weight": 1.0}
+    config = rljax.PPOConfig(
+        env="MicroRTSBots-v0", env_params=params, value_heads=heads, num_envs=2, num_steps=2, total_timesteps=4, num_minibatches=1
+    )
+    metrics = jax.eval_shape(rljax.make_train(config), jax.random.key(0)).metrics
+    for head in heads:
+        assert metrics[f"train/value_loss_{head}"].shape == (1,)
+
+
 @pytest.mark.long
 def test_a_policy_for_cells_learns_to_gather() -> None:
     """Against passive players, the shaped reward of a short training rises well above that of the first policy."""
