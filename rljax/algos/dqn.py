@@ -8,6 +8,8 @@ One turn is `dqn_collect` then `dqn_update`; both are public, so a user can own 
     state, noise = dqn_noise(parts, state)
     state, steps = dqn_collect(parts, state, noise)
     state, metrics = dqn_update(parts, state, noise)
+
+After the `num_steps / train_every` turns of an iteration, it adds 1 to `state.iteration`, which all schedules follow.
 """
 
 from __future__ import annotations

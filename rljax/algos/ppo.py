@@ -88,6 +88,11 @@ class PPOConfig(HeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.normalize_advantages and self.num_minibatches == self.steps_per_iteration:
+            raise ConfigError(
+                f"num_minibatches = {self.num_minibatches}: leaves one step in each, whose advantage would be standardised to 0: "
+                "expected fewer, or normalize_advantages = false"
+            )
         if self.magnet_coef is not None and self.average_decay is None:
             raise ConfigError(
                 f"magnet_coef = {self.magnet_coef}: the magnet is the policy of the averaged parameters, set average_decay"
@@ -414,11 +419,15 @@ def _approx_kl(metrics: Metrics) -> jax.Array:
 def with_standard_advantages(batch: Minibatch) -> Minibatch:
     """Return the minibatch with advantages of mean 0 and standard deviation 1 over its own steps.
 
+    All are 0 where they are equal but for rounding, which would otherwise be made as large as true differences.
+
     The loss leaves it to this: for all minibatches of an epoch at once, several devices exchange two sums. In the loss they would
     exchange two for each minibatch.
     """
     advantage, own = batch.advantage, batch.own
-    return batch._replace(advantage=(advantage - own_mean(advantage, own)) / (own_std(advantage, own) + 1e-8))
+    mean, deviation = own_mean(advantage, own), own_std(advantage, own)
+    differ = deviation > 1e-6 * jnp.abs(mean)
+    return batch._replace(advantage=jnp.where(differ, (advantage - mean) / (deviation + 1e-8), 0.0))
 
 
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:

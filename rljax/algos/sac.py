@@ -9,6 +9,8 @@ One turn is `sac_collect` then `sac_update`; both are public, so a user can own 
     state, steps = sac_collect(parts, state, noise)
     state, metrics = sac_update(parts, state, noise)
 
+After the `num_steps / train_every` turns of an iteration, it adds 1 to `state.iteration`, which all schedules follow.
+
 The difference between the two is in `soft_policy`.
 """
 

@@ -26,6 +26,10 @@ less skewed: an n-th of this is enough. The price is that statistics of data far
 MOST_SHARE = 0.1
 """Largest weight that `LEAST_MOVE` gives a batch; with a larger one, statistics would be of fewer than ten batches."""
 
+LARGEST = 1e15
+"""Largest number that running statistics count as it is: sums of squares of larger ones soon overflow in f32, and one such number
+would leave an infinite variance for good."""
+
 
 class RunningStatistics(struct.PyTreeNode):
     """Running mean and variance, each with the structure of one observation.
@@ -57,8 +61,9 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
     weight = n / total
 
     def merged(mean: jax.Array, var: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
-        batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
+        x = _squarable(jnp.asarray(x, jnp.float32))
+        batch_mean = jnp.mean(x, axes)
+        batch_var = jnp.mean(jnp.square(x - batch_mean), axes)
         # The initial variance, 1, has no weight; an increment from it would round a small variance.
         var = jnp.where(statistics.count > 0, var, batch_var)
         apart = batch_mean - mean
@@ -75,6 +80,11 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
     both = jax.tree.map(merged, statistics.mean, statistics.var, batch)
     mean, var = jax.tree.transpose(jax.tree.structure(statistics.mean), jax.tree.structure((0, 0)), both)
     return RunningStatistics(mean, var, total)
+
+
+def _squarable(x: jax.Array) -> jax.Array:
+    """Return numbers of which squares can be summed in f32: finite ones beyond `LARGEST` are clipped, others stay."""
+    return jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
 
 
 def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:

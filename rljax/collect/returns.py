@@ -73,13 +73,17 @@ def _if_taken(seat: jax.Array | None, x: jax.Array, otherwise: jax.Array | float
 
 
 def explained_variance(target: jax.Array, prediction: jax.Array, own: jax.Array | None = None) -> jax.Array:
-    """Return the share of the targets' variance that the predictions explain, f32 []: 1 is all, 0 none.
+    """Return the share of the targets' variance that the predictions explain, f32 []: 1 is all, 0 none. Where the targets do not
+    vary it is 0.
 
     `own`, bool of the same shape, says which steps count; None: all.
     """
     if own is None:
-        return 1.0 - jnp.var(target - prediction) / (jnp.var(target) + 1e-8)
-    return 1.0 - jnp.square(own_std(target - prediction, own)) / (jnp.square(own_std(target, own)) + 1e-8)
+        left, variance = jnp.var(target - prediction), jnp.var(target)
+    else:
+        left, variance = jnp.square(own_std(target - prediction, own)), jnp.square(own_std(target, own))
+    rounding = jnp.square(1e-6 * jnp.max(jnp.abs(target)))
+    return jnp.where(variance > rounding, 1.0 - left / (variance + 1e-8), 0.0)
 
 
 def vtrace(

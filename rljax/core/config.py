@@ -249,7 +249,7 @@ class Config:
         default=None, doc="probability that an action is replaced by the one before", ge=0, le=0.999
     )
     frame_stack: int | None = static(
-        default=None, doc="observe this many observations at once, joined along their last axis", gt=0
+        default=None, doc="observe this many observations at once, joined along their last axis", gt=0, le=1_000
     )
     randomize: Mapping[str, Any] = static(
         default=FrozenDict(), doc="ranges of environment parameters, { mass = [0.5, 2.0] }, that are drawn for each episode"

@@ -69,3 +69,8 @@ def check_memory(needed: int, what: str, advice: str, host: bool = False) -> Non
 def _name_of_device() -> str:
     target = current_target()
     return "this device" if target is None else f"a device of {target.name}"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether an error of XLA means that the device's memory was not enough."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()

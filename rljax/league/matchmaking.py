@@ -53,7 +53,7 @@ def pfsp_probabilities(
     count = jnp.sum(filled, axis=-1, keepdims=True)
     uniform = filled / jnp.maximum(count, 1)
     total = jnp.sum(weight, axis=-1, keepdims=True)
-    probabilities = jnp.where(total > 1e-10, weight / jnp.maximum(total, 1e-10), uniform)
+    probabilities = jnp.where(total > 0.0, weight / jnp.where(total > 0.0, total, 1.0), uniform)
     share = jnp.minimum(min_probability * count, 1.0)
     return (1.0 - share) * probabilities + share * uniform
 

@@ -17,8 +17,9 @@ from rljax.collect.environments import try_environment
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.devices import warn_of_unseen_gpu
-from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, first_line, shown
+from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, TrainingError, first_line, shown
 from rljax.core.keys import as_key
+from rljax.core.memory import out_of_memory
 from rljax.core.own import path_of
 from rljax.core.places import lock_folder
 from rljax.envs.registry import unknown_to_commands
@@ -149,7 +150,7 @@ def fit(
     warn_of_unseen_gpu()
     shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explain_lost_process(folder if first else None))
+        stack.enter_context(_explain_errors_of_jax(folder if first else None))
         shown_progress.prepare()
         stack.callback(shown_progress.stop)
         if resumed and folder is not None:
@@ -196,11 +197,17 @@ def _progress(progress: Progress | bool | None, agent: Agent | None) -> Progress
 
 
 @contextlib.contextmanager
-def _explain_lost_process(folder: Path | None) -> Iterator[None]:
-    """Turn the error that follows when another process of the run has died into one line."""
+def _explain_errors_of_jax(folder: Path | None) -> Iterator[None]:
+    """Turn the error of a device without memory, and the one that follows when another process of the run has died, into one
+    line."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
+        if out_of_memory(error):
+            raise TrainingError(
+                f"the device's memory is not enough ({first_line(error)}); a run takes less with smaller num_envs, num_steps, "
+                "buffers, batches or networks"
+            ) from error
         if jax.process_count() == 1:
             raise
         kept = "" if folder is None else f"; start all processes again with {folder} to resume"

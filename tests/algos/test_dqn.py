@@ -222,6 +222,32 @@ def test_nothing_is_learned_before_learning_starts_and_every_update_after() -> N
     assert int(state.updates) == sum(expected)
 
 
+@pytest.mark.slow
+def test_a_loop_of_the_public_parts_is_the_agents_iteration() -> None:
+    """As the guide writes it (docs/guides/own_loop.md): with schedules, which follow the count of iterations."""
+    settings = config(prioritized=True, anneal_lr=True, epsilon_steps=400, train_every=2)
+    agent, parts = rljax.make_agent(settings), rljax.dqn_parts(settings)
+
+    @jax.jit
+    def iteration(state: Any) -> Any:
+        def turn(state: Any, noise: Any) -> Any:
+            state, _ = rljax.dqn_collect(parts, state, noise)
+            return rljax.dqn_update(parts, state, noise)
+
+        state, noise = rljax.dqn_noise(parts, state, settings.num_steps // settings.train_every)
+        state, metrics = jax.lax.scan(turn, state, noise)
+        return state.replace(iteration=state.iteration + 1), metrics
+
+    own, agents = rljax.dqn_init(parts, jax.random.key(0)), agent.init(jax.random.key(0))
+    step = jax.jit(agent.step)
+    for _ in range(8):
+        (own, _), (agents, _) = iteration(own), step(agents)
+    assert int(own.updates) == int(agents.updates) > 20
+    np.testing.assert_array_equal(own.replay.data.action, agents.replay.data.action)
+    for a, b in zip(jax.tree.leaves(own.params), jax.tree.leaves(agents.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(("tau", "every"), [(1.0, 1), (1.0, 3), (0.25, 2)])
 def test_target_network_moves_by_tau_every_n_gradient_steps(tau: float, every: int) -> None:
     """Turns of two gradient steps beside the same samples taken in turns of one, and the moves made by hand."""

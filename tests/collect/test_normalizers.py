@@ -75,6 +75,16 @@ def test_normalized_data_has_mean_0_and_variance_1() -> None:
     np.testing.assert_allclose(x.std((0, 1)), 1, atol=1e-5)
 
 
+def test_a_huge_number_leaves_finite_statistics_and_infinities_stay_visible() -> None:
+    statistics = init_statistics(jnp.zeros(2))
+    batch = jnp.zeros((4, 8, 2)).at[1, 2, 0].set(3e38).at[2, 3, 0].set(-1e20)
+    for _ in range(3):
+        statistics = jax.jit(update_statistics)(statistics, batch)
+    assert np.isfinite(statistics.mean).all()
+    np.testing.assert_allclose(statistics.var, [2e30 / 32, 0.0], rtol=1e-5)
+    assert not np.isfinite(update_statistics(statistics, batch.at[0, 0, 1].set(jnp.inf)).mean[1])
+
+
 def test_normalized_values_are_clipped_on_both_sides_and_finite_without_variance() -> None:
     statistics = update_statistics(init_statistics(jnp.zeros(())), jnp.array([1.0, 3.0]))
     np.testing.assert_allclose(normalize(statistics, jnp.array([-100.0, 1.0, 3.0, 100.0])), [-10, -1, 1, 10], atol=1e-5)

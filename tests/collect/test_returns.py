@@ -14,7 +14,7 @@ import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljax.collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
+from rljax.collect.returns import explained_variance, gae, lambda_returns, q_lambda_returns, upgo, vtrace
 
 T, N = 12, 4
 jitted_gae = jax.jit(gae)
@@ -142,6 +142,19 @@ def test_gae_takes_any_batch_shape_and_is_the_same_under_vmap_and_jit() -> None:
     np.testing.assert_allclose(per_env, whole, rtol=1e-5, atol=1e-6)
     folded = gae(*(x.reshape(T, 2, 2) for x in batch), 0.99, 0.95)
     np.testing.assert_allclose(folded.reshape(T, N), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_explained_variance_is_that_of_numpy_and_0_of_targets_that_do_not_vary() -> None:
+    rng = np.random.default_rng(0)
+    target, own = rng.normal(3.0, 2.0, (16, 4)), rng.random((16, 4)) < 0.5
+    prediction = target + rng.normal(0.0, 0.5, (16, 4))
+    for who in (None, own):
+        of = np.ones((16, 4), bool) if who is None else who
+        expected = 1.0 - np.var((target - prediction)[of]) / np.var(target[of])
+        found = explained_variance(jnp.asarray(target), jnp.asarray(prediction), None if who is None else jnp.asarray(who))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        constant = jnp.full((16, 4), 0.1).at[0].add(1e-8)
+        assert float(explained_variance(constant, jnp.asarray(prediction), None if who is None else jnp.asarray(who))) == 0.0
 
 
 def test_arrays_of_different_shapes_are_refused() -> None:

@@ -156,6 +156,8 @@ def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
         np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
     standard = with_standard_advantages(batch._replace(own=jnp.asarray(own))).advantage[own]
     np.testing.assert_allclose(standard, (noise[1][own] - noise[1][own].mean()) / noise[1][own].std(), rtol=1e-4, atol=1e-5)
+    equal = with_standard_advantages(batch._replace(advantage=jnp.full((16, 4), 1 / 3).at[0, 0].add(3e-8)))
+    np.testing.assert_array_equal(equal.advantage, 0.0)
     nobody = ppo_loss(parts, state.params, batch._replace(own=jnp.zeros((16, 4), bool)))
     assert float(nobody[0]) == 0.0
 

@@ -240,6 +240,10 @@ def test_a_budget_below_one_iteration_and_minibatches_that_do_not_divide_are_ref
     with pytest.raises(ConfigError, match=r"num_minibatches = 3: must divide num_envs \* num_steps = 4 \* 128 = 512") as error:
         PPOConfig(num_minibatches=3)
     one_line(error)
+    with pytest.raises(ConfigError, match=r"num_minibatches = 512: leaves one step in each, whose advantage") as error:
+        PPOConfig(num_minibatches=512)
+    one_line(error)
+    assert PPOConfig(num_minibatches=512, normalize_advantages=False).num_minibatches == 512
 
 
 def test_the_budget_is_floored_to_whole_iterations() -> None:

@@ -247,3 +247,17 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     ) as error:
         rljax.load_run(tmp_path / "a")
     assert "\n" not in str(error.value)
+
+
+def test_a_device_without_memory_ends_a_run_with_one_line() -> None:
+    config = rljax.DQNConfig(
+        env="CartPole-v1",
+        num_steps=1,
+        updates_per_step=10_000_000,
+        batch_size=50_000,
+        learning_starts=50_000,
+        buffer_size=50_000,
+        total_timesteps=100_000,
+    )
+    with pytest.raises(rljax.TrainingError, match=r"^the device's memory is not enough \(.*RESOURCE_EXHAUSTED.*\); a run takes"):
+        rljax.fit(config)

@@ -106,7 +106,7 @@ class ReplayConfig(LearnerConfig):
 class OnPolicyConfig(AdamConfig):
     """Fields of the on-policy algorithms, which learn from each rollout in minibatches and then discard it."""
 
-    num_epochs: int = static(default=4, doc="number of passes over each rollout", gt=0)
+    num_epochs: int = static(default=4, doc="number of passes over each rollout", gt=0, le=10_000)
     num_minibatches: int = static(default=4, doc="number of minibatches per pass; must divide num_envs * num_steps", gt=0)
     network: Any = static(
         default=FrozenDict(), doc="{ type = 'mlp', hidden = [64, 64], ... }, see rljax.nn.actor_critic, or a flax.linen Module"

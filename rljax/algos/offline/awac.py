@@ -8,6 +8,8 @@ advantage, so it stays near the dataset without a model of who acted in it. `awa
     batches = rljax.open_dataset(path).batches(config.batch_size)
     noise = awac_noise(parts, key, ())
     state, metrics = awac_update(parts, state, dataset_batch(parts, state, batches.read(0)), noise)
+
+With `anneal_lr`, it adds 1 to `state.iteration` after the gradient steps of an iteration.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ public, so a user can own the loop:
     state = iql_init(parts, key)
     batches = rljax.open_dataset(path).batches(config.batch_size)
     state, metrics = iql_update(parts, state, dataset_batch(parts, state, batches.read(0)))
+
+With `anneal_lr`, it adds 1 to `state.iteration` after the gradient steps of an iteration.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ stays near the recorded actions. `td3_bc_update` is public, so a user can own th
     batches = rljax.open_dataset(path).batches(config.batch_size)
     noise = td3_bc_noise(parts, key, ())
     state, metrics = td3_bc_update(parts, state, dataset_batch(parts, state, batches.read(0)), noise)
+
+With `anneal_lr`, it adds 1 to `state.iteration` after the gradient steps of an iteration.
 """
 
 from __future__ import annotations

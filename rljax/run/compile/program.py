@@ -21,7 +21,7 @@ from rljax.core.config import Config, env_name
 from rljax.core.devices import Target, compiling_for, make_mesh, shardings
 from rljax.core.errors import ConfigError, RljaxError, first_line, shortened, shown
 from rljax.core.host import failures_explained
-from rljax.core.memory import readable_bytes
+from rljax.core.memory import out_of_memory, readable_bytes
 from rljax.core.operations import asks_host
 from rljax.core.state import Role, roles_of
 from rljax.run.chunks import surviving_iteration, vmap_runs
@@ -51,9 +51,6 @@ TEMPORARY, CODE, METRICS = "activations", "program", "metrics"
 
 SUFFIX = ".xla"
 """Ending of the name of a saved program."""
-
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory")
-"""Words of XLA where a program does not fit on a device."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
         try:
             compiled = lowered.compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
-            if not any(words in str(error) for words in OUT_OF_MEMORY):
+            if not out_of_memory(error):
                 raise RljaxError(f"XLA cannot compile this run for {target.name}: {first_line(error)}") from error
             raise ConfigError(_does_not_fit(target, str(error), state)) from None
     return _report(config, target, chip, seeds, state, compiled, time.perf_counter() - started)

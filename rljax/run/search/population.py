@@ -19,7 +19,7 @@ from rljax.core.config import Config, env_name
 from rljax.core.devices import AXIS, make_mesh, replicated
 from rljax.core.errors import ConfigError, TrainingError
 from rljax.core.keys import apart
-from rljax.core.memory import device_memory, tree_bytes
+from rljax.core.memory import device_memory, out_of_memory, tree_bytes
 from rljax.run.chunks import run_iterations, vmap_runs
 from rljax.run.divergence import bad_losses
 from rljax.run.files.records import last_finite
@@ -269,11 +269,6 @@ def train_batches(
 def fill(count: int, size: int) -> np.ndarray:
     """Return `size` indices into a batch of `count`, which repeat where it is smaller."""
     return np.arange(size) % count
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return whether an error of XLA means that the device's memory was not enough."""
-    return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 
 _INT32 = jax.ShapeDtypeStruct((), jnp.int32)
