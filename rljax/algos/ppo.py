@@ -88,14 +88,23 @@ class PPOConfig(HeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.normalize_advantages and self.num_minibatches == self.steps_per_iteration:
-            raise ConfigError(
-                f"num_minibatches = {self.num_minibatches}: leaves one step in each, whose advantage would be standardised to 0: "
-                "expected fewer, or normalize_advantages = false"
-            )
+        if not self.of_games:
+            self.check_minibatch_size(self.steps_per_iteration // self.num_minibatches)
         if self.magnet_coef is not None and self.average_decay is None:
             raise ConfigError(
                 f"magnet_coef = {self.magnet_coef}: the magnet is the policy of the averaged parameters, set average_decay"
+            )
+
+    def check_minibatch_size(self, steps: int) -> None:
+        """Refuse minibatches of one step where advantages are standardised.
+
+        Raises:
+            ConfigError: names the field, its value and what is allowed.
+        """
+        if steps == 1 and self.normalize_advantages:
+            raise ConfigError(
+                f"num_minibatches = {self.num_minibatches}: leaves one step in each, whose advantage would be standardised to 0: "
+                "expected fewer, or normalize_advantages = false"
             )
 
 

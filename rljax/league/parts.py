@@ -197,10 +197,13 @@ def _check_parts(parts: GameParts) -> None:
             f"num_minibatches = {config.num_minibatches}: must divide the {streams} streams of a learner, which minibatches have "
             "whole with a memory or with learner = 'impala'"
         )
-    if not parts.whole_streams and not batch_size(parts):
-        raise ConfigError(
-            f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
-        )
+    if not parts.whole_streams:
+        moves = batch_size(parts)
+        if not moves:
+            raise ConfigError(
+                f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
+            )
+        config.check_minibatch_size(moves // config.num_minibatches)
     if config.magnet_coef is not None and config.learner == "impala":
         raise ConfigError("magnet_coef: is a term of PPO's loss, expected none with learner = 'impala'")
     if config.exploitability_every is not None and parts.has_memory:

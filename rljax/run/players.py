@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import policy_player
@@ -15,6 +19,7 @@ from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
+from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.versus import Player, Versus, random_player, without_view
 from rljax.envs import resolve_env
 from rljax.planning.mcts import MAX_SIMULATIONS, check_evaluates, check_searchable, make_mcts, search_player, searching
@@ -143,7 +148,7 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     own = isinstance(source, str) and source == SELF
     actor = Actor(SELF, agent, state) if own else find_actor(source, "against")
     if actor.config is not None:
-        check_one_game(actor.name, game_table(actor.config), "the agent", game_table(agent.config))
+        check_one_game(actor.name, played_game(actor.config), "the agent", played_game(agent.config))
     giver = game_giver((Actor("the agent", agent, state), actor))
     limit = giver.config.time_limit if giver is actor and giver.config is not None else None
     return actor_player(actor, game, params, sample)(actor.state), limit
@@ -191,16 +196,81 @@ def game_giver(actors: Sequence[Actor]) -> Actor:
     return next((actor for actor, table in tables if table["time_limit"] is not None), actors[0])
 
 
-def check_one_game(name: str, table: dict[str, Any], other: str, expected: dict[str, Any]) -> None:
-    """Check that two players play one game, by their `game_table`s.
+class Played(NamedTuple):
+    """Game that a player plays: `GAME_FIELDS` of its table, the game, and its parameters."""
+
+    table: Mapping[str, Any]
+    game: Game
+    params: Any
+
+
+def played_game(config: Config) -> Played:
+    """Return the game of a configuration.
+
+    Raises:
+        ConfigError: its environment is not a game.
+    """
+    return Played(game_table(config), *game_of(config))
+
+
+def check_one_game(name: str, played: Played, other: str, expected: Played) -> None:
+    """Check that two players play one game: one class with the same settings, however each configuration names it.
 
     Raises:
         ConfigError: they do not; the message names the players and what differs.
     """
-    if table["env"] != expected["env"]:
-        raise ConfigError(f"{name}: plays {table['env']}, but {other} plays {expected['env']}: expected one game")
-    limited = None not in (table["time_limit"], expected["time_limit"])
-    ours, first = (({"time_limit": t["time_limit"]} if limited else {}) | t["env_params"] for t in (table, expected))
-    for field in (field for field in ours | first if ours.get(field) != first.get(field)):
-        values = f"{field} = {shown(ours.get(field, 'its default'))}, but {shown(first.get(field, 'its default'))}"
-        raise ConfigError(f"{name}: plays {table['env']} with {values} in {other}: expected one game")
+    env, params = played.table["env"], (played.table["env_params"], expected.table["env_params"])
+    if _classes(played.game) != _classes(expected.game):
+        raise ConfigError(f"{name}: plays {env}, but {other} plays {expected.table['env']}: expected one game")
+    limits = [{"time_limit": x.table["time_limit"]} for x in (played, expected)]
+    limits = [{}, {}] if {"time_limit": None} in limits else limits
+    ours, first = (limit | dict(given) for limit, given in zip(limits, params, strict=True))
+    our_settings, settings = _settings(played), _settings(expected)
+    for field in dict.fromkeys([*ours, *first, *our_settings]):
+        if field in our_settings and field in settings:
+            values, differ = (our_settings[field], settings[field]), _differ(our_settings[field], settings[field])
+        else:
+            values = (ours.get(field, "its default"), first.get(field, "its default"))
+            differ = values[0] != values[1]
+        if differ:
+            raise ConfigError(
+                f"{name}: plays {env} with {field} = {shown(values[0])}, but {shown(values[1])} in {other}: expected one game"
+            )
+
+
+def _layers(game: Any) -> list[Any]:
+    """Return a game and the games or environments that it wraps, without its time limit."""
+    layers = []
+    while game is not None:
+        if not isinstance(game, GameTimeLimit):
+            layers.append(game)
+        game = getattr(game, "env", None)
+    return layers
+
+
+def _classes(game: Game) -> list[str]:
+    """Return the name of a game and the paths of its classes; a class that is defined anew, as in a notebook, keeps its path."""
+    return [game.name, *(f"{type(layer).__module__}:{type(layer).__qualname__}" for layer in _layers(game))]
+
+
+def _settings(played: Played) -> dict[str, Any]:
+    """Return the arguments of a game's constructor that it keeps under their names, and its parameters."""
+    found: dict[str, Any] = {}
+    for layer in _layers(played.game):
+        names = inspect.signature(type(layer)).parameters
+        found = {name: getattr(layer, name) for name in names if name != "env" and hasattr(layer, name)} | found
+    if dataclasses.is_dataclass(played.params):
+        found |= {field.name: getattr(played.params, field.name) for field in dataclasses.fields(played.params)}
+    return found
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Return whether two settings are different numbers, texts, or arrays or collections of them; of others nothing is known."""
+    kinds = (bool, int, float, str, np.ndarray, np.generic, jax.Array)
+    if isinstance(one, kinds) and isinstance(other, kinds):
+        return not np.array_equal(np.asarray(one), np.asarray(other))
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) != len(other) or any(map(_differ, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() != other.keys() or any(_differ(one[key], other[key]) for key in one)
+    return (one is None) != (other is None)

@@ -354,6 +354,7 @@ def test_a_game_is_evaluated_against_random_play() -> None:
         ({"pool_size": 1, "main_exploiters": 0, "league_exploiters": 0}, "pool_size = 1: expected at least 2"),
         ({"snapshot_timeout": 10}, "snapshot_timeout = 10: expected at least snapshot_every = 50000"),
         ({"num_envs": 32, "num_steps": 2, "num_minibatches": 64}, "num_minibatches = 64: a learner has fewer moves"),
+        ({"num_envs": 32, "num_steps": 9, "num_minibatches": 32}, "num_minibatches = 32: leaves one step in each"),
         ({"league_rules": "alphastr"}, "league_rules = 'alphastr'"),
         ({"num_steps": 1, "num_minibatches": 1}, "num_steps = 1: expected more than 1"),
     ],

@@ -20,7 +20,19 @@ from rljax.core.versus import Player, Remembering, random_player
 from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
-from rljax.run.players import SELF, Actor, Source, actor_player, check_one_game, find_actor, game_giver, game_of, game_table
+from rljax.run.players import (
+    SELF,
+    Actor,
+    Played,
+    Source,
+    actor_player,
+    check_one_game,
+    find_actor,
+    game_giver,
+    game_of,
+    game_table,
+    played_game,
+)
 
 WRAPPER_FIELDS = (
     "randomize", "end_on_nan", "sticky_actions", "action_repeat", "time_limit", "flatten_observations", "frame_stack"
@@ -83,7 +95,7 @@ def find_cast(
     check_seat(game, seat, bool(given))
     for player in (actor, *given) if given else ():
         if player.config is not None:
-            check_one_game(player.name, game_table(player.config), giver.name, table)
+            check_one_game(player.name, played_game(player.config), giver.name, Played(table, game, params))
     tables: list[Table] = []
     states: list[tuple[Any, ...]] = []
     for opponent in others:

@@ -38,9 +38,8 @@ from rljax.run.players import (
     agent_player,
     check_one_game,
     game_giver,
-    game_of,
-    game_table,
     is_pair,
+    played_game,
     trained_agent,
 )
 from rljax.run.view.pairings import Ranking, all_tables, ranking_of, split_ties, swiss_tables
@@ -146,11 +145,11 @@ def make_entries(
     agents = {name: trained_agent(player) for name, player in players.items()}
     if not agents:
         raise ConfigError("a tournament needs at least one run")
-    tables = {name: game_table(agent.config) for name, (agent, _) in agents.items()}
+    played = {name: played_game(agent.config) for name, (agent, _) in agents.items()}
     first = game_giver([Actor(name, *agent) for name, agent in agents.items()]).name
-    for name, table in tables.items():
-        check_one_game(name, table, first, tables[first])
-    game, params = game_of(agents[first][0].config)
+    for name in played:
+        check_one_game(name, played[name], first, played[first])
+    _, game, params = played[first]
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []

@@ -20,7 +20,7 @@ from rljax.core.versus import Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
 from rljax.run.demos.sources import find_cast
-from rljax.run.players import check_one_game, game_table
+from rljax.run.players import check_one_game, game_table, played_game
 from rljax.run.view.tournament import make_entries
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 
@@ -174,7 +174,7 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
     config = rljax.PPOConfig(env=Versus(GAME), **small)
     assert make_base_game(config)[0] is GAME
     assert game_table(config)["time_limit"] is None
-    check_one_game("a", game_table(config), "b", game_table(rljax.SelfPlayConfig(num_envs=2)))
+    check_one_game("a", played_game(config), "b", played_game(rljax.SelfPlayConfig(num_envs=2)))
     # These count steps of the game.
     for counted in (
         rljax.SelfPlayConfig(**small),
@@ -184,6 +184,36 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
         game = make_base_game(counted)[0]
         assert isinstance(game, GameTimeLimit)
         assert game.max_steps == game_table(counted)["time_limit"] == 5
+
+
+class Sized(type(GAME)):  # type: ignore[misc]
+    """Tic-tac-toe with a setting of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_players_play_one_game_whatever_their_configurations_call_it() -> None:
+    """By id, as an object, and against a fixed player; games with other settings are others."""
+    small: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1}
+    by_id, as_object = (played_game(rljax.SelfPlayConfig(env=env, **small)) for env in ("TicTacToe-v0", GAME))
+    fixed = played_game(rljax.PPOConfig(env=Versus(GAME), **small))
+    for one in (by_id, as_object, fixed):
+        for other in (by_id, as_object, fixed):
+            check_one_game("a", one, "b", other)
+    sized = [played_game(rljax.SelfPlayConfig(env=Sized(size), **small)) for size in (3, 3, 4)]
+    check_one_game("a", sized[0], "b", sized[1])
+    with pytest.raises(ConfigError, match=r"^a: plays .*Sized with size = 3, but 4 in b: expected one game$"):
+        check_one_game("a", sized[0], "b", sized[2])
+    with pytest.raises(ConfigError, match=r"^a: plays .*Sized, but b plays TicTacToe-v0: expected one game$"):
+        check_one_game("a", sized[0], "b", by_id)
+    default, same, other = (
+        played_game(rljax.SelfPlayConfig(env="Territory-v0", env_params=params, **small))
+        for params in ({}, {"max_steps": make_env("Territory-v0")[1].max_steps}, {"max_steps": 7})
+    )
+    check_one_game("a", default, "b", same)
+    with pytest.raises(ConfigError, match=r"with max_steps = \d+, but 7 in b: expected one game$"):
+        check_one_game("a", same, "b", other)
 
 
 def test_the_other_players_limit_ends_matches_of_an_agent_whose_limit_counted_its_own_moves() -> None:
