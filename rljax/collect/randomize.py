@@ -72,7 +72,7 @@ def _draw(key: jax.Array, default: Any, low: float, high: float) -> jax.Array:
     dtype, shape = jnp.result_type(default), jnp.shape(default)
     if jnp.issubdtype(dtype, jnp.integer):
         return jax.random.randint(key, shape, int(low), int(high) + 1, dtype)
-    return jax.random.uniform(key, shape, dtype, low, high)
+    return jax.random.uniform(key, shape, dtype, float(low), float(high))
 
 
 def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:

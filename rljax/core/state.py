@@ -171,7 +171,7 @@ def fields_to_reset(
     Returns:
         Names of the fields to begin anew, and of the random keys to take from the new seed.
     """
-    roles = roles_of(state)
+    roles = {name: role for name, role in roles_of(state).items() if getattr(state, name) is not None}
     reset = set(unfit)
     reset |= {name for name, role in roles.items() if any(there.get(x) != here.get(x) for x in role.depends_on)}
     of = {role: {name for name, field in roles.items() if field.role is role} for role in Role}

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.algos.dqn import DQNState
 from rljax.collect.intrinsic import NO_ENTROPY, EntropyState
 from rljax.core.config import config_table
 from rljax.core.state import fields_to_reset
@@ -103,17 +102,22 @@ def test_another_environment_of_the_same_shape_restarts_episodes(parent: Path, t
     ("change", "anew"),
     [
         ({"learning_rate": 1e-3, "time_limit": 20}, set()),
-        ({"scale_rewards": 10.0}, {"replay", "priorities", "reward_statistics"}),
-        ({"clip_rewards": 0.5}, {"replay", "priorities", "reward_statistics"}),
-        ({"action_repeat": 2}, {"replay", "priorities", "reward_statistics"}),
-        ({"sticky_actions": 0.5}, {"replay", "priorities"}),
-        ({"randomize": {"gravity": [5.0, 15.0]}}, {"replay", "priorities"}),
+        ({"scale_rewards": 10.0}, {"replay", "reward_statistics"}),
+        ({"clip_rewards": 0.5}, {"replay", "reward_statistics"}),
+        ({"action_repeat": 2}, {"replay", "reward_statistics"}),
+        ({"sticky_actions": 0.5}, {"replay"}),
+        ({"randomize": {"gravity": [5.0, 15.0]}}, {"replay"}),
+        ({"priority_alpha": 0.5}, set()),
     ],
 )
-def test_steps_that_would_be_others_now_are_not_learned_from(change: dict[str, Any], anew: set[str]) -> None:
-    config = rljax.DQNConfig(env="CartPole-v1")
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_steps_that_would_be_others_now_are_not_learned_from(change: dict[str, Any], anew: set[str], prioritized: bool) -> None:
+    config = rljax.DQNConfig(env="CartPole-v1", normalize_rewards=True, prioritized=prioritized)
+    state = jax.eval_shape(rljax.make_agent(config).init, jax.random.key(0))
     there, here = (config_table(c) for c in (config, config.replace(**change)))
-    assert fields_to_reset(DQNState, set(), there, here, same_seed=True) == (anew, set())
+    if prioritized and ("replay" in anew or "priority_alpha" in change):
+        anew = anew | {"replay", "priorities"}  # priorities belong to the rows of a buffer
+    assert fields_to_reset(state, set(), there, here, same_seed=True) == (anew, set())
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ class DistillState(ImitationState, kw_only=True):
         teacher_carry: memory of each teacher, likewise.
     """
 
-    teacher_carry: Any = per_environment()
+    teacher_carry: Any = per_environment(depends_on=("teachers",))
 
 
 class Taught(NamedTuple):

@@ -108,7 +108,8 @@ def _success(success: Any, env: Any, env_params: Any) -> Callable[[Steps], jax.A
         raise ConfigError(
             f"curriculum.success = {shown(least)}: expected a number, the least return of a success, or a metric's name"
         )
-    return lambda steps: steps.episode_return >= least
+    number = float(least)  # JAX refuses whole numbers beyond i32
+    return lambda steps: steps.episode_return >= number
 
 
 def _is_number(x: Any) -> bool:
