@@ -33,9 +33,6 @@ from rljax.nn.opponents import Observed, OpponentModel, check_observed, observed
 from rljax.nn.spec import SIZES_ALLOWED, are_sizes
 from rljax.nn.vae import BetaVAE, beta_vae_loss
 
-MAX_HELD_OUT = 64
-"""Largest number of windows of held-out episodes that are measured."""
-
 
 def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versus:
     """Return a game as an environment of one agent, against one of the game's scripted players, drawn anew for each episode.
@@ -172,18 +169,23 @@ def train_opponent_model(
         return params, metrics
 
     @jax.jit
-    def held_out(params: Any, numbers: jax.Array) -> jax.Array:
-        feed = make_feed(dataset.windows(num_streams, num_steps, held_out=True))
+    def held_out(params: Any) -> jax.Array:
+        windows, count = dataset.held_out_windows(num_streams, num_steps)
+        feed = make_feed(windows)
 
-        def measure(last: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x, last = read(feed(number), last)
-            return last, loss_fn(params, (x, jnp.zeros((len(x), latent))))[0]
+        def loss_of(x: jax.Array) -> jax.Array:
+            return loss_fn(params, (x[None], jnp.zeros((1, latent))))[0]
 
-        return jnp.mean(jax.lax.scan(measure, before, numbers)[1])
+        def measure(last: jax.Array, number: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            found = feed(number)
+            x, last = read(found, last)
+            own = found.episode.reshape(-1) >= 0
+            return last, (jnp.sum(jnp.where(own, jax.vmap(loss_of)(x), 0.0)), jnp.sum(own))
+
+        losses, steps = jax.lax.scan(measure, before, jnp.arange(count, dtype=jnp.int32))[1]
+        return jnp.sum(losses) / jnp.sum(steps)
 
     params, metrics = run(as_key(key))
     if len(dataset.held_out):
-        steps = int(dataset.episodes.length[dataset.held_out].sum())
-        count = min(-(-steps // (num_streams * num_steps)), MAX_HELD_OUT)
-        metrics |= {"eval/held_out_loss": held_out(params, jnp.arange(count, dtype=jnp.int32))}
+        metrics |= {"eval/held_out_loss": held_out(params)}
     return OpponentModel(network, params, window, observed), metrics

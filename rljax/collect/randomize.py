@@ -144,9 +144,12 @@ def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, fl
             f"randomize: {name} = {shown(bounds)}: expected two {kind} [low, high] with low <= high, such as {example}"
         )
     with np.errstate(over="ignore"):
-        finite = whole or np.isfinite(np.asarray(bounds, np.float64).astype(jnp.dtype(dtype))).all()
+        width = float(bounds[1]) - float(bounds[0])
+        finite = whole or np.isfinite(np.asarray([*bounds, width], np.float64).astype(jnp.dtype(dtype))).all()
     if not finite:
-        raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}")
+        raise ConfigError(
+            f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}, and their difference, too"
+        )
     if name in LIMITS and bounds[0] < 1:
         raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")
     return bounds[0], bounds[1]

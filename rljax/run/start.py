@@ -283,7 +283,7 @@ def _take_over(
     saved: dict[str, dict[str, np.ndarray]] = {}
     for name, x in checkpoint.arrays.items():
         saved.setdefault(name.partition("/")[0], {})[name] = x
-    fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if getattr(fresh, name) is not None}
+    fields = {name: getattr(fresh, name) for name in fresh.__dataclass_fields__ if jax.tree.leaves(getattr(fresh, name))}
     here = {name: named_arrays({name: value}) for name, value in fields.items()}
 
     roles = roles_of(fresh)

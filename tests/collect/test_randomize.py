@@ -66,6 +66,7 @@ def test_training_draws_anew_in_every_episode_and_evaluation_too() -> None:
         ({"force": 2.0}, "force = 2.0: expected two numbers"),
         ({"force": [1.0, "a"]}, "force = .*: expected two numbers"),
         ({"force": [1.0, float("nan")]}, "force = .*: expected two numbers"),
+        ({"force": [-3e38, 3e38]}, "force = .*: expected numbers of float32, and their difference, too"),
         ({"max_steps_in_episode": [1.5, 2]}, r"max_steps_in_episode = .*: expected two whole numbers .* such as \[1, 3\]"),
         ({"max_steps_in_episode": [0, 2]}, "max_steps_in_episode = .*: expected at least 1"),
     ],

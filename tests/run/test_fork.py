@@ -143,6 +143,27 @@ def test_a_fork_with_other_rewards_fills_its_buffer_anew_and_says_so(tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_distilled_student_without_memory_forks(tmp_path: Path) -> None:
+    teacher = rljax.make_agent(rljax.PPOConfig(num_envs=2, network={"hidden": [4]}))
+    rljax.save(tmp_path / "teacher", teacher, jax.jit(teacher.init)(jax.random.key(0)))
+    config = rljax.DistillConfig(
+        env="CartPole-v1",
+        teachers=(str(tmp_path / "teacher"),),
+        num_envs=2,
+        num_steps=4,
+        num_minibatches=1,
+        total_timesteps=16,
+        network={"hidden": [4]},
+    )
+    rljax.fit(config, run_dir=tmp_path / "student")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rljax.fit(config.replace(total_timesteps=40), fork=tmp_path / "student", run_dir=tmp_path / "fork")
+    rljax.fit(resume=tmp_path / "student", total_timesteps=40)
+    assert_same_state(rljax.load_run(tmp_path / "fork").state.params, rljax.load_run(tmp_path / "student").state.params)
+
+
+@pytest.mark.slow
 def test_statistics_do_not_go_on_with_episodes_that_a_fork_or_a_resumed_simulator_leaves(tmp_path: Path) -> None:
     config = rljax.PPOConfig(
         env="Scouting-v0", num_envs=4, num_steps=8, total_timesteps=320, network={"hidden": [4]}, normalize_rewards=True,

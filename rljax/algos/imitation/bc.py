@@ -52,9 +52,6 @@ from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
 
-MAX_HELD_OUT = 64
-"""Largest number of windows of held-out episodes that an evaluation reads."""
-
 
 @algorithm("bc")
 class BCConfig(ActionConfig):
@@ -238,44 +235,51 @@ def make_bc(config: BCConfig) -> Agent:
         return open_fitting(config.dataset, parts.env, parts.env_params, env_name(config), config.held_out)
 
     @functools.cache
-    def feed(held_out: bool) -> Callable[[jax.Array], Window]:
-        return make_feed(dataset().windows(config.num_envs, config.num_steps, seed=config.seed, held_out=held_out))
+    def feed() -> Callable[[jax.Array], Window]:
+        return make_feed(dataset().windows(config.num_envs, config.num_steps, seed=config.seed))
+
+    @functools.cache
+    def held_out() -> tuple[Callable[[jax.Array], Window], int]:
+        windows, count = dataset().held_out_windows(config.num_envs, config.num_steps, seed=config.seed)
+        return make_feed(windows), count
 
     def init(key: jax.Array) -> ImitationState:
         return bc_init(parts, key)
 
     def step(state: ImitationState) -> tuple[ImitationState, Metrics]:
-        window = feed(False)(state.iteration)
+        window = feed()(state.iteration)
         state, metrics = bc_update(parts, state, window)
         return state, demonstrated(dataset(), window) | metrics
 
     def report(state: ImitationState) -> Metrics:
         if not config.held_out:
             return {}
-        steps = int(dataset().episodes.length[dataset().held_out].sum())
-        count = min(-(-steps // config.steps_per_iteration), MAX_HELD_OUT)
-        return held_out_metrics(parts, state, feed(True), count)
+        return held_out_metrics(parts, state, *held_out())
 
     return Agent(init, step, policy_act(parts), config, report=report, data=lambda: dataset().digest)
 
 
 def held_out_metrics(parts: ImitationParts, state: ImitationState, feed: Callable[[jax.Array], Window], count: int) -> Metrics:
-    """Return loss and accuracy on the first `count` windows of held-out episodes, `eval/held_out_...`; NaN without a choice."""
+    """Return loss and accuracy on the steps of the first `count` windows of held-out episodes, `eval/held_out_...`; NaN without a
+    choice."""
 
-    def step(carry: Any, number: jax.Array) -> tuple[Any, tuple[jax.Array, Any]]:
+    def step(carry: Any, number: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array, Any]]:
         window = feed(number)
+        own = window.episode >= 0
         obs = normalize_obs(state, window.obs)
         outputs, _, _, carry = unroll(parts, state.params, obs, carry, window.begins)
         distribution = parts.head.distribution(outputs, window.mask)
         action = policy_action(parts.env, parts.env_params, parts.head, window.action)
         if parts.head.choices is None:
-            return carry, (-jnp.mean(distribution.log_prob(action)), None)
-        choices = parts.head.choices(distribution, action)
-        return carry, (jnp.mean(choices_loss(choices)), agreement(choices))
+            losses, found = -distribution.log_prob(action), None
+        else:
+            choices = parts.head.choices(distribution, action)
+            losses, found = choices_loss(choices), agreement(choices, own)
+        return carry, (jnp.sum(jnp.where(own, losses, 0.0)), jnp.sum(own), found)
 
     carry = parts.policy.initial_carry((parts.config.num_envs,))
-    _, (losses, found) = jax.lax.scan(step, carry, jnp.arange(count, dtype=jnp.int32))
-    metrics = {"eval/held_out_loss": jnp.mean(losses)}
+    _, (losses, steps, found) = jax.lax.scan(step, carry, jnp.arange(count, dtype=jnp.int32))
+    metrics = {"eval/held_out_loss": jnp.sum(losses) / jnp.sum(steps)}
     if found is None:
         return metrics
     total = Agreement(*(jnp.sum(x, axis=0) for x in found))

@@ -127,6 +127,7 @@ class DistillState(ImitationState, kw_only=True):
         teacher_carry: memory of each teacher, likewise.
     """
 
+    carry: Any = per_environment()
     teacher_carry: Any = per_environment(depends_on=("teachers",))
 
 

@@ -52,7 +52,7 @@ class ImitationState(NormalizedState, kw_only=True):
         carry: memory of the policy in the streams under way, `[S, ...]`, zeros where one begins; None without memory.
     """
 
-    carry: Any = per_environment(depends_on=("dataset", "held_out"))
+    carry: Any = per_environment(depends_on=("dataset", "held_out", "num_steps", "seed"))  # which say what the streams read
 
 
 def is_game(config: Config) -> bool:

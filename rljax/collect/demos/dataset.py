@@ -33,6 +33,9 @@ from rljax.core.spaces import space_text
 BLOCK = 2**22
 """Number of bytes that are hashed at a time."""
 
+MAX_HELD_OUT = 64
+"""Largest number of windows of held-out episodes that are measured, unless one episode has more."""
+
 
 class Episodes(NamedTuple):
     """Episodes of a dataset, arrays `[E]`.
@@ -86,13 +89,28 @@ class Dataset(NamedTuple):
         """Return the numbers of the training episodes, or of those that are held out."""
         return self.held_out if held_out else np.setdiff1d(np.arange(self.num_episodes), self.held_out)
 
-    def windows(self, streams: int, steps: int, *, seed: int = 0, held_out: bool = False) -> Windows:
+    def windows(self, streams: int, steps: int, *, seed: int = 0, held_out: bool = False, once: bool = False) -> Windows:
         """Return windows of S streams of T steps: `windows.read(number)` is a pure function of the seed and the number.
+
+        Args:
+            streams: number of streams S.
+            steps: number of steps T.
+            seed: seed of the order of episodes.
+            held_out: read the episodes that are held out.
+            once: read each step once, see `Windows`.
 
         Raises:
             ConfigError: there is no episode in this part, or a number is not allowed.
         """
-        return Windows(self.store, self.info, self.episodes, self._some(held_out), streams, steps, seed)
+        return Windows(self.store, self.info, self.episodes, self._some(held_out), streams, steps, seed, once)
+
+    def held_out_windows(self, streams: int, steps: int, *, seed: int = 0) -> tuple[Windows, int]:
+        """Return windows that read each held-out step once, and the number of them to measure: those of an epoch, but at most
+        `MAX_HELD_OUT`, or as many as the longest episode has.
+        """
+        windows = self.windows(streams, steps, seed=seed, held_out=True, once=True)
+        longest = int(self.episodes.length[self.held_out].max())
+        return windows, min(windows.epoch_windows, max(MAX_HELD_OUT, -(-longest // steps)))
 
     def batches(
         self, size: int, *, count: int | None = None, seed: int = 0, gamma: float | None = None, held_out: bool = False

@@ -26,7 +26,7 @@ class Window(NamedTuple):
         terminated: bool `[T, S]`.
         truncated: bool `[T, S]`.
         begins: whether an episode begins with the step, bool `[T, S]`.
-        episode: number of the episode in the dataset, i32 `[T, S]`.
+        episode: number of the episode in the dataset, i32 `[T, S]`; -1 for steps that do not count, see `Windows`.
     """
 
     obs: Any
@@ -101,6 +101,9 @@ class Windows:
     The episodes of an epoch are a shuffled deck. A stream that has finished its episode takes the next one from the deck, and
     reads it on from window to window; when the deck is empty, the next epoch's is shuffled. So each step is read once an epoch,
     all windows are full, and memory carries over from a window to the next one.
+
+    With `once` there is one epoch only, in the first `epoch_windows` windows: a stream for which the deck has nothing left
+    repeats a step, whose `episode` is -1.
     """
 
     def __init__(
@@ -112,10 +115,11 @@ class Windows:
         streams: int,
         steps: int,
         seed: int,
+        once: bool = False,
     ):
         check_int("windows", 1, streams=streams, steps=steps)
         check_int("windows", 0, seed=seed)
-        self.streams, self.steps, self.seed = streams, steps, seed
+        self.streams, self.steps, self.seed, self.once = streams, steps, seed, once
         self._chosen, self._length = chosen, episodes.length
         self._rows = _Rows(store, info, episodes.start)
         self._lock = threading.Lock()  # a feed reads ahead in a thread of its own
@@ -126,6 +130,17 @@ class Windows:
     def epoch_steps(self) -> int:
         """Number of steps of an epoch: those of all episodes that are read."""
         return int(self._length[self._chosen].sum())
+
+    @property
+    def epoch_windows(self) -> int:
+        """Number of the first windows that have all steps of the first epoch."""
+        ends = [0] * self.streams
+        for episode in self._shuffled(0):
+            heapq.heapreplace(ends, ends[0] + int(self._length[episode]))
+        return -(-max(ends) // self.steps)
+
+    def _shuffled(self, epoch: int) -> np.ndarray:
+        return self._chosen[shuffled(len(self._chosen), "deck", self.seed, epoch)]
 
     def _begin(self) -> None:
         """Go back to before the first window."""
@@ -138,14 +153,16 @@ class Windows:
         while self._free[0][0] < end:
             free, stream = self._free[0]
             if not len(self._deck):
-                self._deck = self._chosen[shuffled(len(self._chosen), "deck", self.seed, self._epoch)][::-1]
+                if self.once and self._epoch:
+                    return
+                self._deck = self._shuffled(self._epoch)[::-1]
                 self._epoch += 1
             episode, self._deck = int(self._deck[-1]), self._deck[:-1]
             self._hands[stream].append((free, episode))
             heapq.heapreplace(self._free, (free + int(self._length[episode]), stream))
 
     def places(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of the episode and of the step in it for each step of a window, i64 `[T, S]` each."""
+        """Return the number of the episode (-1: none) and that of the step in it for each step of a window, i64 `[T, S]`."""
         with self._lock:
             return self._places(number)
 
@@ -155,13 +172,13 @@ class Windows:
         self._number = number
         first, end = number * self.steps, (number + 1) * self.steps
         self._deal(end)
-        episode, step = np.empty((2, self.streams, self.steps), np.int64)
+        episode, step = np.full((self.streams, self.steps), -1, np.int64), np.zeros((self.streams, self.steps), np.int64)
         for stream, hand in enumerate(self._hands):
             while len(hand) > 1 and hand[1][0] <= first:
                 del hand[0]
             for begin, which in hand:
                 low = max(begin - first, 0)
-                high = min(begin + int(self._length[which]) - first, self.steps)
+                high = max(min(begin + int(self._length[which]) - first, self.steps), low)
                 episode[stream, low:high] = which
                 step[stream, low:high] = np.arange(low, high) + first - begin
         return episode.T, step.T
@@ -172,8 +189,8 @@ class Windows:
         Raises:
             RljaxError: a file has vanished or changed since the dataset was opened.
         """
-        episode, step = self.places(number)
-        rows = self._rows
+        places, step = self.places(number)
+        rows, episode = self._rows, np.where(places < 0, self._chosen[0], places)
         return Window(
             obs=rows.obs(episode, step),
             action=rows.action(episode, step),
@@ -182,7 +199,7 @@ class Windows:
             terminated=rows.of_step("terminated", episode, step),
             truncated=rows.of_step("truncated", episode, step),
             begins=step == 0,
-            episode=episode.astype(np.int32),
+            episode=places.astype(np.int32),
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import rljax
 from rljax.algos.common.policy import policy_and_value, unroll
+from rljax.algos.common.state import normalize_obs
 from rljax.algos.imitation.bc import Lesson, bc_init, bc_loss, bc_parts, bc_update, held_out_metrics, value_targets
 from rljax.algos.imitation.parts import policy_action
 from rljax.collect.demos import open_dataset
@@ -157,6 +158,26 @@ def test_held_out_episodes_are_measured_and_never_learned_from(cartpole: Path) -
     log_prob = np.take_along_axis(log_softmax(outputs), both.action[..., None], -1)
     assert float(found["eval/held_out_loss"]) == pytest.approx(-log_prob.mean(), rel=1e-4)
     assert float(found["eval/held_out_accuracy"]) == pytest.approx((np.asarray(outputs).argmax(-1) == both.action).mean())
+
+
+def test_every_step_of_held_out_episodes_is_measured_once(cartpole: Path) -> None:
+    """With more streams than episodes, too: windows of training would have the beginnings twice and no ends."""
+    config = CONFIG.replace(dataset=str(cartpole), held_out=0.25, num_envs=16, num_steps=8, num_minibatches=1)
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    assert agent.report is not None
+    found = jax.jit(agent.report)(state)
+    dataset = open_dataset(cartpole, held_out=0.25)
+    losses, right = [], []
+    for number in dataset.held_out.tolist():
+        episode = dataset.episode(number)
+        action = episode["action"]
+        outputs, _, _ = policy_and_value(bc_parts(config), state.params, normalize_obs(state, episode["obs"][: len(action)]))
+        losses.extend(-np.take_along_axis(log_softmax(outputs), action[:, None], -1)[:, 0])
+        right.extend(np.asarray(outputs).argmax(-1) == action)
+    assert len(dataset.held_out) < 16
+    assert float(found["eval/held_out_loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
+    assert float(found["eval/held_out_accuracy"]) == pytest.approx(np.mean(right), rel=1e-5)
 
 
 @pytest.mark.slow

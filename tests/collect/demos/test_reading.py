@@ -120,6 +120,23 @@ def test_more_streams_than_episodes_read_full_windows(tmp_path: Path) -> None:
     assert max(reads) - min(reads) <= 8
 
 
+@pytest.mark.parametrize("streams", [1, 3, 16])
+def test_windows_read_once_have_each_step_once_and_none_after_them(tmp_path: Path, streams: int) -> None:
+    made(tmp_path / "data")
+    dataset = open_dataset(tmp_path / "data", held_out=0.4)
+    windows = dataset.windows(streams, 7, held_out=True, once=True)
+    read: Counter[tuple[int, int]] = Counter()
+    for number in range(windows.epoch_windows + 2):
+        window, (episode, step) = windows.read(number), windows.places(number)
+        np.testing.assert_array_equal(window.episode, episode)
+        np.testing.assert_array_equal(window.obs["place"][episode >= 0], np.stack([episode, step], -1)[episode >= 0])
+        read.update(zip(episode[episode >= 0].tolist(), step[episode >= 0].tolist(), strict=True))
+        assert (episode >= 0).any() == (number < windows.epoch_windows)
+    lengths = dataset.episodes.length
+    assert read == Counter((e, t) for e in dataset.held_out.tolist() for t in range(lengths[e]))
+    assert dataset.held_out_windows(streams, 7)[1] == windows.epoch_windows <= 64
+
+
 @pytest.mark.slow
 def test_batches_are_uniform_steps_with_what_followed(tmp_path: Path, budget: int) -> None:
     episodes = made(tmp_path / "data")
