@@ -247,6 +247,10 @@ class JavaGame:
         return self.java.UnitAction(kind) if parameter < 0 else self.java.UnitAction(kind, parameter)
 
 
+class BotError(RljaxError):
+    """A bot of the Java engine ended with an exception."""
+
+
 class JavaBot:
     """A bot of the Java engine; `bot` is its Java object."""
 
@@ -269,11 +273,15 @@ class JavaBot:
         return fields
 
     def play(self, game: JavaGame, player: int) -> Any:
-        """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`."""
+        """Return the orders for a player as the engine's `PlayerAction`, for `game.state.issueSafe`.
+
+        Raises:
+            BotError: the bot ends with an exception.
+        """
         try:
             return self.bot.getAction(player, game.state)
         except Exception as error:
-            raise RljaxError(f"Java bot {self.name}: {first_line(error)}") from None
+            raise BotError(f"Java bot {self.name}: {first_line(error)}") from None
 
     def orders(self, game: JavaGame, player: int) -> np.ndarray:
         """Return the orders for a player, i32 `[K, 6]`."""

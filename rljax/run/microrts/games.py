@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -10,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rljax.core.errors import ConfigError
-from rljax.envs.microrts.java.engine import Java, JavaGame
+from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.envs.microrts.java.engine import BotError, Java, JavaGame
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.state import Orders, RTSState
@@ -31,7 +32,7 @@ class JavaGames(NamedTuple):
     Attributes:
         seat: the player's number, i32 `[G]`.
         winner: number of the winner, -1 for a draw, i32 `[G]`.
-        length: number of cycles, i32 `[G]`.
+        length: number of cycles, i32 `[G]`; up to the one in which the bot ended with an exception, and lost.
         new: False where an earlier game had the same seat and the same positions from the end of its opening on, bool `[G]`.
     """
 
@@ -59,7 +60,8 @@ def play_java_games(
     seed: int = 0,
     waits: Waits | None = None,
 ) -> JavaGames:
-    """Play games against a Java bot, from both seats in turn.
+    """Play games against a Java bot, from both seats in turn. A bot that ends with an exception loses the game, as in the
+    competitions of microRTS; a warning says how often.
 
     Args:
         java: the Java engine.
@@ -85,6 +87,7 @@ def play_java_games(
     positions = [game.position() for game in games]
     over = np.zeros(num_games, bool)
     prints = [_fingerprint(position, 0) for position in positions]
+    crashes: dict[int, BotError] = {}
     for _ in range(opening_cycles, max_cycles):
         states = [state_of(position) for position in positions]
         orders = decide(stacked(states))
@@ -92,7 +95,11 @@ def play_java_games(
             game, position, own = games[index], positions[index], int(seat[index])
             # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
             rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
-            theirs, wait = bots[index].play(game, 1 - own), 1
+            try:
+                theirs, wait = bots[index].play(game, 1 - own), 1
+            except BotError as error:
+                over[index], crashes[int(index)] = True, error
+                continue
             if wait_after is not None:
                 rows = rows[rows[:, 1] != NONE]
                 wait = wait_after(states[index], position, partial(_of_both, game, rows, theirs))
@@ -107,6 +114,11 @@ def play_java_games(
     played = list(zip(seat.tolist(), prints, strict=True))
     new = [game not in played[:index] for index, game in enumerate(played)]
     winner = np.array([game.winner() if ended else -1 for game, ended in zip(games, over, strict=True)], np.int32)
+    if crashes:
+        lost = list(crashes)
+        winner[lost] = seat[lost]
+        why = next(iter(crashes.values()))
+        warnings.warn(f"{why}: it loses {len(lost)} of {num_games} games by an exception", RljaxWarning, stacklevel=2)
     length = np.array([position.time for position in positions], np.int32)
     return JavaGames(seat, winner, length, np.array(new))
 

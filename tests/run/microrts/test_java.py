@@ -235,6 +235,32 @@ def test_both_players_order_from_the_same_position(java_engine: java.Java, monke
     assert seen[::2] == seen[1::2]
 
 
+def test_a_bot_that_ends_with_an_exception_loses_the_game(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bot of Java fails in its second game; the other games are played on."""
+    play, failing = java.JavaBot.play, []
+
+    class Failing:
+        def getAction(self, *_: Any) -> Any:
+            raise IndexError("Index -1 out of bounds")
+
+    def failing_once(bot: java.JavaBot, game: java.JavaGame, player: int) -> Any:
+        failing.append(bot)
+        if len(failing) == 2:
+            bot.bot = Failing()
+        return play(bot, game, player)
+
+    def wait(states: Any) -> Any:
+        nothing = np.zeros(states.unit.shape, np.int8)
+        return (Orders(nothing, nothing, nothing - 1),) * 2
+
+    monkeypatch.setattr(java.JavaBot, "play", failing_once)
+    with pytest.warns(rljax.RljaxWarning, match=r"^Java bot passive: IndexError: .*: it loses 1 of 4 games by an exception$"):
+        found = play_java_games(java_engine, MAP, "passive", wait, 4, max_cycles=12)
+    assert found.length.tolist() == [12, 0, 12, 12]
+    assert found.winner.tolist() == [-1, 1, -1, -1]
+    assert found.counts() == (1, 3, 0)
+
+
 @pytest.mark.slow
 def test_openings_that_end_the_game_are_drawn_again(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
     """On this map the fourth opening ends the game at first; nobody has won when the players begin."""
