@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.contract import BELIEF, METRICS
-from rljax.core.environment import Environment
+from rljax.core.contract import BELIEF
+from rljax.core.environment import METRICS, Environment
 from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing

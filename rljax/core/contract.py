@@ -18,15 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import outcomes_of
-from rljax.core.environment import action_mask_of, attribute
+from rljax.core.environment import METRICS, action_mask_of, attribute
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
 from rljax.core.game import RESULT, Game
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 from rljax.core.wrappers import Wrapper
-
-METRICS = "metrics"
-"""Key of a dictionary of scalars in an environment's `info` that training logs as `env/NAME`."""
 
 BELIEF = "belief_entropy"
 """Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a

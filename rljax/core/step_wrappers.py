@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.contract import METRICS
-from rljax.core.environment import COMPONENTS, action_mask_of, strong, tree_where
+from rljax.core.environment import COMPONENTS, METRICS, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import Wrapper, without_components

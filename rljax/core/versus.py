@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import COMPONENTS, strong, tree_where
-from rljax.core.errors import ConfigError
+from rljax.core.environment import COMPONENTS, METRICS, strong, tree_where
+from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.game_wrappers import split_views
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes, legal_action
@@ -178,6 +178,13 @@ def advance_carry(moves: jax.Array, before: Any, after: Any) -> Any:
     return where_players(moves, after, before)
 
 
+def _named_player(game: Game, name: str) -> Player:
+    if name not in game.scripted:
+        hint = did_you_mean(name, game.scripted) if game.scripted else "it has none"
+        raise ConfigError(f"opponent = {name!r}: {game.name} has no such scripted player: {hint}")
+    return without_view(game.scripted[name], game.default_params)
+
+
 class VersusState(NamedTuple):
     """State of `Versus`.
 
@@ -189,6 +196,7 @@ class VersusState(NamedTuple):
         over: whether the game is over, bool [].
         carry: memory of the opponent, `[P, ...]`; None if it has none.
         components: components of the rewards not yet paid out, a dictionary of f32 `[P]`; None if the game does not split them.
+        metrics: metrics of the game's last step, a dictionary of f32 []; None if the game has none.
     """
 
     game: Any
@@ -198,29 +206,36 @@ class VersusState(NamedTuple):
     over: jax.Array
     carry: Any = None
     components: Any = None
+    metrics: Any = None
 
 
 class Versus(Wrapper):
     """Environment in which the agent plays one team of a game, drawn anew for each episode, against a fixed opponent.
 
     A step is a move of the agent and the moves of the others until its next turn; the reward is the agent's sum over them, the
-    mean of its team, and so are the reward's components, if the game's info has them. K is the size of the largest team. If it
-    is 1, the agent is one player, with that player's observations, actions and masks. Otherwise they have a leading axis K, in
-    the order of the team's players; in a smaller team the rest repeats the first player's observation, and its actions are
-    ignored.
+    mean of its team, and so are the reward's components, if the game's info has them; its metrics are those of the last of
+    these moves. K is the size of the largest team. If it is 1, the agent is one player, with that player's observations, actions
+    and masks. Otherwise they have a leading axis K, in the order of the team's players; in a smaller team the rest repeats the
+    first player's observation, and its actions are ignored.
 
     Args:
         game: the game. If it has one team, the agent plays all of it. Wrappers that change observations do so for the agent.
-        opponent: the player of all others, which sees what the game itself gives; random legal moves by default.
+        opponent: the player of all others, which sees what the game itself gives, or the name of a scripted player of the game;
+            random legal moves by default.
         joint: whether the agent is one learner that moves its whole team, so that the spaces are those of its K players together:
             their heads, player by player, are one MultiDiscrete. Otherwise the spaces are those of one player, for policies of
             single players, whose actions and masks have the leading axis K.
         every_move: whether a step is one step of the game, whoever moves, so that each can be shown. The agent's action is
             ignored in the others' turns (`own_moves`).
+
+    Raises:
+        ConfigError: the game has no scripted player of this name.
     """
 
-    def __init__(self, game: Any, opponent: Player = random_player, joint: bool = True, every_move: bool = False) -> None:
+    def __init__(self, game: Any, opponent: Player | str = random_player, joint: bool = True, every_move: bool = False) -> None:
         super().__init__(game)
+        if isinstance(opponent, str):
+            opponent = _named_player(game, opponent)
         self.opponent, self.joint, self.every_move = opponent, joint, every_move
         self._game, self._view = split_views(game)
         teams = np.array(game.teams)
@@ -291,8 +306,8 @@ class Versus(Wrapper):
         team = jax.random.randint(team_key, (), 0, len(self._members))
         carry = seat_player(self.opponent, self._game, params).initial(game, obs) if self.env.num_teams > 1 else None
         reward, over = jnp.zeros(self.env.num_players), jnp.zeros((), bool)
-        components = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._components)
-        state = VersusState(game, obs, team, reward, over, carry, components)
+        components, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._parts_of_info)
+        state = VersusState(game, obs, team, reward, over, carry, components, metrics)
         state = self._until_own_turn(key, state, params)
         return self._observed(state), state
 
@@ -307,13 +322,14 @@ class Versus(Wrapper):
         reward, components = jax.tree.map(
             lambda x: jnp.sum(jnp.where(own, x, 0.0)) / jnp.sum(own), (state.reward, state.components)
         )
-        info = {} if components is None else {COMPONENTS: components}
+        parts = {COMPONENTS: components, METRICS: state.metrics}
+        info = {name: part for name, part in parts.items() if part is not None}
         paid = jax.tree.map(jnp.zeros_like, (state.reward, state.components))
         return self._observed(state), state._replace(reward=paid[0], components=paid[1]), reward, state.over, info
 
     @cached_property
-    def _components(self) -> Any:
-        """Shapes of the components of the game's rewards, a dictionary; None if it does not split them."""
+    def _parts_of_info(self) -> tuple[Any, Any]:
+        """Shapes of the components of the game's rewards, and of its metrics; None for what its info does not have."""
         game, params = self._game, self._game.default_params
 
         def info_of(key: jax.Array) -> dict[str, Any]:
@@ -322,7 +338,8 @@ class Versus(Wrapper):
             info: dict[str, Any] = strong(game.step_env(key, state, action, params))[-1]
             return info
 
-        return jax.eval_shape(info_of, jax.random.key(0)).get(COMPONENTS)
+        info = jax.eval_shape(info_of, jax.random.key(0))
+        return info.get(COMPONENTS), info.get(METRICS)
 
     def _own_action(self, action: Any, params: Any) -> Any:
         """Return the agent's action for each player as if it were of its team, leaves `[P, ...]`."""
@@ -347,7 +364,7 @@ class Versus(Wrapper):
         obs, game, reward, over, info = strong(self._game.step_env(step_key, state.game, action, params))
         reward, components = jax.tree.map(jnp.add, (state.reward, state.components), (reward, info.get(COMPONENTS)))
         over = over | self.env.is_truncated(game, params)
-        return VersusState(game, obs, state.team, reward, over, carry, components)
+        return VersusState(game, obs, state.team, reward, over, carry, components, info.get(METRICS))
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""

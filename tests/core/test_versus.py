@@ -16,7 +16,7 @@ from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import FlattenPlayers
 from rljax.core.spaces import Discrete, MultiDiscrete
-from rljax.core.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player
+from rljax.core.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player, without_view
 from rljax.core.wrappers import flatten_observation
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
@@ -56,14 +56,15 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
             carry = {"count": jnp.where(moves, after["count"], carry["count"])}
             obs, state, reward, over, info = versus.step_env(key, state, action, params)
             paid = jnp.stack([reward, *(info["reward_components"][name] for name in ("worth", "seat"))])
-            return (obs, state, carry, total + paid), over
+            return (obs, state, carry, total + paid), (over, info["metrics"]["most"])
 
         zeros = {"count": jnp.zeros(obs["seat"].shape, jnp.int32)}
-        (_, after, _, total), over = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(3)), length=8)
-        return after.team, total, over[-1]
+        (_, after, _, total), (over, most) = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(3)), length=8)
+        return after.team, total, over[-1], most[-1] == jnp.max(after.game.total)
 
-    team, total, over = map(np.asarray, play(jax.random.split(jax.random.key(0), 24)))
+    team, total, over, known = map(np.asarray, play(jax.random.split(jax.random.key(0), 24)))
     assert over.all()
+    assert known.all()
     assert set(team.tolist()) == set(game.teams)
     for t, got in zip(team, total, strict=True):
         plain = lambda s, n: plain_choice(game.space, 0 if game.teams[s] == t else 2, s, n)  # noqa: B023, E731
@@ -225,3 +226,22 @@ def test_wrong_players_are_one_line() -> None:
         acting(Remembering(lambda *_: (good, jnp.zeros((3, 5)))), jnp.zeros((3, 4)))
     with pytest.raises(ConfigError, match=r"its carry has an array of shape \(4,\), expected a part for each of 3 seats"):
         seat_player(Remembering(lambda *_: (good, jnp.zeros(4))), game, params).initial(state, obs)
+
+
+def test_an_opponent_may_be_a_scripted_player_by_name() -> None:
+    game, params = rljax.make_env("HabitRPS-v0")
+    key = jax.random.key(0)
+    by_name, by_hand = (
+        rljax.envs.Versus(game, opponent) for opponent in ("rock", without_view(game.scripted["rock"], game.default_params))
+    )
+    (_, state), (_, same) = (env.reset_env(key, params) for env in (by_name, by_hand))
+    for x, y in zip(
+        jax.tree.leaves(by_name.step_env(key, state, jnp.int32(1), params)),
+        jax.tree.leaves(by_hand.step_env(key, same, jnp.int32(1), params)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(ConfigError, match=r"^opponent = 'rok': HabitRPS-v0 has no such scripted player: did you mean 'rock'"):
+        Versus(game, "rok")
+    with pytest.raises(ConfigError, match=r"^opponent = 'rock': Parade has no such scripted player: it has none$"):
+        Versus(Parade((0, 1)), "rock")

@@ -11,8 +11,7 @@ import jax
 from rljax.collect.curriculum.levels import LevelParams, Levels, with_levels
 from rljax.collect.curriculum.rules import SCORES, Curriculum, prioritized_levels, success_rate_levels, uniform_levels
 from rljax.collect.rollout import Steps
-from rljax.core.contract import METRICS
-from rljax.core.environment import attribute
+from rljax.core.environment import METRICS, attribute
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.spaces import as_space
 
