@@ -12,7 +12,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
-from rljax.core.errors import ConfigError
+from rljax.core.errors import check_whole
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
@@ -79,8 +79,7 @@ def play_episodes(
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> EpisodeResults:
     """Do `evaluate`, and return lengths, which episodes ended, and the number of distinct games, too."""
-    if num_episodes < 1:
-        raise ConfigError(f"num_episodes = {num_episodes}: expected a whole number > 0")
+    check_whole(1, num_episodes=num_episodes)
     env, env_params = make_evaluation_env(agent.config)
     with failures_explained():
         results = _play(agent, env, env_params, state, key, num_episodes, plays_greedily(env, deterministic), max_steps)

@@ -6,6 +6,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 VALUE_LENGTH = 80
@@ -127,6 +128,17 @@ def check_int(subject: str, least: int, **numbers: object) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{subject}: {name} = {shown(value)}, expected an integer of at least {least}")
+
+
+def check_whole(least: int, **numbers: object) -> None:
+    """Check that arguments are whole numbers of at least `least`: `check_whole(1, num_games=num_games)`.
+
+    Raises:
+        ConfigError: one is not; the message names the first such argument, its value and what is allowed.
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ConfigError(f"{name} = {shown(value)}: expected a whole number > {least - 1}")
 
 
 def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None) -> str:

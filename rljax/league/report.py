@@ -16,7 +16,8 @@ from rljax.league.training import tree_policies
 
 
 class ExactReport(NamedTuple):
-    """Exploitability (half of NashConv) and value for the first player, each f32 [], of four policies of a run.
+    """Exploitability (half of NashConv) and value for the first player, each f32 [], of four policies of a run. Those of the two
+    mixtures are NaN where several paths lead to some states of the game's tree, as no single policy then plays like a mixture.
 
     Attributes:
         last: exploitability of the main agent's current policy.
@@ -45,7 +46,7 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
     """Compute exact values for a run of a game whose tree is small (`exploitability_every` is set).
 
     Raises:
-        ConfigError: the run has no game tree or no pool, or its tree has merged states.
+        ConfigError: the run has no game tree or no pool.
     """
     tree, league = parts.tree, state.league
     if tree is None or league is None:
@@ -56,15 +57,29 @@ def exact_report(parts: GameParts, state: GameState) -> ExactReport:
     of_main = jnp.append(league.pool.filled & (league.pool.role == MAIN) & ~league.pool.protected, True)
     policies = jax.vmap(lambda p: tree_policies(parts, p))(members)
     last = tree_policies(parts, main)
-    average = mixed_policies(tree, policies, of_main / jnp.sum(of_main))
     weights = _meta_nash(tree, policies, there)
-    mixture = mixed_policies(tree, policies, weights)
     averaged = last
     if state.average_params is not None:
         averaged = tree_policies(parts, player_like(jax.tree.map(lambda x: x[0], state.average_params), main))
-    found = [exploitability(tree, p) for p in (last, average, mixture, averaged)]
-    values = [game_values(tree, p)[0] for p in (last, average, mixture)]
-    return ExactReport(found[0], found[1], found[2], values[0], values[1], values[2], weights, found[3])
+
+    def of_mixture(shares: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if tree.merged:
+            return jnp.float32(jnp.nan), jnp.float32(jnp.nan)
+        mixture = mixed_policies(tree, policies, shares)
+        return exploitability(tree, mixture), game_values(tree, mixture)[0]
+
+    average, average_value = of_mixture(of_main / jnp.sum(of_main))
+    meta_nash, meta_nash_value = of_mixture(weights)
+    return ExactReport(
+        last=exploitability(tree, last),
+        average=average,
+        meta_nash=meta_nash,
+        last_value=game_values(tree, last)[0],
+        average_value=average_value,
+        meta_nash_value=meta_nash_value,
+        weights=weights,
+        averaged=exploitability(tree, averaged),
+    )
 
 
 def _meta_nash(tree: GameTree, policies: tuple[jax.Array, jax.Array], there: jax.Array) -> jax.Array:

@@ -257,7 +257,8 @@ def league_step(parts: GameParts, state: GameState) -> tuple[GameState, Metrics]
 
 
 def league_metrics(parts: GameParts, league: League, iteration: jax.Array) -> Metrics:
-    """Win rates against the pool by role, and of the main agent against its younger and older half; the pool's occupancy."""
+    """Win rates against the pool by role, and of the main agent against players from the second and the first half of the run so
+    far; the pool's occupancy."""
     roles, pool = parts.rules.roles, league.pool
     learners = len(roles)
     rates, games = league.payoff.win_rate(), league.payoff.record.games

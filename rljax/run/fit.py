@@ -66,7 +66,7 @@ def fit(
             and network have names.
         key: random key; if None, `jax.random.key(config.seed)`.
         seeds: number of agents to train in one program; their state and metrics have a leading axis `[seeds]`. Their keys are
-            those of `config.seed, config.seed + 1, ...`, or come from splitting `key`.
+            those of `config.seed, config.seed + 1, ...`, or come from splitting `key`. All read a dataset in the same order.
         run_dir: folder to create for `config.toml`, `metrics.jsonl` and checkpoints; None writes nothing.
         resume: folder of a run to continue from its latest whole checkpoint. True continues the run in `run_dir`, or starts a
             new one if there is none, so that a script continues when it is started again. Only `total_timesteps` may differ from

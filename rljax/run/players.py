@@ -124,7 +124,7 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     Raises:
         ConfigError: `simulations` is not allowed, or is given with `sample`, or the agent cannot search.
     """
-    if not 0 <= simulations <= MAX_SIMULATIONS:
+    if not isinstance(simulations, int) or not 0 <= simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
     if simulations and sample:
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")

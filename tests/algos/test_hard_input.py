@@ -183,8 +183,14 @@ def test_names_instead_of_configurations_and_bad_numbers_are_refused() -> None:
     with pytest.raises(rljax.ConfigError, match="expected fewer than"):
         rljax.PPOConfig(total_timesteps=10**13)
     agent = rljax.make_agent(rljax.PPOConfig(**TINY))
-    with pytest.raises(rljax.ConfigError, match="num_episodes = 0"):
-        rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), num_episodes=0)
+    state, key = agent.init(jax.random.key(0)), jax.random.key(1)
+    for number in (0, 2.5, True):
+        with pytest.raises(rljax.ConfigError, match=f"num_episodes = {number}: expected a whole number > 0"):
+            rljax.evaluate(agent, state, key, num_episodes=number)  # type: ignore[arg-type]
+        with pytest.raises(rljax.ConfigError, match=f"episodes = {number}: expected a whole number > 0"):
+            rljax.record(agent, state, "x.gif", key=key, episodes=number)  # type: ignore[arg-type]
+        with pytest.raises(rljax.ConfigError, match=f"num_games = {number}: expected a whole number > 0"):
+            rljax.tournament({"a": (agent, state)}, key=key, num_games=number)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from rljax.collect.environments import make_game
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent
 from rljax.core.environment import plays_greedily, strong, tree_where
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, check_whole
 from rljax.core.game import RESULT, Game, lead
 from rljax.core.game_wrappers import player_view
 from rljax.core.versus import Player, Remembering, Seated, random_player, seat_player, where_players
@@ -191,10 +191,8 @@ def play_games(
     Raises:
         ConfigError: the number of entrants is not that of the teams, or a number is not allowed.
     """
-    if num_games < 1:
-        raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
-    if opening_moves < 0:
-        raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
+    check_whole(1, num_games=num_games)
+    check_whole(0, opening_moves=opening_moves)
     if len(entrants) != game.num_teams:
         raise ConfigError(f"entrants: {len(entrants)}, expected one for each of the {game.num_teams} teams of {game.name}")
     table = np.array(seatings_of(len(entrants)) if seatings is None else seatings, np.int32)

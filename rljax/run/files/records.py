@@ -23,6 +23,9 @@ MAX_VALUES = 4_000_000
 MIN_RECORDS = 50
 
 
+COUNTS = (NO_ACTION, "league/branches", "league/resets", "league/snapshots")
+"""Metrics that count something in an iteration, beside those called `.../count`."""
+
 UPDATES = "train/updates"
 """Metric with the number of gradient steps in an iteration; without one, the losses of the iteration are unknown."""
 
@@ -50,7 +53,7 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             summary[name] = last_finite(values)
         elif is_count(name):
             summary[name] = np.sum(values, 0, dtype=np.float64)
-        elif name.startswith("train/") and name not in (UPDATES, NO_ACTION) and UPDATES in rows:
+        elif name.startswith("train/") and name != UPDATES and UPDATES in rows:
             trained = rows[UPDATES] != 0
             total = np.sum(values, 0, dtype=np.float64, where=trained)
             summary[name] = np.where(trained.any(0), total / np.maximum(trained.sum(0), 1), math.nan)
@@ -66,8 +69,8 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_count(name: str) -> bool:
-    """Return whether a metric is summed over iterations and seeds; metrics of environments are always means."""
-    return name.endswith("/count") and not name.startswith("env/")
+    """Return whether a metric is summed over iterations; metrics of environments are always means."""
+    return name in COUNTS or (name.endswith("/count") and not name.startswith("env/"))
 
 
 def last_finite(values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, check_whole
 from rljax.run.files.folder import split_path
 from rljax.run.files.zoo import is_address
 from rljax.run.players import Contestant, agent_player, game_of, trained_agent
@@ -53,10 +53,9 @@ def tournament(
         ConfigError: agents of different games or of a game with one team, fewer than two players, or an argument that is not
             allowed.
     """
-    if num_games < 1:
-        raise ConfigError(f"num_games = {num_games}: expected a whole number > 0")
-    if opening_moves is not None and opening_moves < 0:
-        raise ConfigError(f"opening_moves = {opening_moves}: expected 0 (none), or more")
+    check_whole(1, num_games=num_games)
+    if opening_moves is not None:
+        check_whole(0, opening_moves=opening_moves)
     if out is not None:
         matches.output_path(out, matches.SUFFIXES)
     game, params, entries = matches.make_entries(_name_players(players), include, sample, simulations)

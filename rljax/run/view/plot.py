@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.errors import ConfigError, RljaxWarning, printable
+from rljax.core.errors import ConfigError, RljaxWarning, check_whole, printable
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.curves import Curves, common_grid, on_grid
 from rljax.run.view.lines import Group, Source, group_sources, leave_out, read_sources
@@ -131,8 +131,7 @@ def plot(
             `out` is not allowed.
     """
     path = output_path(out, SUFFIXES)
-    if points < 2:
-        raise ConfigError(f"points = {points}: expected a whole number > 1")
+    check_whole(2, points=points)
     sources = read_sources(runs, steps_per_iteration)
     if metric is None:
         metric = "eval/return" if all("eval/return" in source.metrics for source in sources) else "episode/return"
@@ -213,13 +212,17 @@ def _with_values(sources: list[Source], metric: str) -> list[Source]:
 
 
 def _warn_of_ends(sources: list[Source], metric: str) -> None:
-    """Warn of seeds whose values end long before those of the other seeds of their run, such as diverged ones.
+    """Warn of seeds without any value, and of those whose values end long before those of the other seeds of their run, such as
+    diverged ones.
 
     A tenth of the run is no reason: the last episode of a seed may be a long one.
     """
     for source in sources:
         steps, values = source.curves(metric)
         known = np.isfinite(values)
+        for seed in np.flatnonzero(~known.any(axis=1)):
+            missing = f"{source.name}: seed_index {seed} has no value of '{metric}'"
+            warnings.warn(f"{missing}, and the line is that of the other seeds", RljaxWarning, stacklevel=3)
         last = np.where(known, steps, 0).max(axis=1)
         for seed in np.flatnonzero(known.any(axis=1) & (last < 0.9 * last.max())):
             ends = f"{source.name}: seed_index {seed} has no value of '{metric}' after step {last[seed]:,}"

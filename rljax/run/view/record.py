@@ -17,7 +17,7 @@ from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, initial_carry
 from rljax.core.config import Config
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
-from rljax.core.errors import ConfigError, first_line, how_to_install
+from rljax.core.errors import ConfigError, check_whole, first_line, how_to_install
 from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
@@ -165,9 +165,7 @@ def record(
             breaks the contract, or no encoder for MP4 is installed.
     """
     path = output_path(out, SUFFIXES)
-    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
-        if value < 1:
-            raise ConfigError(f"{name} = {value}: expected a whole number > 0")
+    check_whole(1, episodes=episodes, max_steps=max_steps)
     opponent, limit = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:

@@ -63,6 +63,13 @@ def test_metrics_are_averaged_over_the_iterations_in_which_they_are_known() -> N
     np.testing.assert_array_equal(summary["curriculum/score"], [nan])
 
 
+def test_numbers_of_what_happened_are_summed() -> None:
+    names = ("league/snapshots", "league/resets", "league/branches", "train/no_legal_action")
+    summary = summarize({name: column(0.0, 2.0, 1.0) for name in names})
+    assert {name: float(values[0]) for name, values in summary.items()} == dict.fromkeys(names, 3.0)
+    assert aggregate_seeds("league/snapshots", np.array([1.0, 2.0])) == 3.0
+
+
 def test_nan_loss_is_not_averaged_away() -> None:
     assert math.isnan(summarize({"train/loss": column(1.0, np.nan)})["train/loss"][0])
     assert math.isnan(summarize({"train/loss": column(1.0, np.nan), "train/updates": column(2.0, 2.0)})["train/loss"][0])

@@ -194,6 +194,18 @@ def test_a_seed_that_diverged_cuts_its_curve_with_a_warning(tmp_path: Path) -> N
     ]
 
 
+def test_a_seed_without_any_value_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    returns = np.arange(80.0).reshape(4, 20)
+    returns[2] = np.nan
+    run = write_run(tmp_path / "a", returns=returns, seeds=4)
+    with pytest.warns(rljax.RljaxWarning) as told:
+        (line,) = plot([run], tmp_path / "a.png").curves
+    assert (line.num_seeds, line.steps[-1]) == (3, 20_000)
+    assert [str(x.message) for x in told] == [
+        f"{run}: seed_index 2 has no value of 'episode/return', and the line is that of the other seeds"
+    ]
+
+
 @pytest.mark.parametrize("count", [2, 7])
 def test_any_text_is_a_label(tmp_path: Path, count: int) -> None:
     labels = ["_hidden", "costs $5 or $x^2$", "$\\undefined{", "d", "e", "f", "g"][:count]
