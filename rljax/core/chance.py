@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jax.interpreters import partial_eval
 
 from rljax.core.environment import strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.spaces import as_space
 from rljax.core.versus import random_actions
 
@@ -60,6 +61,17 @@ def uses_key(env: Any, params: Any) -> bool:
     """
     state, action, key = step_shapes(env, params)
     return _trace_alive(lambda k, s, a: env.step_env(k, s, a, params)[:4], key, state, action)[1][0]
+
+
+def script_draws(game: Game, params: Any, scripted: ScriptedPlayer) -> bool:
+    """Return whether a scripted player uses its key: without it, its moves follow from the game. Nothing is computed."""
+    state, _, key = step_shapes(game, params)
+    if not isinstance(scripted, RememberingScript):
+        return _trace_alive(lambda k, s: scripted(k, s, params), key, state)[1][0]
+    carry = None
+    if scripted.initial is not None:
+        carry = jax.eval_shape(partial(scripted.initial, game.num_players))
+    return _trace_alive(lambda k, s, c: scripted.act(k, s, params, c), key, state, carry)[1][0]
 
 
 def _trace_alive(step: Any, *shapes: Any) -> tuple[Any, list[bool]]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games, play_games, seatings_of
-from rljax.core.chance import is_random
+from rljax.core.chance import is_random, script_draws
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
@@ -134,7 +134,8 @@ def make_entries(
     Args:
         players: trained agents by name.
         include: names in `UNTRAINED` and of the game's scripted players; in MicroRTS also of its Java bots, as in
-            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java. Scripted players may draw, so all games count.
+            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java. If one of two players draws, all their games count; else repeated ones count
+            once.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
@@ -172,7 +173,8 @@ def make_entries(
             continue
         if name not in (*UNTRAINED, *game.scripted):
             raise ConfigError(f"include: '{name}': {did_you_mean(name, (*UNTRAINED, *(java_bots or game.scripted)))}")
-        entries.append(Entry(name, name, actor_player(Actor(name), game, params), None, True))
+        draws = name in UNTRAINED or script_draws(game, params, game.scripted[name])
+        entries.append(Entry(name, name, actor_player(Actor(name), game, params), None, draws))
     names = [entry.name for entry in entries]
     if len(entries) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")

@@ -20,6 +20,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.collect.games.matches import Games, play_match
 from rljax.core.config import dump_config
+from rljax.core.game import RememberingScript
 from rljax.core.spaces import Box
 from rljax.core.versus import random_player
 from rljax.envs import TicTacToe, make_env
@@ -269,6 +270,34 @@ def test_plackett_luce_finds_the_strengths_of_racers() -> None:
     assert found.games[0, 1] == found.played[0, 1] == 1200
     assert found.wins[2, 3] / 1200 == pytest.approx(5 / 5.5, abs=5 * np.sqrt(0.09 * 0.91 / 1200))
     np.testing.assert_array_equal(found.wins + found.wins.T + found.draws, found.games)
+
+
+class Scripts(TicTacToe):
+    """Tic-tac-toe with three scripted players, of which one draws."""
+
+    @property
+    def scripted(self) -> dict[str, Any]:
+        def first(key: jax.Array, state: Any, params: Any) -> jax.Array:
+            return jnp.argmax(self.action_mask(state, params), axis=-1).astype(jnp.int32)
+
+        def drawn(key: jax.Array, state: Any, params: Any) -> jax.Array:
+            return random_player(key, state, None, self.action_mask(state, params))
+
+        remembers = RememberingScript(lambda key, state, params, carry: (first(key, state, params), jnp.zeros(2)))
+        return {"first": first, "drawn": drawn, "remembers": remembers}
+
+
+def test_scripted_players_that_draw_nothing_repeat_their_games() -> None:
+    small: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "network": {"hidden": [4]}}
+    agent = rljax.make_agent(rljax.SelfPlayConfig(env=Scripts(), **small))
+    _, _, entries = make_entries({"a": (agent, None)}, ["random", "first", "drawn", "remembers"])
+    assert {entry.name: entry.draws for entry in entries} == {
+        "a": False,
+        "random": True,
+        "first": False,
+        "drawn": True,
+        "remembers": False,
+    }
 
 
 @pytest.mark.slow
