@@ -134,8 +134,8 @@ def make_entries(
     Args:
         players: trained agents by name.
         include: names in `UNTRAINED` and of the game's scripted players; in MicroRTS also of its Java bots, as in
-            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java. If one of two players draws, all their games count; else repeated ones count
-            once.
+            `rljax.envs.microrts.java.engine.parse_bot`, which play in Java. Games of a player that draws all count; of others,
+            repeated games count once.
         sample: sample actions from policies, also if the best policy of the game is not random.
         simulations: number of positions that the runs' agents search before each move; 0 plays their policies without search.
 
