@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.chance import step_shapes, uses_key
-from rljax.core.contract import BELIEF
-from rljax.core.environment import METRICS, action_mask_of, strong, tree_where
+from rljax.core.environment import BELIEF, METRICS, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import RESULT, Game
 

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.contract import BELIEF
-from rljax.core.environment import METRICS, Environment
+from rljax.core.environment import BELIEF, METRICS, Environment
 from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing

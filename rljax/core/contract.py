@@ -25,10 +25,6 @@ from rljax.core.memory import check_memory, tree_bytes
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 from rljax.core.wrappers import Wrapper
 
-BELIEF = "belief_entropy"
-"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a
-game."""
-
 FOREIGN = "gymnax."
 """Prefix of another library's modules. If its observations do not fit their spaces, rljax only warns: it cannot mend them."""
 

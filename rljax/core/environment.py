@@ -19,6 +19,10 @@ from rljax.core.errors import ConfigError, first_line
 COMPONENTS = "reward_components"
 """Entry of an environment's `info` that holds the streams of its reward: a dictionary of f32 [], or f32 `[P]` of a game."""
 
+BELIEF = "belief_entropy"
+"""Entry of an environment's `info`: entropy of the hidden state given all observations so far, in nats, f32 [], or `[P]` of a
+game."""
+
 METRICS = "metrics"
 """Key of a dictionary of scalars in an environment's `info` that training logs as `env/NAME`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import COMPONENTS, METRICS, strong, tree_where
+from rljax.core.environment import BELIEF, COMPONENTS, METRICS, strong, tree_where
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.game_wrappers import split_views
@@ -185,6 +185,11 @@ def _named_player(game: Game, name: str) -> Player:
     return without_view(game.scripted[name], game.default_params)
 
 
+def _last(info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entries of the info of a game's step that hold until the next one; None without any."""
+    return {name: info[name] for name in (BELIEF, METRICS) if name in info} or None
+
+
 class VersusState(NamedTuple):
     """State of `Versus`.
 
@@ -196,7 +201,7 @@ class VersusState(NamedTuple):
         over: whether the game is over, bool [].
         carry: memory of the opponent, `[P, ...]`; None if it has none.
         components: components of the rewards not yet paid out, a dictionary of f32 `[P]`; None if the game does not split them.
-        metrics: metrics of the game's last step, a dictionary of f32 []; None if the game has none.
+        last: what else is passed on of the info of the game's last step, a dictionary; None if there is nothing.
     """
 
     game: Any
@@ -206,17 +211,17 @@ class VersusState(NamedTuple):
     over: jax.Array
     carry: Any = None
     components: Any = None
-    metrics: Any = None
+    last: Any = None
 
 
 class Versus(Wrapper):
     """Environment in which the agent plays one team of a game, drawn anew for each episode, against a fixed opponent.
 
     A step is a move of the agent and the moves of the others until its next turn; the reward is the agent's sum over them, the
-    mean of its team, and so are the reward's components, if the game's info has them; its metrics are those of the last of
-    these moves. K is the size of the largest team. If it is 1, the agent is one player, with that player's observations, actions
-    and masks. Otherwise they have a leading axis K, in the order of the team's players; in a smaller team the rest repeats the
-    first player's observation, and its actions are ignored.
+    mean of its team, and so are the reward's components, if the game's info has them. Its metrics and the mean entropy of the
+    team's beliefs are those after the last of these moves. K is the size of the largest team. If it is 1, the agent is one
+    player, with that player's observations, actions and masks. Otherwise they have a leading axis K, in the order of the team's
+    players; in a smaller team the rest repeats the first player's observation, and its actions are ignored.
 
     Args:
         game: the game. If it has one team, the agent plays all of it. Wrappers that change observations do so for the agent.
@@ -306,8 +311,8 @@ class Versus(Wrapper):
         team = jax.random.randint(team_key, (), 0, len(self._members))
         carry = seat_player(self.opponent, self._game, params).initial(game, obs) if self.env.num_teams > 1 else None
         reward, over = jnp.zeros(self.env.num_players), jnp.zeros((), bool)
-        components, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._parts_of_info)
-        state = VersusState(game, obs, team, reward, over, carry, components, metrics)
+        components, last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._parts_of_info)
+        state = VersusState(game, obs, team, reward, over, carry, components, last)
         state = self._until_own_turn(key, state, params)
         return self._observed(state), state
 
@@ -319,17 +324,22 @@ class Versus(Wrapper):
         played = self._until_own_turn(rest_key, self._play_step(key, state, params, self._own_action(action, params)), params)
         state = tree_where(state.over, state, played)
         own = jnp.asarray(self.env.teams) == state.team
-        reward, components = jax.tree.map(
-            lambda x: jnp.sum(jnp.where(own, x, 0.0)) / jnp.sum(own), (state.reward, state.components)
-        )
-        parts = {COMPONENTS: components, METRICS: state.metrics}
-        info = {name: part for name, part in parts.items() if part is not None}
+
+        def of_team(x: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(own, x, 0.0)) / jnp.sum(own)
+
+        reward, components = jax.tree.map(of_team, (state.reward, state.components))
+        info = {} if state.last is None else dict(state.last)
+        if BELIEF in info:
+            info[BELIEF] = of_team(info[BELIEF])
+        if components is not None:
+            info[COMPONENTS] = components
         paid = jax.tree.map(jnp.zeros_like, (state.reward, state.components))
         return self._observed(state), state._replace(reward=paid[0], components=paid[1]), reward, state.over, info
 
     @cached_property
     def _parts_of_info(self) -> tuple[Any, Any]:
-        """Shapes of the components of the game's rewards, and of its metrics; None for what its info does not have."""
+        """Shapes of the components of the game's rewards, and of `last`; None for what its info does not have."""
         game, params = self._game, self._game.default_params
 
         def info_of(key: jax.Array) -> dict[str, Any]:
@@ -339,7 +349,7 @@ class Versus(Wrapper):
             return info
 
         info = jax.eval_shape(info_of, jax.random.key(0))
-        return info.get(COMPONENTS), info.get(METRICS)
+        return info.get(COMPONENTS), _last(info)
 
     def _own_action(self, action: Any, params: Any) -> Any:
         """Return the agent's action for each player as if it were of its team, leaves `[P, ...]`."""
@@ -364,7 +374,7 @@ class Versus(Wrapper):
         obs, game, reward, over, info = strong(self._game.step_env(step_key, state.game, action, params))
         reward, components = jax.tree.map(jnp.add, (state.reward, state.components), (reward, info.get(COMPONENTS)))
         over = over | self.env.is_truncated(game, params)
-        return VersusState(game, obs, state.team, reward, over, carry, components, info.get(METRICS))
+        return VersusState(game, obs, state.team, reward, over, carry, components, _last(info))
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""

@@ -20,8 +20,7 @@ from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
 from rljax.collect.resets import initial_environments
 from rljax.collect.rollout import reset_carry
-from rljax.core.contract import BELIEF
-from rljax.core.environment import tree_where
+from rljax.core.environment import BELIEF, tree_where
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
 from rljax.core.game_wrappers import public_part

@@ -56,11 +56,12 @@ def test_the_agents_team_gets_what_plain_python_says_against_a_player_with_memor
             carry = {"count": jnp.where(moves, after["count"], carry["count"])}
             obs, state, reward, over, info = versus.step_env(key, state, action, params)
             paid = jnp.stack([reward, *(info["reward_components"][name] for name in ("worth", "seat"))])
-            return (obs, state, carry, total + paid), (over, info["metrics"]["most"])
+            return (obs, state, carry, total + paid), (over, info["metrics"]["most"], info["belief_entropy"])
 
         zeros = {"count": jnp.zeros(obs["seat"].shape, jnp.int32)}
-        (_, after, _, total), (over, most) = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(3)), length=8)
-        return after.team, total, over[-1], most[-1] == jnp.max(after.game.total)
+        (_, after, _, total), (over, most, belief) = jax.lax.scan(step, (obs, state, zeros, jnp.zeros(3)), length=8)
+        of_team = jnp.mean(after.game.total, where=jnp.asarray(game.teams) == after.team)
+        return after.team, total, over[-1], (most[-1] == jnp.max(after.game.total)) & (jnp.abs(belief[-1] - of_team) < 1e-5)
 
     team, total, over, known = map(np.asarray, play(jax.random.split(jax.random.key(0), 24)))
     assert over.all()

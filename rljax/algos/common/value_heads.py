@@ -22,8 +22,7 @@ from rljax.collect.rollout import Steps
 from rljax.core.agent import Metrics
 from rljax.core.chance import step_shapes
 from rljax.core.config import leaf, static
-from rljax.core.contract import BELIEF
-from rljax.core.environment import COMPONENTS
+from rljax.core.environment import BELIEF, COMPONENTS
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.game import Game
 from rljax.core.step_wrappers import ShapeReward

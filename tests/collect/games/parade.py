@@ -39,7 +39,8 @@ class ParadeParams:
 class Parade(Game):
     """Each move is worth a number, which its player adds to its total and gets as its reward times its seat plus 1.
 
-    The components of the reward are the number, "worth", and the rest, "seat"; the metric "most" is the largest total.
+    The components of the reward are the number, "worth", and the rest, "seat"; the metric "most" is the largest total. Players
+    report their totals as the entropies of their beliefs.
 
     Args:
         teams: team of each player.
@@ -115,7 +116,7 @@ class Parade(Game):
         state = ParadeState(total, out, mover, state.time + 1)
         components = {"worth": gain, "seat": gain * jnp.arange(self.num_players)}
         reward = components["worth"] + components["seat"]
-        info = {"reward_components": components, "metrics": {"most": jnp.max(total)}}
+        info = {"reward_components": components, "metrics": {"most": jnp.max(total)}, "belief_entropy": total}
         return self.observe(state, params), state, reward, (state.time >= params.steps) | jnp.all(out), info
 
 
