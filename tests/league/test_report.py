@@ -14,21 +14,21 @@ from rljax.league import exact_report
 from rljax.league.training import game_init, game_parts
 from tests.league.test_game_tree import Chain
 
+ALONE: dict[str, Any] = {
+    "num_envs": 4,
+    "num_slots": 1,
+    "num_minibatches": 1,
+    "main_exploiters": 0,
+    "league_exploiters": 0,
+    "pool_size": 2,
+    "network": {"hidden": [4]},
+    "exploitability_every": 10_000,
+}
+
 
 @pytest.mark.slow
 def test_a_report_has_the_exploitability_of_the_averaged_parameters() -> None:
-    config = rljax.LeagueConfig(
-        env="KuhnPoker-v0",
-        num_envs=4,
-        num_slots=1,
-        num_minibatches=1,
-        main_exploiters=0,
-        league_exploiters=0,
-        pool_size=2,
-        network={"hidden": [4]},
-        average_decay=0.9,
-        exploitability_every=10_000,
-    )
+    config = rljax.LeagueConfig(env="KuhnPoker-v0", average_decay=0.9, **ALONE)
     parts = game_parts(config)
     state = game_init(parts, jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -51,18 +51,7 @@ class Meeting(Chain):
 @pytest.mark.slow
 def test_where_paths_meet_mixtures_are_unknown_and_the_last_policy_is_known() -> None:
     """Of three moves the first player has the last: to give up loses 1, and the other can do nothing."""
-    config = rljax.LeagueConfig(
-        env=Meeting(3),
-        num_envs=4,
-        num_slots=1,
-        num_minibatches=1,
-        main_exploiters=0,
-        league_exploiters=0,
-        pool_size=2,
-        network={"hidden": [4]},
-        exploitability_every=10_000,
-    )
-    parts = game_parts(config)
+    parts = game_parts(rljax.LeagueConfig(env=Meeting(3), **ALONE))
     report = jax.jit(lambda s: exact_report(parts, s))(game_init(parts, jax.random.key(0)))
     assert np.isnan([report.average, report.average_value, report.meta_nash, report.meta_nash_value]).all()
     assert -1.0 < float(report.last_value) < 0.0
