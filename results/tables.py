@@ -241,6 +241,8 @@ def game_features(record: Record) -> list[Row]:
         row("auto-regressive heads: sampled return", "autoregressive", "independent"),
         row("transformer and pointer: right picks of 8", "pointer", "picking MLP"),
         row("bonus of counts: seeds that find the goal", "count", "no bonus", seeds),
+        row("random network distillation: seeds that find the goal", "rnd", "no bonus", seeds),
+        row("bonus for information: looks at a hidden plan", "bonus for information: looks", "no bonus for information: looks"),
         row("privileged critic", "privileged critic: steps", "public critic: steps", median),
         row("two value heads, no privileged critic", "two value heads: steps", "public critic: steps", median),
     ]

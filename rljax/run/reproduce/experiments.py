@@ -134,7 +134,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         opponents.opponent_models,
     ),
     "game_features": Experiment(
-        "memory, action heads, pointer, bonus, privileged critic and value heads in games of two players, each beside a control",
+        "memory, action heads, pointer, bonuses, privileged critic and value heads in games of two, each beside a control",
         15,
         5,
         game_features.features,

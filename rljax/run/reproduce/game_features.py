@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rljax.algos.ppo import PPOConfig
 from rljax.core.config import load_config
 from rljax.core.wrappers import PublicObservation
 from rljax.envs.hidden_bit import HiddenBit
@@ -12,11 +13,14 @@ from rljax.envs.race import Race
 from rljax.league.config import SelfPlayConfig
 from rljax.run.reproduce.features import CRITIC_STEPS, steps_to
 from rljax.run.reproduce.report import Report
+from rljax.run.reproduce.scouting import late_looks, scout
 
 
-def as_game(preset: str, **changes: Any) -> SelfPlayConfig:
-    """Return the self-play of two players with the task and the settings of a PPO preset, half of its environments each."""
-    config = load_config(preset, eval_every=None)
+def as_game(source: str | PPOConfig, **changes: Any) -> SelfPlayConfig:
+    """Return the self-play of two players with the task and the settings of PPO, of a preset or a configuration, half of its
+    environments each.
+    """
+    config = load_config(source, eval_every=None) if isinstance(source, str) else source
     fields = {field.name for field in dataclasses.fields(SelfPlayConfig)} - {"upgo_coef"}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in fields}
     given |= {"env": f"race:{config.env}", "num_envs": config.num_envs // 2}
@@ -24,12 +28,13 @@ def as_game(preset: str, **changes: Any) -> SelfPlayConfig:
 
 
 def features(report: Report) -> None:
-    """Measure memory, action heads, a pointer, a bonus, a privileged critic and value heads in games."""
+    """Measure memory, action heads, a pointer, bonuses, a privileged critic and value heads in games."""
     for turns in (True, False):
         memory(report, turns)
     composite(report)
     picks(report)
     exploration(report)
+    information(report)
     critics(report)
 
 
@@ -57,10 +62,18 @@ def picks(report: Report) -> None:
 
 
 def exploration(report: Report) -> None:
-    """Compare a bonus of counts with none where random moves hardly ever find the goal."""
-    for bonus, changes in (("count", {}), ("no bonus", {"intrinsic": None})):
-        run = report.train(as_game("sparse_gridworld_ppo_count", **changes), bonus, preset="sparse_gridworld_ppo_count")
+    """Compare bonuses of counts and of random network distillation with none where random moves hardly ever find the goal."""
+    for bonus, kind, changes in (("count", "count", {}), ("rnd", "rnd", {}), ("no bonus", "count", {"intrinsic": None})):
+        preset = f"sparse_gridworld_ppo_{kind}"
+        run = report.train(as_game(preset, **changes), bonus, preset=preset)
         report.measure(bonus, report.returns(run, 10), 1.0)
+
+
+def information(report: Report) -> None:
+    """Compare a bonus for information with none, by the looks at a hidden plan."""
+    for arm, bonus in (("bonus for information", True), ("no bonus for information", False)):
+        run = report.train(as_game(scout({}, bonus)), arm)
+        report.measure(f"{arm}: looks", late_looks(run.metrics))
 
 
 def critics(report: Report) -> None:
