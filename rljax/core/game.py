@@ -202,7 +202,15 @@ def unbatch_players(tree: Any, num_players: int) -> Any:
 def team_reward(reward: jax.Array, teams: tuple[int, ...]) -> jax.Array:
     """Share rewards `[..., P]` within teams: each player gets the mean reward of its team."""
     together = jnp.asarray(teams)[:, None] == jnp.asarray(teams)
-    return reward @ (together / together.sum(0)).astype(reward.dtype)
+    shares = (together / together.sum(0)).astype(reward.dtype)
+    return jnp.matmul(reward, shares, precision="highest")  # a TPU would round rewards to bf16
+
+
+def reward_of_side(game: Game, reward: jax.Array, player: jax.Array) -> jax.Array:
+    """Return the mean reward of a player's team, f32 [], of those of all players `[P]`."""
+    if game.num_teams == game.num_players:
+        return reward[player]
+    return team_reward(reward, game.teams)[player]
 
 
 def lead(result: jax.Array, other: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ import mctx
 
 from rljax.core.chance import num_outcomes
 from rljax.core.environment import tree_where
-from rljax.core.game import Game, outcome_at
+from rljax.core.game import Game, outcome_at, reward_of_side
 
 ILLEGAL = -1e9
 """Logit of an illegal action."""
@@ -87,8 +87,9 @@ class Nodes(NamedTuple):
 def search_nodes(game: Game, params: Any, evaluate: Evaluation) -> Nodes:
     """Return the functions with which mctx searches a game.
 
-    A value is that of the player to move. Its sign flips from one state to the next unless the same player (or its team) moves
-    again, since turns do not alternate in all games. The value after the end of a game is 0.
+    A value is that of the player to move, and rewards are those of its side, the mean of its players. The sign flips from one
+    state to the next unless the same player (or its team) moves again, since turns do not alternate in all games. The value after
+    the end of a game is 0.
 
     The t-th visit of a chance node takes the outcome at the quantile `start + t / golden ratio`, modulo 1. As `start` is uniform,
     each visit is a draw of the distribution, and together they follow it more closely than independent draws.
@@ -129,7 +130,7 @@ def search_nodes(game: Game, params: Any, evaluate: Evaluation) -> Nodes:
         logits, value, player = evaluate_state(evaluate_key, state)
         same = teams[player] == teams[node.player]
         output = mctx.RecurrentFnOutput(
-            reward=jnp.where(node.over, 0.0, reward[node.player]),
+            reward=jnp.where(node.over, 0.0, reward_of_side(game, reward, node.player)),
             discount=jnp.where(over, 0.0, jnp.where(same, 1.0, -1.0)),
             prior_logits=logits,
             value=jnp.where(over, 0.0, value),

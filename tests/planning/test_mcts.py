@@ -123,6 +123,55 @@ def test_signs_follow_the_side_to_move_and_not_the_ply() -> None:
 
 
 @pytest.mark.slow
+class Mates(Game):
+    """Two against two in turns: by action 1 the mover's mate wins much, by the others the mover itself wins little."""
+
+    num_players = 4
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0, 1, 0, 1)
+
+    @property
+    def turn_gap(self) -> int:
+        return 3
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 4.0, (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def to_move(self, state: jax.Array) -> jax.Array:
+        return jnp.arange(4) == state % 4
+
+    def action_mask(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.ones((4, 2), bool)
+
+    def observe(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.full((4, 1), state, jnp.float32)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
+        return self.observe(jnp.int32(0), params), jnp.int32(0)
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        of_mate, own = jnp.array([0.0, -0.5, 1.0, -0.5]), jnp.array([0.1, -0.05, 0.0, -0.05])
+        reward = jnp.where(state == 0, jnp.where(action[0] == 1, of_mate, own), 0.0)
+        return self.observe(state + 1, params), state + 1, reward, state + 1 >= 4, {}
+
+    def is_truncated(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.asarray(False)
+
+
+@pytest.mark.slow
+def test_a_side_is_worth_the_mean_of_its_players() -> None:
+    """The side gets .5 by the move for the mate, and .05 by the other one."""
+    state = Mates().reset_env(jax.random.key(0), None)[1][None]
+    found = jax.jit(make_mcts(Mates(), num_simulations=64))(jax.random.key(0), state)
+    assert int(found.action[0]) == 1
+    assert 0.4 < float(found.value[0]) <= 0.5
+
+
 def test_blocks_wins_and_never_plays_an_illegal_move() -> None:
     game, params = make_env("TicTacToe-v0")
     search = jax.jit(make_mcts(game, params, num_simulations=200))
