@@ -113,7 +113,8 @@ def read_sealed(file: Path, fields: Mapping[str, Field]) -> dict[str, Any]:
         problem = "differs from what was written (its checksum does not match)"
     if problem is not None:
         raise DamagedError(problem)
-    return {name: table.get(name) for name in fields} | table
+    # In the order of the file: digests are those of its bytes, also where it is written again.
+    return table | {name: None for name in fields if name not in table}
 
 
 def _problem(table: dict[str, Any], fields: Mapping[str, Field], known_only: bool) -> str | None:

@@ -210,7 +210,9 @@ def test_a_killed_recording_is_whole_up_to_its_last_shard_and_continues(tmp_path
     assert killed == 2
     how: dict[str, Any] = {"num_episodes": 1200, "env": "CartPole-v1", "num_envs": 8, "shard_bytes": 4000}
     straight = rljax.demonstrations("random", tmp_path / "straight", **how)
-    assert_same_episodes(rljax.demonstrations("random", path, **how, resume=True), straight)
+    resumed = rljax.demonstrations("random", path, **how, resume=True)
+    assert_same_episodes(resumed, straight)
+    assert resumed.digest == straight.digest  # runs that read one go on with the other
 
 
 @pytest.mark.parametrize(
