@@ -46,7 +46,7 @@ from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
-from rljax.collect.returns import explained_variance, gae, upgo
+from rljax.collect.returns import explained_variance, gae, importance_ratio, upgo
 from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_mean, own_std, own_steps, traced_seat
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -456,7 +456,7 @@ def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array,
     own = batch.own
     distribution = parts.head.distribution(outputs, batch.mask)
     log_ratio = distribution.log_prob(batch.action) - batch.log_prob
-    ratio = jnp.exp(log_ratio)
+    ratio = importance_ratio(log_ratio)
     advantage = batch.advantage
     objective = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps) * advantage)
     if config.dual_clip is not None:

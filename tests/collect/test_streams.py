@@ -158,6 +158,12 @@ def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
     np.testing.assert_allclose(standard, (noise[1][own] - noise[1][own].mean()) / noise[1][own].std(), rtol=1e-4, atol=1e-5)
     equal = with_standard_advantages(batch._replace(advantage=jnp.full((16, 4), 1 / 3).at[0, 0].add(3e-8)))
     np.testing.assert_array_equal(equal.advantage, 0.0)
+    # An action that has become exp(90) times as likely: its ratio is bounded, so that the gradient is finite.
+    apart = batch._replace(log_prob=batch.log_prob.at[0, 0].add(-90.0))
+    for advantage in (1.0, -1.0, 0.0):
+        weighed = apart._replace(advantage=batch.advantage.at[0, 0].set(advantage))
+        slope = jax.grad(lambda params: ppo_loss(parts, params, weighed)[0])(state.params)  # noqa: B023
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
     nobody = ppo_loss(parts, state.params, batch._replace(own=jnp.zeros((16, 4), bool)))
     assert float(nobody[0]) == 0.0
 
