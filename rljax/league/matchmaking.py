@@ -32,7 +32,7 @@ def pfsp_probabilities(
         min_probability: lower bound of each opponent's probability; with too many opponents for it, all are equally likely.
 
     Returns:
-        Probabilities that add up to 1: uniform if all weights are 0, and all zeros if there is no opponent.
+        Probabilities that add up to 1: uniform if the weights sum to less than 1e-10, and all zeros if there is no opponent.
 
     Raises:
         ConfigError: the weighting is unknown.
@@ -53,7 +53,7 @@ def pfsp_probabilities(
     count = jnp.sum(filled, axis=-1, keepdims=True)
     uniform = filled / jnp.maximum(count, 1)
     total = jnp.sum(weight, axis=-1, keepdims=True)
-    probabilities = jnp.where(total > 0.0, weight / jnp.where(total > 0.0, total, 1.0), uniform)
+    probabilities = jnp.where(total > 1e-10, weight / jnp.maximum(total, 1e-10), uniform)
     share = jnp.minimum(min_probability * count, 1.0)
     return (1.0 - share) * probabilities + share * uniform
 

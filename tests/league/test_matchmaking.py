@@ -40,9 +40,9 @@ def test_pfsp_where_weights_vanish_and_with_a_least_probability() -> None:
     sure = jnp.ones(5)
     np.testing.assert_allclose(pfsp_probabilities(sure, FILLED), np.array([1, 1, 1, 0, 1]) / 4)
     np.testing.assert_array_equal(pfsp_probabilities(sure, jnp.zeros(5, bool)), np.zeros(5))
-    # Against opponents that are nearly always beaten, small weights are weights, too.
-    nearly = 1.0 - jnp.array([2.0, 1.0, 1.0, 8.0, 4.0]) * 2.0**-20
-    np.testing.assert_allclose(pfsp_probabilities(nearly, FILLED), np.array([4, 1, 1, 0, 16]) / 22, rtol=1e-5)
+    nearly = 1.0 - jnp.array([2.0, 1.0, 1.0, 8.0, 4.0]) * 2.0**-20  # squared, their shares sum to 2e-11
+    np.testing.assert_allclose(pfsp_probabilities(nearly, FILLED), np.array([1, 1, 1, 0, 1]) / 4)
+    np.testing.assert_allclose(pfsp_probabilities(nearly, FILLED, "linear"), np.array([2, 1, 1, 0, 4]) / 8, rtol=1e-5)
     least = pfsp_probabilities(RATES, FILLED, "squared", 0.1)
     np.testing.assert_allclose(least, 0.6 * np.array([0.01, 0.25, 0.64, 0, 0]) / 0.9 + 0.1 * np.array([1, 1, 1, 0, 1]), rtol=1e-5)
     np.testing.assert_allclose(pfsp_probabilities(RATES, FILLED, "squared", 0.9), np.array([1, 1, 1, 0, 1]) / 4, atol=1e-7)
