@@ -206,11 +206,10 @@ def team_reward(reward: jax.Array, teams: tuple[int, ...]) -> jax.Array:
     return jnp.matmul(reward, shares, precision="highest")  # a TPU would round rewards to bf16
 
 
-def reward_of_side(game: Game, reward: jax.Array, player: jax.Array) -> jax.Array:
-    """Return the mean reward of a player's team, f32 [], of those of all players `[P]`."""
-    if game.num_teams == game.num_players:
-        return reward[player]
-    return team_reward(reward, game.teams)[player]
+def side_rewards(game: Game, reward: jax.Array) -> jax.Array:
+    """Return the mean reward of each player's team, `[..., P]`, as matches and searches count; `team_reward`, where teams are
+    more than players alone."""
+    return reward if game.num_teams == game.num_players else team_reward(reward, game.teams)
 
 
 def lead(result: jax.Array, other: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.environment import step_or_restart
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.game import Game, side_rewards
 from rljax.core.keys import as_key, draw
 from rljax.core.state import State, per_environment
 from rljax.nn.actions import ActionHead, mask_logits
@@ -105,7 +105,7 @@ class AlphaZeroState(State, kw_only=True):
 
 class SearchedMoves(NamedTuple):
     """T moves of E games, `[T, E, ...]`: the observation of the player to move, its legal actions, the policy of the search
-    (`weights`, which add up to 1), and the results.
+    (`weights`, which add up to 1), and the results; rewards `[T, E, P]` are those of each player's side.
     """
 
     obs: Any
@@ -191,7 +191,8 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
         )(noise.step_key, fresh_episodes(game, game_params, noise, pool), env_state, joint)
         weights = found.action_weights[:, : nodes.num_actions]
         done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
-        happened = SearchedMoves(seen, mask, weights, moves, reward, done, length, returns, metrics_of(info))
+        shared = side_rewards(game, reward)
+        happened = SearchedMoves(seen, mask, weights, moves, shared, done, length, returns, metrics_of(info))
         return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
 
     noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs, config)

@@ -21,7 +21,7 @@ from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.check import check_outcomes
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game, reward_of_side
+from rljax.core.game import Game, side_rewards
 from rljax.core.spaces import Discrete, as_space
 from rljax.core.versus import Player, random_player
 from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
@@ -67,7 +67,7 @@ def random_evaluation(game: Game, params: Any) -> Evaluation:
         player = jnp.argmax(game.to_move(state))
         start = (key, state, jnp.zeros((), bool), jnp.zeros(game.num_players), jnp.zeros((), jnp.int32))
         total = jax.lax.while_loop(going, step, start)[3]
-        return jnp.zeros(mask.shape), reward_of_side(game, total, player)
+        return jnp.zeros(mask.shape), side_rewards(game, total)[player]
 
     return evaluate
 

@@ -21,7 +21,7 @@ import mctx
 
 from rljax.core.chance import num_outcomes
 from rljax.core.environment import tree_where
-from rljax.core.game import Game, outcome_at, reward_of_side
+from rljax.core.game import Game, outcome_at, side_rewards
 
 ILLEGAL = -1e9
 """Logit of an illegal action."""
@@ -130,7 +130,7 @@ def search_nodes(game: Game, params: Any, evaluate: Evaluation) -> Nodes:
         logits, value, player = evaluate_state(evaluate_key, state)
         same = teams[player] == teams[node.player]
         output = mctx.RecurrentFnOutput(
-            reward=jnp.where(node.over, 0.0, reward_of_side(game, reward, node.player)),
+            reward=jnp.where(node.over, 0.0, side_rewards(game, reward)[node.player]),
             discount=jnp.where(over, 0.0, jnp.where(same, 1.0, -1.0)),
             prior_logits=logits,
             value=jnp.where(over, 0.0, value),

@@ -170,6 +170,13 @@ def test_a_side_is_worth_the_mean_of_its_players() -> None:
     found = jax.jit(make_mcts(Mates(), num_simulations=64))(jax.random.key(0), state)
     assert int(found.action[0]) == 1
     assert 0.4 < float(found.value[0]) <= 0.5
+    config = rljax.AlphaZeroConfig(
+        env=Mates(), num_envs=8, num_steps=8, num_minibatches=1, num_simulations=8, learning_rate=1e-2, total_timesteps=64 * 40
+    )
+    result = jax.jit(rljax.make_train(config))(jax.random.key(0))
+    logits, value = rljax.make_agent(config).policy_and_value(result.state, jnp.zeros((1, 1)))
+    assert int(jnp.argmax(logits)) == 1
+    assert 0.3 < float(value[0]) < 0.7
 
 
 def test_blocks_wins_and_never_plays_an_illegal_move() -> None:
