@@ -435,8 +435,8 @@ def with_standard_advantages(batch: Minibatch) -> Minibatch:
     """
     advantage, own = batch.advantage, batch.own
     mean, deviation = own_mean(advantage, own), own_std(advantage, own)
-    differ = deviation > 1e-6 * jnp.abs(mean)
-    return batch._replace(advantage=jnp.where(differ, (advantage - mean) / (deviation + 1e-8), 0.0))
+    equal = deviation <= 1e-6 * jnp.abs(mean)  # False where one is NaN, which must show
+    return batch._replace(advantage=jnp.where(equal, 0.0, (advantage - mean) / (deviation + 1e-8)))
 
 
 def ppo_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Metrics]:

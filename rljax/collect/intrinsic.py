@@ -105,7 +105,7 @@ def count_bonus(resolution: float | jax.Array = 1.0, bins: int = 2**16) -> Intri
     ) -> tuple[CountState, jax.Array, Metrics]:
         del key, entropy
         # Round half up: rounding half to even would make every other state wider than the next.
-        cells = jnp.floor(_flat(next_obs, done.shape) / float(resolution) + 0.5)
+        cells = jnp.floor(_flat(next_obs, done.shape) / jnp.asarray(resolution, jnp.float32) + 0.5)
         # The cast of a number beyond i32 depends on the device.
         index = hash_cells(jnp.clip(cells, -(2.0**30), 2.0**30).astype(jnp.int32)) & np.uint32(bins - 1)
         counts = state.counts.at[index].add(1.0 if own is None else own.reshape(-1).astype(jnp.float32))

@@ -83,7 +83,7 @@ def explained_variance(target: jax.Array, prediction: jax.Array, own: jax.Array 
     else:
         left, variance = jnp.square(own_std(target - prediction, own)), jnp.square(own_std(target, own))
     rounding = jnp.square(1e-6 * jnp.max(jnp.abs(target)))
-    return jnp.where(variance > rounding, 1.0 - left / (variance + 1e-8), 0.0)
+    return jnp.where(variance <= rounding, 0.0, 1.0 - left / (variance + 1e-8))
 
 
 def vtrace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -105,7 +106,7 @@ def make_mcts(
         ConfigError: the game cannot be searched (`check_searchable`), or a number is not allowed.
     """
     check_searchable(game, params)
-    if not isinstance(num_simulations, int) or not 0 < num_simulations <= MAX_SIMULATIONS:
+    if not isinstance(num_simulations, Integral) or not 0 < num_simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0 and <= {MAX_SIMULATIONS}")
     params = game.default_params if params is None else params
     nodes = search_nodes(game, params, evaluate or random_evaluation(game, params))

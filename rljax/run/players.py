@@ -7,16 +7,19 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, env_name
+from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
 from rljax.core.game_wrappers import GameTimeLimit
@@ -124,7 +127,7 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     Raises:
         ConfigError: `simulations` is not allowed, or is given with `sample`, or the agent cannot search.
     """
-    if not isinstance(simulations, int) or not 0 <= simulations <= MAX_SIMULATIONS:
+    if not isinstance(simulations, Integral) or not 0 <= simulations <= MAX_SIMULATIONS:
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
     if simulations and sample:
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
@@ -241,7 +244,7 @@ def check_one_game(name: str, played: Played, other: str, expected: Played) -> N
 def _layers(game: Any) -> list[Any]:
     """Return a game and the games or environments that it wraps, without its time limit."""
     layers = []
-    while game is not None:
+    while isinstance(game, Environment):
         if not isinstance(game, GameTimeLimit):
             layers.append(game)
         game = getattr(game, "env", None)
@@ -264,11 +267,22 @@ def _settings(played: Played) -> dict[str, Any]:
     return found
 
 
+NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def _differ(one: Any, other: Any) -> bool:
     """Return whether two settings are different numbers, texts, or arrays or collections of them; of others nothing is known."""
-    kinds = (bool, int, float, str, np.ndarray, np.generic, jax.Array)
-    if isinstance(one, kinds) and isinstance(other, kinds):
-        return not np.array_equal(np.asarray(one), np.asarray(other))
+    if isinstance(one, NUMBERS) and isinstance(other, NUMBERS):
+        one, other = (np.asarray(jax.random.key_data(x) if _is_key(x) else x) for x in (one, other))
+        if one.shape != other.shape:
+            return True
+        return not bool(np.all((one == other) | ((one != one) & (other != other))))  # NaN is like NaN
+    if isinstance(one, str) and isinstance(other, str):
+        return one != other
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) != len(other) or any(map(_differ, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -153,6 +153,7 @@ def test_explained_variance_is_that_of_numpy_and_0_of_targets_that_do_not_vary()
         expected = 1.0 - np.var((target - prediction)[of]) / np.var(target[of])
         found = explained_variance(jnp.asarray(target), jnp.asarray(prediction), None if who is None else jnp.asarray(who))
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+        assert np.isnan(explained_variance(jnp.full((16, 4), jnp.nan), jnp.asarray(prediction), None))
         constant = jnp.full((16, 4), 0.1).at[0].add(1e-8)
         assert float(explained_variance(constant, jnp.asarray(prediction), None if who is None else jnp.asarray(who))) == 0.0
 

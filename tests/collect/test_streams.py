@@ -158,6 +158,8 @@ def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
     np.testing.assert_allclose(standard, (noise[1][own] - noise[1][own].mean()) / noise[1][own].std(), rtol=1e-4, atol=1e-5)
     equal = with_standard_advantages(batch._replace(advantage=jnp.full((16, 4), 1 / 3).at[0, 0].add(3e-8)))
     np.testing.assert_array_equal(equal.advantage, 0.0)
+    broken = with_standard_advantages(batch._replace(advantage=noise[1].at[0, 0].set(jnp.nan)))
+    assert np.isnan(broken.advantage).all()
     # An action that has become exp(90) times as likely: its ratio is bounded, so that the gradient is finite.
     apart = batch._replace(log_prob=batch.log_prob.at[0, 0].add(-90.0))
     for advantage in (1.0, -1.0, 0.0):

@@ -122,7 +122,6 @@ def test_signs_follow_the_side_to_move_and_not_the_ply() -> None:
     assert np.abs(found - exact).mean() < 0.1
 
 
-@pytest.mark.slow
 class Mates(Game):
     """Two against two in turns: by action 1 the mover's mate wins much, by the others the mover itself wins little."""
 
@@ -179,6 +178,7 @@ def test_a_side_is_worth_the_mean_of_its_players() -> None:
     assert 0.3 < float(value[0]) < 0.7
 
 
+@pytest.mark.slow
 def test_blocks_wins_and_never_plays_an_illegal_move() -> None:
     game, params = make_env("TicTacToe-v0")
     search = jax.jit(make_mcts(game, params, num_simulations=200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sqlite3
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -198,6 +199,24 @@ def test_tensorboard_has_all_before_a_flush_if_the_run_is_killed_after_it(tmp_pa
     events.Reload()
     for name in names:
         assert [event.step for event in events.Scalars(name)] == [64, 128]
+
+
+def test_tensorboard_reads_parts_of_a_run_in_order_on_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is killed after step 192 and goes on from 128 on a machine whose clock is a day behind."""
+    pytest.importorskip("tensorboardX")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    now = time.time
+    for begun, steps, behind in ((0, (64, 128, 192), 0.0), (128, (192, 256), 86_400.0), (256, (320,), 90_000.0)):
+        monkeypatch.setattr(time, "time", lambda behind=behind: now() - behind)
+        logger = several.TensorBoard()
+        logger.start(rljax.RunStart("a", tmp_path, {"gamma": 0.9}, begun, begun > 0))
+        for step in steps:
+            logger.log(step, {"train/value": float(begun)})
+        logger.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("train/value")]
+    assert logged == [(64, 0.0), (128, 0.0), (192, 128.0), (256, 128.0), (320, 256.0)]
 
 
 @pytest.mark.slow

@@ -136,7 +136,7 @@ def success_rate_levels(
         successes = state.successes * shrunk + added * won / jnp.maximum(new, 1.0)
         rate = jnp.where(count > 0, successes / jnp.maximum(count, 1e-8), jnp.nan)
         at = state.reached
-        passes = (count[at] >= float(min_episodes)) & (rate[at] >= threshold)
+        passes = (count[at] >= jnp.asarray(min_episodes, jnp.float32)) & (rate[at] >= threshold)
         reached = jnp.minimum(at + passes, num_levels - 1)
         metrics = {
             "curriculum/level": _mean_level(episodes),

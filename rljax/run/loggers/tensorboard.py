@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import warnings
@@ -59,6 +60,7 @@ class TensorBoard:
         # A file's own name has the second of its creation only: a run sent in that second would overwrite it.
         suffix = f".{time.time_ns()}"
         self.writer = SummaryWriter(self.place, purge_step=purge_step, max_queue=MAX_QUEUE, filename_suffix=suffix)
+        _put_last(folder, suffix)
         rows = [f"| {name} | {value} |" for name, value in run.hyperparameters.items()]
         self._add(text("hyperparameters", "\n".join(["| field | value |", "| --- | --- |", *rows])), run.step)
         # Only the session's part, so that all scalars can be columns of the table: TensorBoard would show the columns that the
@@ -124,3 +126,18 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
     return flat
+
+
+def _put_last(folder: Path, suffix: str) -> None:
+    """Rename the file of events that ends with `suffix` so that it is the last one.
+
+    TensorBoard reads files by name, and names begin with the second of their creation: on a clock that is behind that of an
+    earlier process, this part of the run would be read before what it follows, and `purge_step` would hide nothing.
+    """
+    seconds = {file: int(file.name.split(".")[3]) for file in folder.glob("events.out.tfevents.[0-9]*")}
+    own = next((file for file in seconds if file.name.endswith(suffix)), None)
+    latest = max((second for file, second in seconds.items() if file != own), default=0)
+    if own is not None and seconds[own] <= latest:
+        rest = own.name.split(".", 4)[4]
+        with contextlib.suppress(OSError):  # a system that cannot rename an open file
+            own.rename(own.with_name(f"events.out.tfevents.{latest + 1:010d}.{rest}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -100,7 +101,7 @@ def _result(game: Game, result: np.ndarray, seat: int) -> str:
 
 def check_seat(game: Game, seat: int) -> None:
     """Check that a game has a seat."""
-    if isinstance(seat, bool) or not isinstance(seat, int) or not 0 <= seat < game.num_players:
+    if isinstance(seat, bool) or not isinstance(seat, Integral) or not 0 <= seat < game.num_players:
         seats = "0 or 1" if game.num_players == 2 else f"0 to {game.num_players - 1}"
         raise ConfigError(f"seat = {seat}: expected {seats}")
 

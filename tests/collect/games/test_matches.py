@@ -187,10 +187,10 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
 
 
 class Sized(type(GAME)):  # type: ignore[misc]
-    """Tic-tac-toe with a setting of its own."""
+    """Tic-tac-toe with settings of its own."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: Any, env: str = "a name that is no environment") -> None:
+        self.size, self.env = size, env
 
 
 def test_players_play_one_game_whatever_their_configurations_call_it() -> None:
@@ -207,6 +207,16 @@ def test_players_play_one_game_whatever_their_configurations_call_it() -> None:
         check_one_game("a", sized[0], "b", sized[2])
     with pytest.raises(ConfigError, match=r"^a: plays .*Sized, but b plays TicTacToe-v0: expected one game$"):
         check_one_game("a", sized[0], "b", by_id)
+    for one, other in (
+        (np.nan, np.ones(2)),
+        (np.arange(2), np.arange(3)),
+        (jax.random.key(0), jax.random.key(1)),
+        ((1, "a"), (1, "b")),
+    ):
+        ours, same, theirs = (played_game(rljax.SelfPlayConfig(env=Sized(size), **small)) for size in (one, one, other))
+        check_one_game("a", ours, "b", same)
+        with pytest.raises(ConfigError, match=r"with size = .* in b: expected one game$"):
+            check_one_game("a", ours, "b", theirs)
     default, same, other = (
         played_game(rljax.SelfPlayConfig(env="Territory-v0", env_params=params, **small))
         for params in ({}, {"max_steps": make_env("Territory-v0")[1].max_steps}, {"max_steps": 7})
