@@ -129,6 +129,7 @@ class MicroRTS(Game):
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog
+        self.wait_cycles, self.wait_until_change = wait_cycles, wait_until_change
         self.max_entities, self.waits = min(max_entities, self.walls.size), Waits(wait_cycles, wait_until_change)
         entities = self.max_entities if observation == "entities" else None
         self.by_unit = ByUnit(self.walls, entities, fog, self.waits)

@@ -134,6 +134,10 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
         if game.skips_turns:
             time_limit = None  # it counted the agent's moves, and a game's counts those of all players
         game = game.env
+    if not config.of_games and isinstance(game, Versus):
+        raise ConfigError(
+            f"env = {game.name!r}: an agent that moves a team of {game.team_size} against a fixed player plays no matches"
+        )
     if not isinstance(game, Game):
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack", "scale_rewards"):

@@ -68,10 +68,14 @@ def script_draws(game: Game, params: Any, scripted: ScriptedPlayer) -> bool:
     state, _, key = step_shapes(game, params)
     if not isinstance(scripted, RememberingScript):
         return _trace_alive(lambda k, s: scripted(k, s, params), key, state)[1][0]
-    carry = None
+
+    def draws(carry: Any) -> bool:
+        return _trace_alive(lambda k, s, c: scripted.act(k, s, params, c), key, state, carry)[1][0]
+
     if scripted.initial is not None:
-        carry = jax.eval_shape(partial(scripted.initial, game.num_players))
-    return _trace_alive(lambda k, s, c: scripted.act(k, s, params, c), key, state, carry)[1][0]
+        return draws(jax.eval_shape(partial(scripted.initial, game.num_players)))
+    # At the first move its carry is None.
+    return draws(None) or draws(jax.eval_shape(lambda k, s: scripted.act(k, s, params, None)[1], key, state))
 
 
 def _trace_alive(step: Any, *shapes: Any) -> tuple[Any, list[bool]]:

@@ -178,11 +178,10 @@ def advance_carry(moves: jax.Array, before: Any, after: Any) -> Any:
     return where_players(moves, after, before)
 
 
-def _named_player(game: Game, name: str) -> Player:
+def _check_scripted(game: Game, name: str) -> None:
     if name not in game.scripted:
         hint = did_you_mean(name, game.scripted) if game.scripted else "it has none"
         raise ConfigError(f"opponent = {name!r}: {game.name} has no such scripted player: {hint}")
-    return without_view(game.scripted[name], game.default_params)
 
 
 def _last(info: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -240,7 +239,7 @@ class Versus(Wrapper):
     def __init__(self, game: Any, opponent: Player | str = random_player, joint: bool = True, every_move: bool = False) -> None:
         super().__init__(game)
         if isinstance(opponent, str):
-            opponent = _named_player(game, opponent)
+            _check_scripted(game, opponent)
         self.opponent, self.joint, self.every_move = opponent, joint, every_move
         self._game, self._view = split_views(game)
         teams = np.array(game.teams)
@@ -309,7 +308,7 @@ class Versus(Wrapper):
         game_key, team_key, key = jax.random.split(key, 3)
         obs, game = strong(self._game.reset_env(game_key, params))
         team = jax.random.randint(team_key, (), 0, len(self._members))
-        carry = seat_player(self.opponent, self._game, params).initial(game, obs) if self.env.num_teams > 1 else None
+        carry = self._seated(params).initial(game, obs) if self.env.num_teams > 1 else None
         reward, over = jnp.zeros(self.env.num_players), jnp.zeros((), bool)
         components, last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._parts_of_info)
         state = VersusState(game, obs, team, reward, over, carry, components, last)
@@ -378,8 +377,15 @@ class Versus(Wrapper):
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""
-        opponent, mask = seat_player(self.opponent, self._game, params), self.env.action_mask(state.game, params)
-        return opponent.act(key, state.game, state.obs, mask, state.carry)
+        mask = self.env.action_mask(state.game, params)
+        return self._seated(params).act(key, state.game, state.obs, mask, state.carry)
+
+    def _seated(self, params: Any) -> Seated:
+        """Return the opponent at the seats of the game."""
+        player = self.opponent
+        if isinstance(player, str):
+            player = without_view(self.env.scripted[player], params)
+        return seat_player(player, self._game, params)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:
         if self.every_move or self.env.all_move or self.env.num_teams == 1:

@@ -242,6 +242,23 @@ def test_an_opponent_may_be_a_scripted_player_by_name() -> None:
         strict=True,
     ):
         np.testing.assert_array_equal(x, y)
+    # The player goes by the parameters of the run.
+    told: list[Any] = []
+
+    class Telling(type(game)):  # type: ignore[misc]
+        @property
+        def scripted(self) -> dict[str, Any]:
+            def tell(key: jax.Array, state: Any, params: Any) -> jax.Array:
+                told.append(params)
+                return jnp.zeros(2, jnp.int32)
+
+            return {"tell": tell}
+
+    other = params.replace(num_rounds=3)
+    telling = Versus(Telling(), "tell")
+    telling.step_env(key, telling.reset_env(key, other)[1], jnp.int32(1), other)
+    assert told
+    assert all(given is other for given in told)
     with pytest.raises(ConfigError, match=r"^opponent = 'rok': HabitRPS-v0 has no such scripted player: did you mean 'rock'"):
         Versus(game, "rok")
     with pytest.raises(ConfigError, match=r"^opponent = 'rock': Parade has no such scripted player: it has none$"):

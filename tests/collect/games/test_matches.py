@@ -217,6 +217,17 @@ def test_players_play_one_game_whatever_their_configurations_call_it() -> None:
         check_one_game("a", ours, "b", same)
         with pytest.raises(ConfigError, match=r"with size = .* in b: expected one game$"):
             check_one_game("a", ours, "b", theirs)
+    five, one = (played_game(rljax.SelfPlayConfig(env=rljax.envs.MicroRTS(wait_cycles=cycles), **small)) for cycles in (5, 1))
+    with pytest.raises(ConfigError, match=r"with wait_cycles = 5, but 1 in b: expected one game$"):
+        check_one_game("a", five, "b", one)
+    named = played_game(rljax.SelfPlayConfig(env="MicroRTS-v0", env_params={"wait_cycles": 5}, **small))
+    check_one_game("a", five, "b", named)
+    check_one_game("a", named, "b", five)
+    team = rljax.PPOConfig(env=Versus(make_env("Territory-v0")[0]), **small)
+    with pytest.raises(
+        ConfigError, match=r"^env = 'Territory-v0': an agent that moves a team of 2 against a fixed player plays no"
+    ):
+        played_game(team)
     default, same, other = (
         played_game(rljax.SelfPlayConfig(env="Territory-v0", env_params=params, **small))
         for params in ({}, {"max_steps": make_env("Territory-v0")[1].max_steps}, {"max_steps": 7})
