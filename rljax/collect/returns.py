@@ -79,11 +79,11 @@ def explained_variance(target: jax.Array, prediction: jax.Array, own: jax.Array 
     `own`, bool of the same shape, says which steps count; None: all.
     """
     if own is None:
-        left, variance = jnp.var(target - prediction), jnp.var(target)
+        left, variance, size = jnp.var(target - prediction), jnp.var(target), jnp.max(jnp.abs(target))
     else:
+        size = jnp.max(jnp.abs(target), where=own, initial=0.0)
         left, variance = jnp.square(own_std(target - prediction, own)), jnp.square(own_std(target, own))
-    rounding = jnp.square(1e-6 * jnp.max(jnp.abs(target)))
-    return jnp.where(variance <= rounding, 0.0, 1.0 - left / (variance + 1e-8))
+    return jnp.where(variance <= jnp.square(1e-6 * size), 0.0, 1.0 - left / (variance + 1e-8))
 
 
 def vtrace(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
@@ -61,6 +62,16 @@ def uses_key(env: Any, params: Any) -> bool:
     """
     state, action, key = step_shapes(env, params)
     return _trace_alive(lambda k, s, a: env.step_env(k, s, a, params)[:4], key, state, action)[1][0]
+
+
+def deals(game: Game, params: Any, num_starts: int = 64) -> bool:
+    """Return whether games begin in different ways, as where cards are dealt. Who begins is no difference: it is drawn in some
+    games without chance, so there may be as many beginnings as players.
+    """
+    with jax.ensure_compile_time_eval():
+        obs, _ = jax.jit(jax.vmap(lambda key: game.reset_env(key, params)))(jax.random.split(jax.random.key(0), num_starts))
+    rows = np.concatenate([np.asarray(x, np.float64).reshape(num_starts, -1) for x in jax.tree.leaves(obs)], axis=1)
+    return len(np.unique(rows, axis=0)) > game.num_players
 
 
 def script_draws(game: Game, params: Any, scripted: ScriptedPlayer) -> bool:

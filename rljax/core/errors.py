@@ -137,8 +137,13 @@ def check_whole(least: int, **numbers: object) -> None:
         ConfigError: one is not; the message names the first such argument, its value and what is allowed.
     """
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        if not is_whole(value, least):
             raise ConfigError(f"{name} = {shown(value)}: expected a whole number > {least - 1}")
+
+
+def is_whole(value: object, least: int, most: float = float("inf")) -> bool:
+    """Return whether a value is a whole number from `least` to `most`."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= value <= most
 
 
 def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,7 +20,7 @@ from rljax.core.agent import Agent
 from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.check import check_outcomes
 from rljax.core.config import env_name
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, is_whole
 from rljax.core.game import Game, side_rewards
 from rljax.core.spaces import Discrete, as_space
 from rljax.core.versus import Player, random_player
@@ -106,7 +105,7 @@ def make_mcts(
         ConfigError: the game cannot be searched (`check_searchable`), or a number is not allowed.
     """
     check_searchable(game, params)
-    if not isinstance(num_simulations, Integral) or not 0 < num_simulations <= MAX_SIMULATIONS:
+    if not is_whole(num_simulations, 1, MAX_SIMULATIONS):
         raise ConfigError(f"num_simulations = {num_simulations}: expected a whole number > 0 and <= {MAX_SIMULATIONS}")
     params = game.default_params if params is None else params
     nodes = search_nodes(game, params, evaluate or random_evaluation(game, params))

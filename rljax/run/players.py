@@ -7,7 +7,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +17,9 @@ import numpy as np
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import Config, config_table, env_name, is_object
 from rljax.core.environment import Environment
-from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
 from rljax.core.game import Game
 from rljax.core.game_wrappers import GameTimeLimit
 from rljax.core.versus import Player, Versus, random_player, without_view
@@ -127,7 +126,7 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     Raises:
         ConfigError: `simulations` is not allowed, or is given with `sample`, or the agent cannot search.
     """
-    if not isinstance(simulations, Integral) or not 0 <= simulations <= MAX_SIMULATIONS:
+    if not is_whole(simulations, 0, MAX_SIMULATIONS):
         raise ConfigError(f"simulations = {simulations}: expected 0 (the policy alone) to {MAX_SIMULATIONS}")
     if simulations and sample:
         raise ConfigError(f"simulations = {simulations}: a search does not sample; expected 0, or no --sample")
@@ -151,7 +150,7 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     own = isinstance(source, str) and source == SELF
     actor = Actor(SELF, agent, state) if own else find_actor(source, "against")
     if actor.config is not None:
-        check_one_game(actor.name, played_game(actor.config), "the agent", played_game(agent.config))
+        check_one_game(actor.name, actor.config, "the agent", Played(game_table(agent.config), game, params))
     giver = game_giver((Actor("the agent", agent, state), actor))
     limit = giver.config.time_limit if giver is actor and giver.config is not None else None
     return actor_player(actor, game, params, sample)(actor.state), limit
@@ -216,12 +215,22 @@ def played_game(config: Config) -> Played:
     return Played(game_table(config), *game_of(config))
 
 
-def check_one_game(name: str, played: Played, other: str, expected: Played) -> None:
-    """Check that two players play one game: one class with the same settings, however each configuration names it.
+def check_one_game(name: str, config: Config, other: str, expected: Played) -> None:
+    """Check that a player plays a game, too: one class with the same settings, however its configuration names it.
+
+    Args:
+        name: name of the player.
+        config: configuration of the player.
+        other: name of the player that plays the expected game.
+        expected: its game.
 
     Raises:
         ConfigError: they do not; the message names the players and what differs.
     """
+    table = game_table(config)
+    if table == expected.table and not is_object(table["env"]):
+        return  # it need not be made
+    played = Played(table, *game_of(config))
     env, params = played.table["env"], (played.table["env_params"], expected.table["env_params"])
     if _classes(played.game) != _classes(expected.game):
         raise ConfigError(f"{name}: plays {env}, but {other} plays {expected.table['env']}: expected one game")

@@ -193,6 +193,22 @@ def test_names_instead_of_configurations_and_bad_numbers_are_refused() -> None:
             rljax.tournament({"a": (agent, state)}, key=key, num_games=number)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"intrinsic": {"type": "count", "resolution": 2**31}},
+        {"randomize": {"gravity": [1, 2**31]}},
+        {"curriculum": {"type": "success", "levels": [{"gravity": 5.0}, {"gravity": 9.8}], "success": -(10**18)}},
+        {"curriculum": {"type": "success", "levels": [{"gravity": 5.0}], "success": 1, "decay": 1, "min_episodes": 2**31}},
+    ],
+)
+def test_whole_numbers_beyond_32_bits_are_numbers_in_tables(table: dict[str, Any]) -> None:
+    """Traced only: JAX refuses them as 32-bit integers."""
+    agent = rljax.make_agent(rljax.PPOConfig(env="CartPole-v1", **TINY | table))
+    _, metrics = jax.eval_shape(lambda key: agent.step(agent.init(key)), jax.random.key(0))
+    assert "train/policy_loss" in metrics
+
+
 @pytest.mark.slow
 def test_an_environment_given_as_an_object_is_never_loaded_as_another(tmp_path: Any) -> None:
     """A changed CartPole is still named CartPole-v1, but is not what that id builds."""

@@ -249,6 +249,7 @@ def test_a_missing_or_broken_run_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_device_without_memory_ends_a_run_with_one_line() -> None:
     config = rljax.DQNConfig(
         env="CartPole-v1",

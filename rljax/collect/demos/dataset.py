@@ -107,6 +107,14 @@ class Dataset(NamedTuple):
     def held_out_windows(self, streams: int, steps: int, *, seed: int = 0) -> tuple[Windows, int]:
         """Return windows that read each held-out step once, and the number of them to measure: those of an epoch, but at most
         `MAX_HELD_OUT`, or as many as the longest episode has.
+
+        Args:
+            streams: number of streams S of a window.
+            steps: number of steps T of a window.
+            seed: seed of the order of episodes.
+
+        Raises:
+            ConfigError: no episode is held out, or a number is not allowed.
         """
         windows = self.windows(streams, steps, seed=seed, held_out=True, once=True)
         longest = int(self.episodes.length[self.held_out].max())

@@ -13,7 +13,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.contract import check_contract
 from rljax.core.environment import action_mask_of, plays_greedily
-from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
 from rljax.core.game import Game
 from rljax.core.spaces import as_space
 from rljax.core.versus import Player, Remembering, random_player
@@ -31,7 +31,6 @@ from rljax.run.players import (
     game_giver,
     game_of,
     game_table,
-    played_game,
 )
 
 WRAPPER_FIELDS = (
@@ -95,7 +94,7 @@ def find_cast(
     check_seat(game, seat, bool(given))
     for player in (actor, *given) if given else ():
         if player.config is not None:
-            check_one_game(player.name, played_game(player.config), giver.name, Played(table, game, params))
+            check_one_game(player.name, player.config, giver.name, Played(table, game, params))
     tables: list[Table] = []
     states: list[tuple[Any, ...]] = []
     for opponent in others:
@@ -175,5 +174,5 @@ def check_seat(game: Game, seat: int | None, opposed: bool) -> None:
         return
     if not opposed:
         raise ConfigError(f"seat = {seat}: a player against itself is recorded at all seats; give an opponent (--against)")
-    if isinstance(seat, bool) or not isinstance(seat, int) or not 0 <= seat < game.num_teams:
+    if not is_whole(seat, 0, game.num_teams - 1):
         raise ConfigError(f"seat = {shown(seat)}: expected a team of {game.name}, 0 to {game.num_teams - 1}")

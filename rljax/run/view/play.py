@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, is_whole
 from rljax.core.game import RESULT, Game
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.versus import Player, seat_player
@@ -101,7 +100,7 @@ def _result(game: Game, result: np.ndarray, seat: int) -> str:
 
 def check_seat(game: Game, seat: int) -> None:
     """Check that a game has a seat."""
-    if isinstance(seat, bool) or not isinstance(seat, Integral) or not 0 <= seat < game.num_players:
+    if not is_whole(seat, 0, game.num_players - 1):
         seats = "0 or 1" if game.num_players == 2 else f"0 to {game.num_players - 1}"
         raise ConfigError(f"seat = {seat}: expected {seats}")
 

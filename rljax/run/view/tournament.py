@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games, play_games, seatings_of
-from rljax.core.chance import is_random, script_draws
+from rljax.core.chance import deals, draws_in_step, is_random, script_draws
 from rljax.core.config import Config, config_table, env_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.game import Game
@@ -146,11 +147,11 @@ def make_entries(
     agents = {name: trained_agent(player) for name, player in players.items()}
     if not agents:
         raise ConfigError("a tournament needs at least one run")
-    played = {name: played_game(agent.config) for name, (agent, _) in agents.items()}
     first = game_giver([Actor(name, *agent) for name, agent in agents.items()]).name
-    for name in played:
-        check_one_game(name, played[name], first, played[first])
-    _, game, params = played[first]
+    expected = played_game(agents[first][0].config)
+    for name, (agent, _) in agents.items():
+        check_one_game(name, agent.config, first, expected)
+    _, game, params = expected
     if game.num_teams == 1:
         raise ConfigError(f"{game.name}: all players are one team, so there is nobody to beat; rljax eval gives its return")
     entries = []
@@ -239,6 +240,11 @@ def tournament(
     wins, draws, games, all_games = np.zeros((4, count, count))
     rankings: Counter[Ranking] = Counter()
 
+    @functools.cache
+    def chance() -> bool:
+        """Return whether games differ by chance: equal ones are then as likely as they are frequent, and count."""
+        return draws_in_step(game, params) or deals(game, params)
+
     def meet(table: tuple[int, ...]) -> None:
         nonlocal key
         key, match_key = jax.random.split(key)
@@ -268,7 +274,8 @@ def tournament(
         else:
             found = jax.tree.map(np.asarray, programs[kinds](tuple(entry.state for entry in who), match_key))
         over = np.isfinite(found.result[:, 0])
-        counts = over & (found.new | any(entry.draws for entry in who))
+        varied = any(entry.draws for entry in who) or (not found.new.all() and chance())
+        counts = over & (found.new | varied)
         place = found.place[counts]
         for a, b in itertools.permutations(range(teams), 2):
             i, j = table[a], table[b]

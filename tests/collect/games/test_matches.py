@@ -174,7 +174,7 @@ def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:
     config = rljax.PPOConfig(env=Versus(GAME), **small)
     assert make_base_game(config)[0] is GAME
     assert game_table(config)["time_limit"] is None
-    check_one_game("a", played_game(config), "b", played_game(rljax.SelfPlayConfig(num_envs=2)))
+    check_one_game("a", config, "b", played_game(rljax.SelfPlayConfig(num_envs=2)))
     # These count steps of the game.
     for counted in (
         rljax.SelfPlayConfig(**small),
@@ -196,45 +196,38 @@ class Sized(type(GAME)):  # type: ignore[misc]
 def test_players_play_one_game_whatever_their_configurations_call_it() -> None:
     """By id, as an object, and against a fixed player; games with other settings are others."""
     small: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1}
-    by_id, as_object = (played_game(rljax.SelfPlayConfig(env=env, **small)) for env in ("TicTacToe-v0", GAME))
-    fixed = played_game(rljax.PPOConfig(env=Versus(GAME), **small))
+
+    def plays(env: Any, **env_params: Any) -> Any:
+        return rljax.SelfPlayConfig(env=env, env_params=env_params, **small)
+
+    def differ(one: Any, other: Any, words: str) -> None:
+        with pytest.raises(ConfigError, match=words):
+            check_one_game("a", one, "b", played_game(other))
+
+    by_id, as_object, fixed = plays("TicTacToe-v0"), plays(GAME), rljax.PPOConfig(env=Versus(GAME), **small)
     for one in (by_id, as_object, fixed):
         for other in (by_id, as_object, fixed):
-            check_one_game("a", one, "b", other)
-    sized = [played_game(rljax.SelfPlayConfig(env=Sized(size), **small)) for size in (3, 3, 4)]
-    check_one_game("a", sized[0], "b", sized[1])
-    with pytest.raises(ConfigError, match=r"^a: plays .*Sized with size = 3, but 4 in b: expected one game$"):
-        check_one_game("a", sized[0], "b", sized[2])
-    with pytest.raises(ConfigError, match=r"^a: plays .*Sized, but b plays TicTacToe-v0: expected one game$"):
-        check_one_game("a", sized[0], "b", by_id)
-    for one, other in (
+            check_one_game("a", one, "b", played_game(other))
+    check_one_game("a", plays(Sized(3)), "b", played_game(plays(Sized(3))))
+    differ(plays(Sized(3)), plays(Sized(4)), r"^a: plays .*Sized with size = 3, but 4 in b: expected one game$")
+    differ(plays(Sized(3)), by_id, r"^a: plays .*Sized, but b plays TicTacToe-v0: expected one game$")
+    for setting, other in (
         (np.nan, np.ones(2)),
         (np.arange(2), np.arange(3)),
         (jax.random.key(0), jax.random.key(1)),
         ((1, "a"), (1, "b")),
     ):
-        ours, same, theirs = (played_game(rljax.SelfPlayConfig(env=Sized(size), **small)) for size in (one, one, other))
-        check_one_game("a", ours, "b", same)
-        with pytest.raises(ConfigError, match=r"with size = .* in b: expected one game$"):
-            check_one_game("a", ours, "b", theirs)
-    five, one = (played_game(rljax.SelfPlayConfig(env=rljax.envs.MicroRTS(wait_cycles=cycles), **small)) for cycles in (5, 1))
-    with pytest.raises(ConfigError, match=r"with wait_cycles = 5, but 1 in b: expected one game$"):
-        check_one_game("a", five, "b", one)
-    named = played_game(rljax.SelfPlayConfig(env="MicroRTS-v0", env_params={"wait_cycles": 5}, **small))
-    check_one_game("a", five, "b", named)
-    check_one_game("a", named, "b", five)
+        check_one_game("a", plays(Sized(setting)), "b", played_game(plays(Sized(setting))))
+        differ(plays(Sized(setting)), plays(Sized(other)), r"with size = .* in b: expected one game$")
+    five, named = plays(rljax.envs.MicroRTS(wait_cycles=5)), plays("MicroRTS-v0", wait_cycles=5)
+    check_one_game("a", five, "b", played_game(named))
+    check_one_game("a", named, "b", played_game(five))
+    differ(five, plays(rljax.envs.MicroRTS()), r"with wait_cycles = 5, but 1 in b: expected one game$")
+    default, same = plays("Territory-v0"), plays("Territory-v0", max_steps=make_env("Territory-v0")[1].max_steps)
+    check_one_game("a", default, "b", played_game(same))
+    differ(same, plays("Territory-v0", max_steps=7), r"with max_steps = \d+, but 7 in b: expected one game$")
     team = rljax.PPOConfig(env=Versus(make_env("Territory-v0")[0]), **small)
-    with pytest.raises(
-        ConfigError, match=r"^env = 'Territory-v0': an agent that moves a team of 2 against a fixed player plays no"
-    ):
-        played_game(team)
-    default, same, other = (
-        played_game(rljax.SelfPlayConfig(env="Territory-v0", env_params=params, **small))
-        for params in ({}, {"max_steps": make_env("Territory-v0")[1].max_steps}, {"max_steps": 7})
-    )
-    check_one_game("a", default, "b", same)
-    with pytest.raises(ConfigError, match=r"with max_steps = \d+, but 7 in b: expected one game$"):
-        check_one_game("a", same, "b", other)
+    differ(default, team, r"^env = 'Territory-v0': an agent that moves a team of 2 against a fixed player plays no matches$")
 
 
 def test_the_other_players_limit_ends_matches_of_an_agent_whose_limit_counted_its_own_moves() -> None:

@@ -20,8 +20,8 @@ import rljax
 from rljax.cli.main import main
 from rljax.collect.games.matches import Games, play_match
 from rljax.core.config import dump_config
-from rljax.core.game import RememberingScript
-from rljax.core.spaces import Box
+from rljax.core.game import Game, RememberingScript
+from rljax.core.spaces import Box, Discrete
 from rljax.core.versus import random_player
 from rljax.envs import TicTacToe, make_env
 from rljax.envs.microrts.java.engine import BOTS
@@ -298,6 +298,48 @@ def test_scripted_players_that_draw_nothing_repeat_their_games() -> None:
         "drawn": True,
         "remembers": False,
     }
+
+
+class Coin(Game):
+    """The player who says 1 wins with a probability of .9: by chance in the step, or in the deal."""
+
+    num_players = 2
+
+    def __init__(self, dealt: bool) -> None:
+        self.dealt, self.step_is_random = dealt, not dealt
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def action_mask(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.ones((2, 2), bool)
+
+    def observe(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.full((2, 1), state if self.dealt else 0.0)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
+        state = jax.random.randint(key, (), 0, 10) / 10
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: jax.Array, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        luck = state if self.dealt else jax.random.randint(key, (), 0, 10) / 10
+        reward = jnp.where(jnp.arange(2) == jnp.argmax(action), 1.0, -1.0) * jnp.where(luck < 0.85, 1.0, -1.0)
+        return self.observe(state, params), state, reward, jnp.asarray(True), {}
+
+    def is_truncated(self, state: jax.Array, params: Any) -> jax.Array:
+        return jnp.asarray(False)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_all_games_of_chance_count(dealt: bool) -> None:
+    """Players who draw nothing play few different games then, which are as likely as they are frequent."""
+    game: Any = Coin(dealt)
+    found = tournament(game, None, [always(1), always(0)], key=jax.random.key(0), num_games=200)
+    assert found.games[0, 1] == found.played[0, 1] == 200
+    assert found.wins[0, 1] == pytest.approx(180, abs=5 * np.sqrt(200 * 0.09))
 
 
 @pytest.mark.slow
