@@ -143,7 +143,7 @@ def check_whole(least: int, **numbers: object) -> None:
 
 def is_whole(value: object, least: int, most: float = float("inf")) -> bool:
     """Return whether a value is a whole number from `least` to `most`."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
 
 
 def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None) -> str:

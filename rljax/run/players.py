@@ -281,17 +281,17 @@ def _settings(played: Played) -> dict[str, Any]:
 NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)
 
 
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+def _numbers(x: Any) -> np.ndarray:
+    """Return numbers, or those of random keys, as an array."""
+    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
 def _differ(one: Any, other: Any) -> bool:
     """Return whether two settings are different numbers, texts, or arrays or collections of them; of others nothing is known."""
     if isinstance(one, NUMBERS) and isinstance(other, NUMBERS):
-        one, other = (np.asarray(jax.random.key_data(x) if _is_key(x) else x) for x in (one, other))
-        if one.shape != other.shape:
-            return True
-        return not bool(np.all((one == other) | ((one != one) & (other != other))))  # NaN is like NaN
+        a, b = _numbers(one), _numbers(other)
+        return a.shape != b.shape or not bool(np.all((a == b) | ((a != a) & (b != b))))  # NaN is like NaN
     if isinstance(one, str) and isinstance(other, str):
         return one != other
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
