@@ -26,10 +26,6 @@ less skewed: an n-th of this is enough. The price is that statistics of data far
 MOST_SHARE = 0.1
 """Largest weight that `LEAST_MOVE` gives a batch; with a larger one, statistics would be of fewer than ten batches."""
 
-LARGEST = 1e15
-"""Largest number that running statistics count as it is: sums of squares of larger ones soon overflow in f32, and one such number
-would leave an infinite variance for good."""
-
 
 class RunningStatistics(struct.PyTreeNode):
     """Running mean and variance, each with the structure of one observation.
@@ -51,7 +47,8 @@ def init_statistics(example: Any) -> RunningStatistics:
 def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStatistics:
     """Merge a batch `[*batch axes, *shape]` into the statistics (Chan, Golub and LeVeque, 1983, eq. 2.1), population variance.
 
-    The statistics are updated by increments, because sums over all observations would lose a small batch to rounding.
+    The statistics are updated by increments, because sums over all observations would lose a small batch to rounding. A batch
+    with numbers so large that their squares overflow leaves the statistics of these entries as they were.
     """
     shape = jax.tree.leaves(statistics.mean)[0].shape
     leaf = jax.tree.leaves(batch)[0]
@@ -60,10 +57,10 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
     total = jnp.minimum(statistics.count + n, n * MAX_BATCHES)
     weight = n / total
 
-    def merged(mean: jax.Array, var: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = _squarable(jnp.asarray(x, jnp.float32))
-        batch_mean = jnp.mean(x, axes)
-        batch_var = jnp.mean(jnp.square(x - batch_mean), axes)
+    def update(mean: jax.Array, var: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        batch_mean = jnp.mean(x, axes, dtype=jnp.float32)
+        batch_var = jnp.mean(jnp.square(jnp.asarray(x, jnp.float32) - batch_mean), axes)
+        known = var
         # The initial variance, 1, has no weight; an increment from it would round a small variance.
         var = jnp.where(statistics.count > 0, var, batch_var)
         apart = batch_mean - mean
@@ -75,16 +72,14 @@ def update_statistics(statistics: RunningStatistics, batch: Any) -> RunningStati
         deviation = jnp.sqrt(jax.lax.stop_gradient(merged_var(weight)))  # a square root has no derivative at 0
         least = LEAST_MOVE / n * jnp.abs(jax.lax.stop_gradient(mean)) / jnp.maximum(deviation, 1e-30)
         share = jnp.maximum(weight, jnp.minimum(least, MOST_SHARE))
-        return mean + share * apart, merged_var(share)
+        # Squares of finite numbers have overflowed (an infinite one gives NaN): the variance would be infinite for good.
+        merged = merged_var(share)
+        overflows = jnp.isinf(batch_var) | jnp.isinf(merged)
+        return jnp.where(overflows, mean, mean + share * apart), jnp.where(overflows, known, merged)
 
-    both = jax.tree.map(merged, statistics.mean, statistics.var, batch)
+    both = jax.tree.map(update, statistics.mean, statistics.var, batch)
     mean, var = jax.tree.transpose(jax.tree.structure(statistics.mean), jax.tree.structure((0, 0)), both)
     return RunningStatistics(mean, var, total)
-
-
-def _squarable(x: jax.Array) -> jax.Array:
-    """Return numbers of which squares can be summed in f32: finite ones beyond `LARGEST` are clipped, others stay."""
-    return jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
 
 
 def normalize(statistics: RunningStatistics, x: Any, clip: float = 10.0) -> Any:
