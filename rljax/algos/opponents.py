@@ -23,10 +23,10 @@ from rljax.collect.demos import Dataset, Window
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.rollout import reset_carry
 from rljax.core.agent import Metrics
-from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
+from rljax.core.errors import ConfigError, check_int, shown
 from rljax.core.game import Game
 from rljax.core.keys import as_key
-from rljax.core.versus import Versus, one_of, without_view
+from rljax.core.versus import Versus, check_scripted, one_of, without_view
 from rljax.core.wrappers import split_privileged
 from rljax.nn.observations import flat_axes
 from rljax.nn.opponents import Observed, OpponentModel, check_observed, observed_row, slide
@@ -44,10 +44,7 @@ def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versu
         ConfigError: the game has no scripted player of a name.
     """
     for name in names:
-        if name not in game.scripted:
-            known = did_you_mean(name, game.scripted) if game.scripted else f"{game.name} has none"
-            raise ConfigError(f"scripted player '{name}': {known}")
-
+        check_scripted(game, name, f"scripted player '{name}'")
     return Versus(game, one_of([without_view(game.scripted[name], env_params) for name in names]))
 
 

@@ -178,10 +178,21 @@ def advance_carry(moves: jax.Array, before: Any, after: Any) -> Any:
     return where_players(moves, after, before)
 
 
-def _check_scripted(game: Game, name: str) -> None:
+def check_scripted(game: Game, name: str, refusal: str, none: str | None = None) -> None:
+    """Check that a game has a scripted player.
+
+    Args:
+        game: the game.
+        name: name of the player.
+        refusal: beginning of the message.
+        none: end of the message where the game has no scripted player; by default it names the game.
+
+    Raises:
+        ConfigError: there is no such player; the message ends with the names that may be meant.
+    """
     if name not in game.scripted:
-        hint = did_you_mean(name, game.scripted) if game.scripted else "it has none"
-        raise ConfigError(f"opponent = {name!r}: {game.name} has no such scripted player: {hint}")
+        hint = did_you_mean(name, game.scripted) if game.scripted else none or f"{game.name} has none"
+        raise ConfigError(f"{refusal}: {hint}")
 
 
 def _last(info: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -239,7 +250,7 @@ class Versus(Wrapper):
     def __init__(self, game: Any, opponent: Player | str = random_player, joint: bool = True, every_move: bool = False) -> None:
         super().__init__(game)
         if isinstance(opponent, str):
-            _check_scripted(game, opponent)
+            check_scripted(game, opponent, f"opponent = {opponent!r}: {game.name} has no such scripted player", "it has none")
         self.opponent, self.joint, self.every_move = opponent, joint, every_move
         self._game, self._view = split_views(game)
         teams = np.array(game.teams)

@@ -21,13 +21,13 @@ from rljax.collect.normalizers import init_reward_statistics, init_statistics
 from rljax.collect.resets import initial_environments
 from rljax.collect.rollout import reset_carry
 from rljax.core.environment import BELIEF, tree_where
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.game_wrappers import public_part
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import ENVIRONMENT_CONFIG, copy_of_params, copy_of_state, per_environment, statistics
-from rljax.core.versus import Seated, seat_player, without_view
+from rljax.core.versus import Seated, check_scripted, seat_player, without_view
 from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
 from rljax.league.league import League
@@ -187,9 +187,7 @@ def _check_parts(parts: GameParts) -> None:
             f"env = {game.name!r}: all players are one team, so it has no opponents; expected self_play with 'self'"
         )
     for name in config.scripted if isinstance(config, LeagueConfig) else ():
-        if name not in game.scripted:
-            known = did_you_mean(name, game.scripted) if game.scripted else f"{game.name} has none"
-            raise ConfigError(f"scripted: no scripted player {name!r}: {known}")
+        check_scripted(game, name, f"scripted: no scripted player {name!r}")
     streams = config.num_envs // parts.learners * parts.acting
     if parts.whole_streams and streams % config.num_minibatches:
         raise ConfigError(

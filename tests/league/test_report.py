@@ -50,7 +50,7 @@ class Meeting(Chain):
 
 @pytest.mark.slow
 def test_where_paths_meet_mixtures_are_unknown_and_the_last_policy_is_known() -> None:
-    """Of three moves the first player has the last: to give up loses 1, and the other can do nothing."""
+    """The first player moves last of three. It loses 1 if it gives up, and the other player cannot change that."""
     parts = game_parts(rljax.LeagueConfig(env=Meeting(3), **ALONE))
     report = jax.jit(lambda s: exact_report(parts, s))(game_init(parts, jax.random.key(0)))
     assert np.isnan([report.average, report.average_value, report.meta_nash, report.meta_nash_value]).all()

@@ -69,7 +69,7 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def is_count(name: str) -> bool:
-    """Return whether a metric is summed over iterations; metrics of environments are always means."""
+    """Return whether a metric is summed over iterations and seeds; metrics of environments are always means."""
     return name in COUNTS or (name.endswith("/count") and not name.startswith("env/"))
 
 
