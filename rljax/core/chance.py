@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from rljax.core.environment import strong, tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game, RememberingScript, ScriptedPlayer
+from rljax.core.operations import programs_of, scan_sizes
 from rljax.core.spaces import as_space
 from rljax.core.versus import random_actions
 
@@ -238,14 +239,13 @@ def _follow_equation(eqn: Any, given: list[bool]) -> tuple[bool, list[bool]]:
     if name in DRAWS:
         return True, [True] * len(eqn.outvars)
     if name == "scan":
-        return _follow_loop(params["jaxpr"].jaxpr, given, params["num_consts"], params["num_carry"])
+        return _follow_loop(params["jaxpr"].jaxpr, given, *scan_sizes(eqn))
     if name == "while":
         own = params["cond_nconsts"]  # constants of the condition come first
         draws, outputs = _follow_loop(params["body_jaxpr"].jaxpr, given[own:], params["body_nconsts"], len(eqn.outvars))
         stops, (ends,) = _follow(params["cond_jaxpr"].jaxpr, given[:own] + outputs)
         return draws or stops, [mark or ends for mark in outputs]
-    leaves = jax.tree.leaves(list(params.values()), is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr)))
-    inner = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in leaves if isinstance(x, (Jaxpr, ClosedJaxpr))]
+    inner = programs_of(params)
     # The first input of a conditional is the number of the branch.
     handed = given[1:] if name == "cond" else given
     if not inner or any(len(x.invars) != len(handed) or len(x.outvars) != len(eqn.outvars) for x in inner):

@@ -73,3 +73,18 @@ def programs_of(params: dict[str, Any]) -> list[Jaxpr]:
     """Return the programs among the parameters of an operation, such as the body of a loop."""
     flat = [y for x in params.values() for y in (x if isinstance(x, (tuple, list)) else (x,))]
     return [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in flat if isinstance(x, (ClosedJaxpr, Jaxpr))]
+
+
+def scan_sizes(equation: Any) -> tuple[int, int]:
+    """Return how many of a scan's inputs are constants, and how many arrays it carries; slices and their stack come last.
+
+    Told from the shapes, since JAX 0.11 renamed the parameters that say so: only what is sliced or stacked has an axis more
+    outside of the scan than in its body.
+    """
+    body = equation.params["jaxpr"].jaxpr
+    sliced, stacked = (
+        sum(outer.aval.ndim > inner.aval.ndim for outer, inner in zip(there, here, strict=True))
+        for there, here in ((equation.invars, body.invars), (equation.outvars, body.outvars))
+    )
+    carried = len(equation.outvars) - stacked
+    return len(equation.invars) - sliced - carried, carried

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.collect import scans
+from rljax.core.operations import scan_sizes
 
 NUM_STEPS, NUM_ENVS = 5, 3
 
@@ -40,7 +41,7 @@ def arrays_of_loop(scan: Any, step: Any) -> int:
     """The number of arrays that the loop stacks."""
     jaxpr = jax.make_jaxpr(lambda: scan(step, jnp.zeros(NUM_ENVS), jnp.ones(NUM_STEPS)))()
     loop = next(equation for equation in jaxpr.eqns if equation.primitive.name == "scan")
-    return len(loop.outvars) - loop.params["num_carry"]
+    return len(loop.outvars) - scan_sizes(loop)[1]
 
 
 def test_a_packed_scan_returns_the_same_bits_in_fewer_arrays() -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rljax.core.operations import PER_RANDOM_NUMBER, count_operations
+from rljax.core.operations import PER_RANDOM_NUMBER, count_operations, scan_sizes
 
 A, B = jnp.zeros((3, 4)), jnp.zeros((4, 5))
 
@@ -50,3 +50,19 @@ def test_random_numbers_and_unknown_trips_are_counted_once() -> None:
     assert count_operations(trips, 10.0) == pytest.approx(12, abs=4)
     shape = jax.ShapeDtypeStruct((3, 4), jnp.float32)
     assert count_operations(lambda a: a + 1.0, shape) == 12
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_scan_has_constants_what_is_carried_and_slices(length: int) -> None:
+    def scanned(factor: jax.Array, other: jax.Array, carry: Any, rows: jax.Array) -> Any:
+        def step(carry: Any, row: jax.Array) -> Any:
+            number, matrix = carry
+            return (number + row.sum() * factor, matrix * other), (number, row)
+
+        return jax.lax.scan(step, carry, rows)
+
+    program = jax.make_jaxpr(scanned)(2.0, A, (0.0, A), jnp.ones((length, 3)))
+    (equation,) = (x for x in program.eqns if x.primitive.name == "scan")
+    assert scan_sizes(equation) == (2, 2)
+    without = jax.make_jaxpr(lambda x: jax.lax.scan(lambda x, _: (x + 1.0, None), x, None, length=length))(A)
+    assert scan_sizes(without.eqns[0]) == (0, 1)

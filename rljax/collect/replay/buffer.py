@@ -16,6 +16,7 @@ step (rewards, flags) stays on the device: it is small.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -30,8 +31,10 @@ from rljax.core.errors import ConfigError
 T = TypeVar("T")
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
-HOST_GATHERS = hasattr(compute_on, "compute_on2")
-"""Sampling from a buffer in the host's memory works in this version of JAX: it has `compute_on2`, which 0.8.0 lacks."""
+_call_on = getattr(compute_on, "compute_on2", compute_on.compute_on)
+"""JAX 0.11 calls `compute_on2` `compute_on`, as 0.8.0 calls something else."""
+HOST_GATHERS = "out_memory_spaces" in inspect.signature(_call_on).parameters
+"""Sampling from a buffer in the host's memory works in this version of JAX; 0.8.0 cannot."""
 
 
 class Replay(struct.PyTreeNode):
@@ -273,9 +276,7 @@ def _gather(replay: Replay, rows: jax.Array, envs: jax.Array) -> Any:
     there = [x for x, host in zip(leaves, hosts, strict=True) if host]
     if there:
         index = jax.device_put((rows, envs), HOST)
-        call = compute_on.compute_on2(
-            lambda xs, index: [x[index] for x in xs], compute_type="device_host", out_memory_spaces=HOST
-        )
+        call = _call_on(lambda xs, index: [x[index] for x in xs], compute_type="device_host", out_memory_spaces=HOST)
         there = jax.device_put(call(there, index), DEVICE)
     gathered = iter(there)
     return structure.unflatten([next(gathered) if host else x[rows, envs] for x, host in zip(leaves, hosts, strict=True)])

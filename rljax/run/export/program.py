@@ -12,6 +12,7 @@ from jax.extend.core import Literal
 
 from rljax.core.agent import Agent
 from rljax.core.errors import ConfigError
+from rljax.core.operations import scan_sizes
 from rljax.run.export.signature import Signature, leaf_names
 from rljax.run.export.steps import PolicyStep
 from rljax.run.files.checkpoint import named_leaves
@@ -148,11 +149,10 @@ def _outputs(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     if name in IDENTITIES:
         return inputs
     if name == "scan" and params["length"] == 1:
-        constants, carry = params["num_consts"], params["num_consts"] + params["num_carry"]
-        steps = [jax.lax.squeeze(x, (0,)) for x in inputs[carry:]]
-        found = _evaluate_closed(params["jaxpr"], [*inputs[:carry], *steps])
-        after = found[: carry - constants]
-        return [*after, *(jax.lax.expand_dims(x, (0,)) for x in found[carry - constants :])]
+        constants, carried = scan_sizes(equation)
+        whole, sliced = inputs[: constants + carried], inputs[constants + carried :]
+        found = _evaluate_closed(params["jaxpr"], [*whole, *(jax.lax.squeeze(x, (0,)) for x in sliced)])
+        return [*found[:carried], *(jax.lax.expand_dims(x, (0,)) for x in found[carried:])]
     if name == "stack":
         axis = params["axis"]
         return [jax.lax.concatenate([jax.lax.expand_dims(x, (axis,)) for x in inputs], axis)]
