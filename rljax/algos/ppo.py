@@ -318,6 +318,7 @@ def ppo_learn(
     learning_rate: jax.Array,
     loss_fn: LossFn | None = None,
     size: int | None = None,
+    drawn: bool = True,
     magnet: Any = None,
 ) -> tuple[Any, Any, Metrics]:
     """Improve the policy on streams, wherever they come from.
@@ -332,8 +333,9 @@ def ppo_learn(
         key: random key.
         learning_rate: f32 [].
         loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
-        size: number of the learner's own steps to learn from, drawn from all of them; None: all, weighted in the loss. A policy
-            with memory learns from whole streams, so it has no size.
+        size: number of steps to learn from; None: all. A policy with memory learns from whole streams, so it has no size.
+        drawn: whether that many of the learner's own steps are drawn; False: the first ones of all steps are taken. Those that
+            are not the learner's own weigh nothing in the loss.
         magnet: parameters of the policy that the loss pulls towards; only needed with `magnet_coef`.
 
     Returns:
@@ -364,7 +366,10 @@ def ppo_learn(
     batch = batch_major(batch) if has_memory else flat_steps(batch)
     if size is not None:
         key, own_key = jax.random.split(key)
-        batch = own_steps(batch._replace(own=None), batch.own, own_key, size)
+        if drawn:
+            batch = own_steps(batch._replace(own=None), batch.own, own_key, size)
+        else:
+            batch = jax.tree.map(lambda x: x[:size], batch)
 
     def loss(parts: PPOParts, params: Any, minibatch: Minibatch) -> tuple[jax.Array, Metrics]:
         return (loss_fn or ppo_loss)(parts, params, batch_major(minibatch) if has_memory else minibatch)

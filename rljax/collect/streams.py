@@ -122,7 +122,7 @@ def flat_steps(batch: Any) -> Any:
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
 
 
-def own_steps(batch: Any, own: jax.Array | None, key: jax.Array, size: int) -> Any:
+def own_steps(batch: Any, own: jax.Array, key: jax.Array, size: int) -> Any:
     """Return `size` steps of `batch` `[B, ...]`: the learner's own in their order, from a random one on and round.
 
     If there are more own steps than `size`, some are left out, each with the same probability; if there are fewer, some are
@@ -130,12 +130,10 @@ def own_steps(batch: Any, own: jax.Array | None, key: jax.Array, size: int) -> A
 
     Args:
         batch: tree of arrays `[B, ...]`.
-        own: bool `[B]`; None: all are, and the first ones are taken.
+        own: which are the learner's own, bool `[B]`.
         key: random key of the first step.
         size: number of steps to return, at most B.
     """
-    if own is None:
-        return jax.tree.map(lambda x: x[:size], batch)
     # Places by a running count: sorting as many random numbers costs a CPU thirty times as much.
     rank, count = jnp.cumsum(own) - 1, jnp.maximum(jnp.sum(own), 1)
     places = jnp.zeros(own.shape, jnp.int32).at[jnp.where(own, rank, len(own))].set(jnp.arange(len(own)), mode="drop")

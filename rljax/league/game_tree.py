@@ -124,7 +124,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         for player in range(2):
             for n in np.flatnonzero(moves[:, player]):
                 own = jax.tree.map(lambda x, n=n, player=player: x[n, player], obs)
-                key = b"".join(leaf.tobytes() for leaf in jax.tree.leaves(public_part(own)))
+                key = b"".join(_one_zero(leaf).tobytes() for leaf in jax.tree.leaves(public_part(own)))
                 place, depth = known[player].setdefault(key, (len(seen[player]), len(levels)))
                 if place == len(seen[player]):
                     seen[player].append(own)
@@ -223,8 +223,13 @@ def _rows(states: Any, index: np.ndarray) -> Any:
 
 def _bytes(states: Any, count: int) -> np.ndarray:
     """Return `count` states as rows of bytes; rows are equal where the states are."""
-    flat = [np.ascontiguousarray(x).reshape(count, -1 if count else 1) for x in jax.tree.leaves(states) if count]
+    flat = [np.ascontiguousarray(_one_zero(x)).reshape(count, -1 if count else 1) for x in jax.tree.leaves(states) if count]
     return np.concatenate([x.view(np.uint8) for x in flat], axis=1) if flat else np.zeros((count, 1), np.uint8)
+
+
+def _one_zero(x: np.ndarray) -> np.ndarray:
+    """Return the same numbers, 0.0 in place of -0.0, which is as large and has other bytes."""
+    return x + x.dtype.type(0) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def uniform_policies(tree: GameTree) -> tuple[jax.Array, jax.Array]:

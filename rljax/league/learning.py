@@ -111,17 +111,17 @@ def _by_ppo(
     parts: GameParts, learner: Learner, found: SeatStreams, steps: GameSteps, last: LastStep, key: jax.Array, rate: jax.Array
 ) -> tuple[Learner, Metrics]:
     del steps, last
-    size = None if parts.has_memory else batch_size(parts)
+    size, drawn = None if parts.has_memory else batch_size(parts), True
     streams, value, next_value = found
     if size is not None:
         settled = len(value) - parts.game.turn_gap
         streams, value, next_value = jax.tree.map(lambda x: x[:settled], found)
         everybody = parts.game.all_move or parts.game.turn_gap > 0
         if not parts.config.has_pool and everybody and parts.ppo.intrinsic is None:
-            # All are one's own. Unknown are only the last moves of players who dropped out: left to nobody, they have an
-            # advantage of 0 and the predicted value as their target, as in AlphaZero. Looking them up to leave them out would
-            # cost every game a gather of the batch.
-            streams = streams._replace(seat=traced_seat(streams), own=None)
+            # All are one's own; unknown are only the last moves of players who dropped out, and the loss leaves them out. To draw
+            # from the others would cost every game a gather of the batch.
+            drawn, own = False, None if parts.game.all_move else streams.own
+            streams = streams._replace(seat=traced_seat(streams), own=own)
     params, opt_state, metrics = ppo_learn(
         parts.ppo,
         learner.params,
@@ -132,6 +132,7 @@ def _by_ppo(
         key,
         rate,
         size=size,
+        drawn=drawn,
         magnet=learner.average_params,
     )
     return learner._replace(params=params, opt_state=opt_state), metrics

@@ -394,6 +394,27 @@ def test_a_move_of_unknown_outcome_is_not_learned_from(monkeypatch: pytest.Monke
     assert float(metrics["train/unknown_moves"]) == pytest.approx(1 / 6)
 
 
+def test_moves_of_unknown_outcome_change_no_parameter() -> None:
+    """Their standardised advantage would be -mean / deviation, which reinforced the moves of those who dropped out."""
+    parts = rljax.game_parts(self_play(Parade((0, 1, 2), turns=True, drops=True), network={"hidden": [8]}))
+    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
+    learner = jax.tree.map(lambda x: x[0], learners_of(state))
+    last = LastStep(jax.tree.map(lambda x: x[-1], steps.obs), None, steps.moves[-1])
+    found = _streams(parts, learner.params, steps, last, None, steps.reward, steps.done)
+    own = found.streams.own
+    assert own is not None
+    assert 0 < jnp.sum(~own[:-2]) < own[:-2].size
+
+    @jax.jit
+    def learned(log_prob: jax.Array) -> Any:
+        changed = found._replace(streams=found.streams._replace(log_prob=log_prob))
+        return learning._by_ppo(parts, learner, changed, steps, last, jax.random.key(1), jnp.float32(1e-3))[0].params
+
+    before, of_unknown, of_known = (learned(found.streams.log_prob + x) for x in (0.0, 0.1 * ~own, 0.1 * own))
+    assert jax.tree.all(jax.tree.map(lambda a, b: jnp.array_equal(a, b), before, of_unknown))
+    assert not jax.tree.all(jax.tree.map(lambda a, b: jnp.array_equal(a, b), before, of_known))
+
+
 def test_games_in_which_all_move_have_no_unknown_moves() -> None:
     parts = rljax.game_parts(self_play(Parade((0, 1)), num_envs=1))
     assert learning._unknown_moves(parts, None, None) == {}  # type: ignore[arg-type]

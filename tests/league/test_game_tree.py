@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -257,6 +257,37 @@ class Waiting(Chain):
 
     def step_env(self, key: jax.Array, state: EnvState, action: jax.Array, params: Any) -> tuple[Any, ...]:
         return super().step_env(key, state, jnp.where(state.time > 0, action, 0), params)
+
+
+class Coin(NamedTuple):
+    time: jax.Array
+    side: jax.Array
+
+
+class Guess(Chain):
+    """Player 0 sees a coin, -1 or 1, and player 1 guesses it. Its observation is the coin times 0: -0.0 or 0.0."""
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return (state.side * jnp.array([1.0, 0.0]))[:, None]
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        return Coin(jnp.zeros(2, jnp.int32), jnp.array([-1.0, 1.0])), jnp.array([0.5, 0.5])
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        state = Coin(jnp.int32(0), jnp.where(jax.random.bernoulli(key), 1.0, -1.0))
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        right = jnp.where((action[1] == 1) == (state.side > 0), 1.0, -1.0)
+        after = Coin(state.time + 1, state.side)
+        over = state.time == 1
+        return self.observe(after, params), after, jnp.where(over, right * jnp.array([-1.0, 1.0]), 0.0), over, {}
+
+
+def test_no_player_tells_zero_from_minus_zero() -> None:
+    tree = game_tree(Guess(2))
+    assert len(tree.masks[1]) == 1
+    assert float(nash_conv(tree, uniform_policies(tree))) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_step_in_which_nobody_moves_counts_once() -> None:
