@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.bits import count, nth, pack, unpack, words
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, resources_left
-from rljax.envs.microrts.layout import games_last, once, running_sum
+from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, paid, resources_left
+from rljax.envs.microrts.layout import games_last, once
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -188,8 +188,8 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)
     left = resources_left(state)
     for player in range(2):
-        spent = running_sum(jnp.where(state.owner == player, cost, 0))
-        valid &= (state.owner != player) | (cost == 0) | (spent <= left[player])
+        own = jnp.where(state.owner == player, cost, 0)
+        valid &= (own == 0) | paid(own, left[player])
     enters = valid & ((orders.action == MOVE) | (orders.action == PRODUCE))
     units = Padded(jnp.where(enters, orders.parameter + 4 * state.owner, -1), -1)
     taken = [jnp.zeros_like(valid)] * 2

@@ -17,9 +17,20 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.actions import biased_choice, orders_at
-from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, resources_left
+from rljax.envs.microrts.engine import (
+    IN_REACH,
+    Padded,
+    along,
+    any_of,
+    around,
+    claims,
+    free_cells,
+    is_idle,
+    legal_orders,
+    paid,
+    resources_left,
+)
 from rljax.envs.microrts.java.players import JAVA, NOBODY, OPPONENTS, RememberingBot, is_java, java_bot
-from rljax.envs.microrts.layout import running_sum
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import Orders, RTSState
 from rljax.envs.microrts.units import (
@@ -35,6 +46,7 @@ from rljax.envs.microrts.units import (
     MOBILE,
     MOVE,
     NONE,
+    OFFSETS,
     PRODUCE,
     RANGE,
     RANGED,
@@ -53,7 +65,7 @@ PAUSE = 10
 """Number of cycles for which a unit without an order waits."""
 
 MAX_ORDERS = 16
-"""Largest number of moving units that a rush gives orders in a cycle; the others, in the lowest rows, get theirs in the next."""
+"""Largest number of moving units that a rush gives orders in a cycle; others, in the lowest rows, get theirs in the next."""
 
 
 def passive(_key: jax.Array, state: RTSState, _player: jax.Array | int, _walls: np.ndarray) -> Orders:
@@ -76,7 +88,7 @@ def _without_conflicts(state: RTSState, player: jax.Array | int, orders: Orders)
     """Let units wait whose production can no longer be paid, or that would enter the same cell as a unit before them."""
     own = is_idle(state) & (state.owner == player)
     cost = jnp.where(own & (orders.action == PRODUCE), jnp.asarray(COST)[jnp.maximum(orders.product, 0)], 0)
-    cannot = (cost > 0) & (running_sum(cost) > resources_left(state)[player])
+    cannot = (cost > 0) & ~paid(cost, resources_left(state)[player])
     enters = own & ~cannot & ((orders.action == MOVE) | (orders.action == PRODUCE))
     arrives, taken = claims(enters, orders.parameter), jnp.zeros_like(own)
     # The unit above a cell, which goes down, comes first, then those on its left, on its right and below.
@@ -112,7 +124,7 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
 
-    waiting = jnp.asarray(MOBILE)[state.unit] & idle
+    waiting = jnp.asarray(MOBILE)[state.unit] & idle & _can_act(state, player, free)
     cell, units = _first_units(state, waiting)
     site, building, saves = _building(state, own, free, units, left - spent, fighter)
     free &= ~_entered(building != EMPTY, units, site, state.unit.shape)
@@ -149,7 +161,7 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     def put(cells: jax.Array, values: jax.Array) -> jax.Array:
         return cells.reshape(-1).at[cell].set(values.astype(jnp.int8), mode="drop").reshape(cells.shape)
 
-    # Units that are not among the K stay idle and are asked again in the next cycle.
+    # Units that could act and are not among the K stay idle and are asked again in the next cycle.
     parameter_of = jnp.where(waiting, jnp.int8(0), orders.parameter)
     return Orders(
         action=put(orders.action, action), parameter=put(parameter_of, parameter), product=put(orders.product, building)
@@ -175,7 +187,7 @@ def _train(
     side, best = jnp.argmin(jnp.stack(sides), axis=0), jnp.min(jnp.stack(sides), axis=0)
     product = jnp.where(best < 2 * FAR, product, EMPTY)
     cost = jnp.where(product != EMPTY, jnp.asarray(COST)[jnp.maximum(product, 0)], 0)
-    product = jnp.where(running_sum(cost) <= left, product, EMPTY)
+    product = jnp.where(paid(cost, left), product, EMPTY)
     arrives, entered = claims(product != EMPTY, side), jnp.zeros_like(idle)
     # Two of them may want the same cell: the unit before, row by row, has it.
     for d in (2, 1, 3, 0):
@@ -188,6 +200,16 @@ def _train(
         product=product.astype(jnp.int8),
     )
     return orders, entered, jnp.sum(jnp.where(makes, cost, 0))
+
+
+def _can_act(state: RTSState, player: jax.Array | int, free: jax.Array) -> jax.Array:
+    """Return which of the player's units have a free cell or a target, bool `[H, W]`; those that have none need no order."""
+    enemy = Padded(state.owner == 1 - player, False, REACH)
+    shot = any_of([enemy.at(OFFSETS[i]) for i in IN_REACH])
+    fetched = (state.unit == RESOURCE) | ((state.owner == player) & (state.unit == BASE))
+    beside = [free | (state.owner == 1 - player), fetched]
+    near, fetches = (any_of(around(cells, False)) for cells in beside)
+    return near | ((state.unit == RANGED) & shot) | ((state.unit == WORKER) & fetches)
 
 
 class _Units(NamedTuple):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.bits import is_set, pack
-from rljax.envs.microrts.layout import games_last, once, over_cells
+from rljax.envs.microrts.layout import games_last, once, over_cells, running_sum
 from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.units import (
     ATTACK,
@@ -48,6 +48,8 @@ from rljax.envs.microrts.units import (
 
 NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
+PRICES = [*np.unique(COST[COST > 0])[::-1]]
+"""What products cost, the dearest first."""
 IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DISTANCE))]
 """The targets in `OFFSETS` that a unit can reach."""
 
@@ -126,6 +128,19 @@ def _by_player(state: RTSState, amount: jax.Array) -> jax.Array:
 def resources_left(state: RTSState) -> jax.Array:
     """Return the resources of both players that no production under way has reserved, i32 `[2]`."""
     return state.resources - _spent(state, state.action == PRODUCE, state.product)
+
+
+def paid(cost: jax.Array, left: jax.Array) -> jax.Array:
+    """Return which costs are paid, bool `[H, W]`, if cells pay row by row and one that is too dear for what is left is left out.
+
+    Args:
+        cost: costs of products, 0 where there is none, i32 `[H, W]`.
+        left: resources of the player, i32 `[]`.
+    """
+    # From the dearest on: where a cheaper one cannot be paid, a dearer one after it cannot either.
+    for price in PRICES:
+        cost = jnp.where((cost == price) & (running_sum(cost) > left), 0, cost)
+    return cost > 0
 
 
 def free_cells(state: RTSState, walls: np.ndarray) -> jax.Array:

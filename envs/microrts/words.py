@@ -85,13 +85,14 @@ def describe(seen: Any, visible: Any, player: int, walls: np.ndarray, fog: bool,
         line = f"{row + 1:{side}}"
         for column in range(width):
             at = row, column
-            symbol, mark = ("#" if walls[at] else "." if visible[at] else "?"), " "
+            symbol, before, after = ("#" if walls[at] else "." if visible[at] else "?"), " ", " "
             if visible[at] and unit[at] != EMPTY:
                 symbol = SYMBOLS[unit[at]]
                 if unit[at] != RESOURCE:
                     symbol = symbol if owner[at] == player else symbol.lower()
-                    mark = "*" if owner[at] == player and remaining[at] == 0 else "+" if carried[at] > 0 else " "
-            line += f"  {symbol}{mark}"
+                    before = "+" if carried[at] > 0 else " "
+                    after = "*" if owner[at] == player and remaining[at] == 0 else " "
+            line += f" {before}{symbol}{after}"
         lines.append(line.rstrip())
     theirs = "" if fog else f", the opponent {int(seen.resources[1 - player])}"
     lines.append(f"cycle {int(seen.time):,} of {int(max_cycles):,}; you have {int(seen.resources[player])} resources{theirs}")

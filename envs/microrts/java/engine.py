@@ -121,6 +121,10 @@ class Java:
         except TypeError as error:
             raise RljaxError(f"microRTS in Java: Java runs in this process without the engine: {first_line(error)}") from None
         self.folder, self.jpype = folder, jpype
+        self.Random = jpype.JClass("java.util.Random")
+        # What bots draw with the engine's help comes from one generator that all of them share.
+        self._generator = jpype.JClass("util.Sampler").class_.getDeclaredField("generator")
+        self._generator.setAccessible(True)
         self._writer = jpype.JClass("java.io.StringWriter")
         # Bots print what they think, and what surprises them; the terminal is the user's.
         nowhere = jpype.JClass("java.io.PrintStream")(jpype.JClass("java.io.OutputStream").nullOutputStream())
@@ -170,6 +174,10 @@ class Java:
         if budget is not None:
             bot.setTimeBudget(budget)
         return JavaBot(self, name, bot)
+
+    def draw_from(self, numbers: Any) -> None:
+        """Let the engine draw from a `Random`."""
+        self._generator.set(None, numbers)
 
     def text(self, java: Any) -> str:
         """Return the JSON of an object of the engine."""
@@ -252,17 +260,18 @@ class BotError(RljaxError):
 
 
 class JavaBot:
-    """A bot of the Java engine; `bot` is its Java object."""
+    """A bot of the Java engine; `bot` is its Java object, and `numbers` the `Random` that the engine draws its choices from."""
 
-    def __init__(self, java: Java, name: str, bot: Any):
+    def __init__(self, java: Java, name: str, bot: Any, numbers: Any = None):
         self.java, self.name, self.bot = java, name, bot
+        self._numbers = java.Random() if numbers is None else numbers
 
     def as_new(self, seed: int) -> JavaBot:
         """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
         bot = self.bot.clone()
         for field in self._random:
             field.get(bot).setSeed(seed)
-        return JavaBot(self.java, self.name, bot)
+        return JavaBot(self.java, self.name, bot, self.java.Random(seed))
 
     @functools.cached_property
     def _random(self) -> list[Any]:
@@ -278,6 +287,7 @@ class JavaBot:
         Raises:
             BotError: the bot ends with an exception.
         """
+        self.java.draw_from(self._numbers)
         try:
             return self.bot.getAction(player, game.state)
         except Exception as error:

@@ -135,7 +135,8 @@ class _JavaGame:
         self._limit = int(cast.params.max_cycles)
         self.seats = (0, 1) if opponent is None else (seat,)
         names = [cast.bot if player in self.seats else str(opponent) for player in range(2)]
-        self.bots: list[JavaBot] = [java.bot(name) for name in names]
+        seeds = np.random.default_rng([how["seed"], number]).integers(2**31, size=2)
+        self.bots: list[JavaBot] = [java.bot(name).as_new(int(x)) for name, x in zip(names, seeds, strict=True)]
         self.steps: list[Step] = []
         for attempt in range(ATTEMPTS):
             self.game, self.over = java.game(cast.game.map_name), False

@@ -72,7 +72,7 @@ def play_java_games(
         max_cycles: number of cycles after which a game is a draw.
         opening_cycles: number of cycles at the start in which both players' orders are random; each such opening is played from
             both seats. One that ends the game is drawn again.
-        seed: seed of the openings.
+        seed: seed of the openings, and of the bot's random numbers.
         waits: how long units of the player wait that it gives no order, as in the game in JAX, where those of the bot do, too;
             None: as long as `decide` says.
 
@@ -82,7 +82,7 @@ def play_java_games(
     check_openings(opening_cycles, max_cycles)
     wait_after = None if waits is None else wait_function(waits)
     games = [opened_game(java, map_name, opening_cycles, [seed, index // 2]) for index in range(num_games)]
-    bots = [java.bot(bot) for _ in range(num_games)]
+    bots = [java.bot(bot).as_new(int(x)) for x in np.random.default_rng(seed).integers(2**31, size=num_games)]
     seat = np.arange(num_games, dtype=np.int32) % 2
     positions = [game.position() for game in games]
     over = np.zeros(num_games, bool)

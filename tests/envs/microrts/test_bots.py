@@ -17,8 +17,23 @@ from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.players import actions_of, scripted_player
 from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import ATTACK, COST, DIRECTIONS, HARVEST, MOVE, NONE, PRODUCE, RETURN
+from rljax.envs.microrts.units import (
+    ATTACK,
+    BARRACKS,
+    BASE,
+    COST,
+    DIRECTIONS,
+    HARVEST,
+    HEAVY,
+    MOVE,
+    NONE,
+    PRODUCE,
+    RESOURCE,
+    RETURN,
+    WORKER,
+)
 from tests.envs.microrts.oracle import GOLDEN, Transitions, load, record_bot
+from tests.envs.microrts.test_engine import position
 from tests.envs.play import QUICK
 
 MAP = "basesWorkers8x8"
@@ -80,6 +95,28 @@ def assert_no_conflicts(states: RTSState, orders: Orders, own: np.ndarray, playe
         claimed.add((n, y + down, x + right))
         spent[n] += COST[orders.product[n, y, x]] if orders.action[n, y, x] == PRODUCE else 0
     assert (spent[spent > 0] <= (states.resources[:, player] - reserved)[spent > 0]).all()
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize(("name", "resources"), [("lightrush", 1), ("heavyrush", 2)])
+def test_a_worker_is_trained_where_a_fighter_is_too_dear(name: str, resources: int, seat: int) -> None:
+    """As the Java bots do: without a worker, nothing else would ever bring the resources for the fighter."""
+    units = (RESOURCE, -1, 0, 0), (BARRACKS, seat, 2, 2), (BASE, seat, 4, 2), (BASE, 1 - seat, 6, 5)
+    state = position((8, 8), (resources, resources), *units)
+    orders = BOTS[name](jax.random.key(0), state, seat, np.zeros((8, 8), bool))
+    assert np.argwhere(np.asarray(orders.action) != NONE).tolist() == [[4, 2]]
+    assert (int(orders.action[4, 2]), int(orders.product[4, 2])) == (PRODUCE, WORKER)
+
+
+def test_units_that_cannot_act_take_no_orders_from_others() -> None:
+    """The 18 in the upper rows are blocked, and one below is beside a base: Java's bot wins at once."""
+    blocked = [(HEAVY, 0, row, column) for row in (0, 1) for column in range(9)]
+    around_them = [(RESOURCE, -1, 2, column) for column in range(9)] + [(RESOURCE, -1, row, 9) for row in (0, 1)]
+    state = position((16, 16), (0, 0), *blocked, *around_them, (HEAVY, 0, 10, 10), (BASE, 1, 10, 11))
+    orders = BOTS["heavyrush"](jax.random.key(0), state, 0, np.zeros((16, 16), bool))
+    assert np.argwhere(np.asarray(orders.action) != NONE).tolist() == [[10, 10]]
+    assert int(orders.action[10, 10]) == ATTACK
+    assert (np.asarray(orders.parameter)[:2, :9] == PAUSE).all()
 
 
 @pytest.mark.slow

@@ -196,3 +196,15 @@ def test_an_unknown_map_names_the_closest() -> None:
 
 def test_golden_files_are_small() -> None:
     assert sum(path.stat().st_size for path in Path(GOLDEN).iterdir()) < 400_000
+
+
+def test_cells_pay_row_by_row_and_those_that_are_too_dear_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    costs = rng.choice([0, *engine.PRICES], (200, 3, 4), p=[0.4, 0.1, 0.1, 0.1, 0.15, 0.15])
+    budgets = rng.integers(0, 20, 200)
+    expected = np.zeros(costs.shape, bool)
+    for game, left in enumerate(budgets):
+        for cell in np.ndindex(3, 4):
+            if 0 < costs[game][cell] <= left:
+                expected[game][cell], left = True, left - costs[game][cell]
+    np.testing.assert_array_equal(jax.vmap(engine.paid)(jnp.asarray(costs), jnp.asarray(budgets)), expected)

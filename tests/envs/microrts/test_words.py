@@ -12,7 +12,7 @@ import pytest
 from rljax.core.spaces import as_space, head_sizes
 from rljax.core.versus import random_player
 from rljax.envs import make_env
-from rljax.envs.microrts.units import EMPTY, MOVE
+from rljax.envs.microrts.units import EMPTY, MOVE, WORKER
 from rljax.envs.microrts.words import ORDER_NAMES, cell_names
 from rljax.run.view.play import play
 
@@ -52,6 +52,14 @@ def test_both_players_see_their_own_side_and_an_order_goes_where_its_name_says(p
         _, after, *_ = game.step_env(jax.random.key(0), after, jnp.zeros((2, 64), jnp.int32), params)
     lines = game.text(after, params, player).splitlines()
     assert (lines[2].split()[2], lines[3].split()[2]) == (".", "W*")
+
+
+def test_a_unit_that_waits_shows_what_it_carries() -> None:
+    game, params = make_env("MicroRTS-v0")
+    _, state = game.reset_env(jax.random.key(0), params)
+    state = state.replace(carried=jnp.where(state.unit == WORKER, jnp.int8(1), state.carried))
+    lines = game.text(state, params, 0).splitlines()
+    assert (lines[2], lines[7].split()[7]) == ("2  .  +W*  B*  .   .   .   .   .", "+w")
 
 
 @pytest.mark.parametrize("player", [0, 1])

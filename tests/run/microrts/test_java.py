@@ -395,6 +395,25 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
         entries({"wait_cycles": 1})
 
 
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_games(java_engine: java.Java) -> None:
+    """The engine's help to bots that draw has one generator for all of them."""
+
+    def played(seed: int) -> tuple[Any, ...]:
+        bot = java_engine.bot("randombiased")
+        bots, game = [bot.as_new(seed), bot.as_new(seed + 1)], java_engine.game("basesWorkers8x8")
+        for _ in range(100):
+            plans = [each.play(game, player) for player, each in enumerate(bots)]
+            for plan in plans:
+                game.state.issueSafe(plan)
+            if game.cycle():
+                break
+        return tuple(map(tuple, game.position().units[:, 1:].tolist()))
+
+    assert played(3) == played(3)
+    assert played(3) != played(5)
+
+
 @pytest.mark.long
 def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java) -> None:
     report = Report("microrts", "", 0, 1, quiet=True)

@@ -44,7 +44,8 @@ export function makeBots(rules, fromSide) {
       const number = options.find((option) => (draw -= weight(option)) < 0) ?? 0;
       const { action, product } = orders[number];
       // Those that cannot be paid any more, or enter the cell of a unit before them, wait.
-      if (action === PRODUCE && (left -= units.cost[product]) < 0) continue;
+      if (action === PRODUCE && units.cost[product] > left) continue;
+      if (action === PRODUCE) left -= units.cost[product];
       if (action === MOVE || action === PRODUCE) {
         if (taken.has(target(cell, orders[number]))) continue;
         taken.add(target(cell, orders[number]));
@@ -61,17 +62,26 @@ export function makeBots(rules, fromSide) {
     const [free, chosen] = [rules.freeCells(state), waits()];
     const trained = train();
     const left = rules.resourcesLeft(state)[seat] - trained.spent;
-    const waiting = idleOf(state, seat).filter((cell) => units.move_time[state.unit[cell]] > 0);
+    const waiting = idleOf(state, seat).filter((cell) => units.move_time[state.unit[cell]] > 0 && canAct(cell));
     const movers = waiting.slice(0, MAX_ORDERS).toSorted((a, b) => state.born[a] - state.born[b] || a - b);
     const busy = build();
     send(movers.filter((cell) => cell !== busy));
     return fromSide(seat, chosen);
 
+    /** Whether a unit has a free cell or a target; one that has none needs no order. */
+    function canAct(cell) {
+      const enters = sides(cell).some((side) => side !== null && free[side]);
+      const reach = state.unit[cell] === RANGED ? units.range[RANGED] : 1;
+      const shoots = enemies.some((enemy) => away(cell, enemy).reduce((sum, x) => sum + x * x, 0) <= reach ** 2);
+      const fetched = (side) => resources.includes(side) || (own.includes(side) && state.unit[side] === BASE);
+      return enters || shoots || (state.unit[cell] === WORKER && sides(cell).some(fetched));
+    }
+
     /** Let bases and barracks train; return which cells the new units enter, and what they cost. */
     function train() {
       const entered = new Set();
       const [hasWorker, budget] = [own.some((cell) => state.unit[cell] === WORKER), rules.resourcesLeft(state)[seat]];
-      let [asked, spent] = [0, 0];
+      let [paid, spent] = [0, 0];
       for (const cell of idleOf(state, seat)) {
         const trains = state.unit[cell] === BASE && (fighter === WORKER || !hasWorker);
         const musters = state.unit[cell] === BARRACKS && fighter !== WORKER;
@@ -79,7 +89,8 @@ export function makeBots(rules, fromSide) {
         const product = musters ? fighter : WORKER;
         const goals = product === WORKER ? resources : enemies;
         const far = sides(cell).map((side) => (side !== null && free[side] ? distance(side, goals) : 2 * FAR));
-        if (Math.min(...far) === 2 * FAR || (asked += units.cost[product]) > budget) continue;
+        if (Math.min(...far) === 2 * FAR || paid + units.cost[product] > budget) continue;
+        paid += units.cost[product];
         const side = least(far);
         if (entered.has(sides(cell)[side])) continue;
         entered.add(sides(cell)[side]);
