@@ -350,6 +350,11 @@ class OneHotHeads(struct.PyTreeNode):
             return mixed
         return [jax.nn.log_softmax(mask_logits(p, m)) for p, m in zip(mixed, _split(self.mask, self.sizes), strict=True)]
 
+    @property
+    def probs(self) -> jax.Array:
+        """Probabilities f32 `[..., A]` of the actions of all heads, 0 for illegal ones."""
+        return jnp.exp(jnp.concatenate(self.log_probs(), axis=-1))
+
     def log_prob(self, action: jax.Array) -> jax.Array:
         return jnp.sum(jnp.concatenate(self.log_probs(), axis=-1) * action, axis=-1)
 

@@ -29,6 +29,7 @@ class DictDecoder(nn.Module):
         depth: channels of the images' convolutions, times the multipliers.
         multipliers: one for each convolution; each doubles the sides.
         dtype: dtype of the matrix products; None: f32. Outputs are f32.
+        deter: number of the first features that are the deterministic part of a latent state, for images.
     """
 
     vector_size: int
@@ -37,6 +38,7 @@ class DictDecoder(nn.Module):
     depth: int = 4
     multipliers: tuple[int, ...] = (2, 3, 4, 4)
     dtype: Any = None
+    deter: int = 0
 
     @nn.compact
     def __call__(self, feature: jax.Array) -> Parts:
@@ -46,6 +48,7 @@ class DictDecoder(nn.Module):
             vector = mlp(feature).astype(jnp.float32)
         images = []
         for i, shape in enumerate(self.image_shapes):
-            decoder = ImageDecoder(shape, self.depth, self.multipliers, dtype=self.dtype, name=f"image_{i}")
+            of_latent: Any = {"deter": self.deter, "hidden": 2 * self.hidden[-1]} if self.deter else {}
+            decoder = ImageDecoder(shape, self.depth, self.multipliers, dtype=self.dtype, name=f"image_{i}", **of_latent)
             images.append(decoder(feature).astype(jnp.float32))
         return Parts(vector, tuple(images))

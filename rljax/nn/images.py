@@ -20,6 +20,7 @@ from rljax.core.devices import is_split, platform
 from rljax.core.errors import ConfigError
 from rljax.nn.initializers import Initializer
 from rljax.nn.layers import ACTIVATIONS, normalized, together
+from rljax.nn.rssm import by_block
 
 BLOCK_BYTES = 1 << 19
 """Most memory that the patches of a block of images take: about what a core's cache holds."""
@@ -163,6 +164,9 @@ class ImageDecoder(nn.Module):
     the image. Targets are images divided by 255, without the encoder's shift by -0.5. Kernels are orthogonal with gain sqrt(2),
     biases 0.
 
+    DreamerV3's decoder takes the deterministic part of a latent state apart (`deter`): it makes the smallest image by a
+    block-diagonal layer, each block some of the channels, and the sample adds to it through a hidden layer.
+
     Attributes:
         shape: (H, W, C) of the images; H and W must be multiples of 2 to the number of stages.
         depth: number of channels of a stage with multiplier 1.
@@ -172,6 +176,9 @@ class ImageDecoder(nn.Module):
         activation: a name in `ACTIVATIONS`.
         kernel_init: another initialiser of all kernels.
         dtype: dtype of the products and of the output, such as `jnp.bfloat16`; None: f32.
+        deter: number of the first inputs that are the deterministic part of a latent state, a multiple of `blocks`; 0: none.
+        blocks: number of blocks of its layer, which must divide the channels of the smallest image.
+        hidden: size of the hidden layer of the other inputs.
 
     Raises:
         ConfigError: the sides cannot be halved as often as there are stages.
@@ -185,6 +192,9 @@ class ImageDecoder(nn.Module):
     activation: str = "silu"
     kernel_init: Initializer | None = None
     dtype: Any = None
+    deter: int = 0
+    blocks: int = 8
+    hidden: int = 128
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -196,14 +206,52 @@ class ImageDecoder(nn.Module):
         *batch, inputs = x.shape
         depths = (*(self.depth * multiplier for multiplier in reversed(self.multipliers)), channels)
         smallest = (height >> stages, width >> stages, depths[0])
-        # A draw of its own: in one draw with the convolutions, their small kernels would be padded to the shape of this one.
-        space = together(self, {"space": ((inputs, math.prod(smallest)), math.sqrt(2.0))}, self.kernel_init)["space"]
-        x = nn.Dense(math.prod(smallest), dtype=self.dtype, kernel_init=space, name="space")(x).reshape(-1, *smallest)
+        x = (self._from_latent if self.deter else self._from_all)(x.reshape(-1, inputs), smallest)
         inits = _convolution_inits(self, depths, math.sqrt(2.0))
         for i, (name, init) in enumerate(inits.items()):
             x = ACTIVATIONS[self.activation](normalized(x, self.norm, f"norm_{i}"))
             x = SameConvolution(depths[i + 1], self.kernel, init, self.dtype, name=name)(upsample(x))
         return jax.nn.sigmoid(x).reshape(*batch, *self.shape)
+
+    def _from_all(self, x: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+        """Return the smallest image, `[B, D] -> [B, *shape]`."""
+        return self._dense({"space": (x.shape[-1], math.prod(shape))})["space"](x).reshape(-1, *shape)
+
+    def _from_latent(self, x: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+        """Return the smallest image of a latent state, `[B, deter + S] -> [B, *shape]`."""
+        size, (height, width, channels) = math.prod(shape), shape
+        sample = x[:, self.deter :]
+        layers = {"sample_in": (sample.shape[-1], self.hidden), "sample_out": (self.hidden, size)}
+        into_block = self.deter // self.blocks, size // self.blocks
+        space = together(self, {"space": ((self.blocks, *into_block), math.sqrt(2.0))}, self.kernel_init)["space"]
+        dense = self._dense(layers)
+        deter = _BlockDense(self.blocks, size, space, self.dtype, name="space")(x[:, : self.deter])
+        deter = deter.reshape(-1, self.blocks, height, width, channels // self.blocks)
+        hidden = ACTIVATIONS[self.activation](normalized(dense["sample_in"](sample), self.norm, "sample_norm"))
+        return jnp.moveaxis(deter, 1, 3).reshape(-1, *shape) + dense["sample_out"](hidden).reshape(-1, *shape)
+
+    def _dense(self, layers: dict[str, tuple[int, int]]) -> dict[str, nn.Dense]:
+        """Return linear layers with these numbers of inputs and outputs."""
+        # A draw of their own: in one draw with the convolutions, small kernels would be padded to the shape of large ones.
+        inits = together(self, {name: (shape, math.sqrt(2.0)) for name, shape in layers.items()}, self.kernel_init)
+        return {n: nn.Dense(shape[1], dtype=self.dtype, kernel_init=inits[n], name=n) for n, shape in layers.items()}
+
+
+class _BlockDense(nn.Module):
+    """Block-diagonal linear layer, `[..., inputs] -> [..., features]`: each of the blocks has its share of both."""
+
+    blocks: int
+    features: int
+    kernel_init: Callable[..., Any]
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = self.blocks, x.shape[-1] // self.blocks, self.features // self.blocks
+        kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+        return by_block(jnp.matmul, (kernel,))(x) + bias
 
 
 class SameConvolution(nn.Module):

@@ -84,6 +84,31 @@ def test_decoder_is_linear_then_nearest_upsampling_and_convolution_of_flax_then_
     }
 
 
+def test_the_parts_of_a_latent_state_make_the_smallest_image_by_layers_of_their_own() -> None:
+    """The deterministic part block by block, each of them some of the channels; the sample through a hidden layer."""
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(3, 6 + 5)), jnp.float32)
+    decoder = ImageDecoder((4, 6, 1), depth=4, multipliers=(1,), norm="rms", kernel=3, deter=6, blocks=2, hidden=7)
+    variables = random_variables(decoder, x)
+    params = variables["params"]
+    assert {name: p["kernel"].shape for name, p in params.items() if "kernel" in p} == {
+        "space": (2, 3, 12),
+        "sample_in": (5, 7),
+        "sample_out": (7, 24),
+        "conv_0": (3, 3, 4, 1),
+    }
+    smallest = np.zeros((3, 2, 3, 4))
+    for block in range(2):
+        part = x[:, 3 * block : 3 * block + 3] @ params["space"]["kernel"][block]
+        part += params["space"]["bias"][12 * block : 12 * block + 12]
+        smallest[..., 2 * block : 2 * block + 2] = part.reshape(3, 2, 3, 2)
+    hidden = x[:, 6:] @ params["sample_in"]["kernel"] + params["sample_in"]["bias"]
+    hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-4) * params["sample_norm"]["scale"]
+    smallest += (nn.silu(hidden) @ params["sample_out"]["kernel"] + params["sample_out"]["bias"]).reshape(3, 2, 3, 4)
+    y = nn.silu(flax_norm("rms", params, 0, jnp.asarray(smallest, jnp.float32)))
+    expected = nn.sigmoid(flax_conv(params["conv_0"], upsample(y)))
+    np.testing.assert_allclose(apply(decoder, variables, x), expected, atol=1e-5)
+
+
 def test_the_attributes_give_the_shapes_of_dreamer_v3() -> None:
     encoder, decoder = ImageEncoder(depth=16), ImageDecoder((64, 64, 3), depth=16)
     shapes = jax.eval_shape(encoder.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.uint8))["params"]

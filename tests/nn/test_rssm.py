@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import Box, Discrete
+from rljax import Box, Discrete, MultiDiscrete
 from rljax.algos.dreamer.networks import SIZES, init_networks, make_networks
 from rljax.nn.actions import BoundedNormal, dreamer_head
 from rljax.nn.distributions import draw_index
@@ -85,6 +86,17 @@ def test_size_1m_has_the_published_parameters_of_cartpole() -> None:
     assert sum(counts("1M", 4, Discrete(2)).values()) == 637_381
 
 
+@pytest.mark.parametrize(("size", "first"), [("debug", 18_816), ("1M", 66_304)])
+def test_the_decoder_of_images_has_the_published_parameters(size: str, first: int) -> None:
+    """Those of the layers that make the smallest image, and of 4 convolutions and norms."""
+    shape = jax.ShapeDtypeStruct((64, 64, 3), jnp.uint8)
+    networks = make_networks(size, "decoder", shape, dreamer_head(Discrete(2)), None)
+    params = jax.eval_shape(lambda key: init_networks(networks, key, shape), KEY)["decoder"]
+    depths = [SIZES[size].depth * multiplier for multiplier in (4, 4, 3, 2)]
+    convolutions = sum(25 * a * b + b + a for a, b in itertools.pairwise([*depths, 3]))
+    assert sum(x.size for x in jax.tree.leaves(params)) == first + convolutions
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_has_about_the_parameters_that_it_is_named_by(size: str) -> None:
     deter, hidden, classes, _ = SIZES[size]
@@ -146,6 +158,17 @@ def test_the_least_and_the_largest_number_draw_a_possible_class() -> None:
     for extreme in (0.0, 1.0 - 2.0**-23):  # of jax.random.uniform
         index = draw_index(log_probs, jnp.full((20_000,), extreme))
         assert np.asarray(legal)[np.asarray(index)].all()
+
+
+def test_a_policy_of_heads_has_the_probabilities_that_it_draws_from() -> None:
+    head = dreamer_head(MultiDiscrete((3, 2)))
+    outputs, mask = jnp.array([1.0, 0.0, -2.0, 0.5, 0.0]), jnp.array([True, True, False, True, True])
+    probs = head.distribution(outputs, mask).probs
+    assert probs[2] == 0.0
+    np.testing.assert_allclose([probs[:3].sum(), probs[3:].sum()], 1.0, atol=1e-6)
+    uniform = (np.arange(1000)[:, None] + 0.5) / 1000 * np.ones(2)
+    drawn = jax.vmap(head.distribution(outputs, mask).sample)(jnp.asarray(uniform, jnp.float32))
+    np.testing.assert_allclose(drawn.mean(0), probs, atol=2e-3)
 
 
 @pytest.mark.slow

@@ -124,15 +124,17 @@ def make_networks(
     tokens = (hidden if vector_size else 0) + sum(
         (height // multiple) * (width // multiple) * 4 * depth for height, width, _ in images
     )
-    projection = obs_projection = None
-    if representation == "dreamerpro":
+    decoder = projection = obs_projection = None
+    if representation == "decoder":
+        decoder = DictDecoder(vector_size, images, (hidden,) * 3, depth, dtype=dtype, deter=deter)
+    elif representation == "dreamerpro":
         projection, obs_projection = nn.Dense(PROJECTION), nn.Dense(PROJECTION)
-    elif representation != "decoder":
+    else:
         projection = nn.Dense(tokens, use_bias=False)
     return Networks(
         encoder=encoder,
         rssm=RSSM(head.action.shape[0], tokens, deter, hidden, classes, dtype=dtype, unroll=unroll),
-        decoder=DictDecoder(vector_size, images, (hidden,) * 3, depth, dtype=dtype) if representation == "decoder" else None,
+        decoder=decoder,
         reward=MLP((hidden,), TWO_HOT.num_bins, norm="rms", dtype=dtype),
         cont=MLP((hidden,), 1, norm="rms", dtype=dtype),
         actor=MLP((hidden,) * 3, head.num_outputs, norm="rms", dtype=dtype),
