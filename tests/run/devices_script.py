@@ -67,5 +67,23 @@ def main(name: str) -> None:
         )
 
 
+def prune(devices: int) -> None:
+    """A population that shrinks to a number of runs that the devices do not divide, and a trial with as many seeds."""
+    config = CONFIGS["ppo"].replace(total_timesteps=384)
+    programs, found = Programs(config, ("learning_rate",)), []
+    for kept in ([0], [0, 1, 2]):  # alone and beside others
+        runs = Population(programs, {"learning_rate": np.full(2 * devices, 1e-3)}, np.arange(2 * devices))
+        runs.advance(1)
+        runs.keep(np.array(kept))
+        runs.advance(1)
+        assert np.isfinite(runs.play(2)).all()
+        found.append(jax.tree.map(lambda x: x[0], runs.states.params))
+    result = rljax.tune(config, {"learning_rate": rljax.Range(1e-3, 1e-2)}, trials=1, batch_size=1, seeds=devices + 1, episodes=2)
+    print("prune", apart(*found), len(result.trials))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] == "prune":
+        prune(jax.device_count())
+    else:
+        main(sys.argv[1])

@@ -60,6 +60,14 @@ def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_trials_go_on_where_the_devices_do_not_divide_them(tmp_path: Path) -> None:
+    apart, trials = printed_on_devices(2, tmp_path, SCRIPT, "prune").split()[1:]
+    assert float(apart) < ROUNDING
+    assert trials == "1"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

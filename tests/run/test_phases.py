@@ -126,6 +126,23 @@ def test_a_second_phase_begins_with_the_first_and_survives_kills(tmp_path: Path)
     assert_same_state(end.result.state, by_hand.state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("older", [None, "step_64"])
+def test_a_kill_before_the_last_link_to_the_best_checkpoint_is_mended(older: str | None, tmp_path: Path) -> None:
+    """Without the link the next phase would not begin, and with an older one it would begin from that."""
+    first = PPO.replace(total_timesteps=128, eval_every=128, eval_episodes=2)
+    phases = {"first": first, "second": rljax.Phase(PPO.replace(total_timesteps=64), init_from="first/checkpoints/best")}
+    end = rljax.fit_phases(phases, run_dir=tmp_path, resume=True, checkpoint_every=64)
+    shutil.rmtree(tmp_path / "second")
+    best = tmp_path / "first" / "checkpoints" / "best"
+    best.unlink()
+    if older is not None:
+        best.symlink_to(older)
+    again = rljax.fit_phases(phases, run_dir=tmp_path, resume=True)
+    assert best.readlink() == Path("step_128")
+    assert_same_state(again.result.state, end.result.state)
+
+
 @pytest.mark.long
 def test_what_stops_a_phase_names_it(whole: Path, file: Path) -> None:
     """The callback, the time budget, a signal, and a loss that is not finite."""

@@ -13,6 +13,7 @@ import jax
 from rljax.core.config import OBJECT_PREFIX, Config, class_name
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
 from rljax.core.places import atomic_folder, lock_folder
+from rljax.run.files.checkpoint import CHECKPOINTS
 from rljax.run.files.folder import (
     CONFIG_FILE,
     PHASES_FILE,
@@ -159,11 +160,15 @@ def read_phases(folder: Path) -> dict[str, Phase]:
 
 
 def is_finished(run: Path) -> bool:
-    """Return whether a phase's run is there and has spent its budget."""
+    """Return whether a phase's run is there, has spent its budget, and links its best checkpoint: a kill may have come before
+    the last link, which other phases read.
+    """
     if not (run / CONFIG_FILE).is_file():
         return False
-    config, info = read_config(run), read_info(run)
-    return load_checkpoint(run).meta["iteration"] >= last_iteration(config, info)
+    config, info, meta = read_config(run), read_info(run), load_checkpoint(run).meta
+    best, step = run / CHECKPOINTS / "best", meta.get("best_step")
+    linked = step is None or (os.readlink(best) == f"step_{step}" if best.is_symlink() else best.is_dir())
+    return linked and meta["iteration"] >= last_iteration(config, info)
 
 
 def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | bool) -> tuple[Path, bool]:

@@ -81,9 +81,8 @@ class Programs:
         return program(values, keys)
 
     def place(self, tree: Any, count: int) -> Any:
-        """Split arrays `[count, ...]` of runs over all devices, if their number divides `count`."""
-        layout = self._layout(count)
-        return tree if layout is None else jax.device_put(tree, layout)
+        """Split arrays `[count, ...]` of runs over all devices, if their number divides `count`; else put them on the first."""
+        return jax.device_put(tree, self._layout(count) or jax.local_devices()[0])
 
     def _layout(self, count: int) -> NamedSharding | None:
         if self.devices == 1 or count % self.devices:

@@ -148,7 +148,8 @@ def tune(
     warn_of_unseen_gpu()
     programs = Programs(config, tuple(chosen), make_agent)
     most = min(batch_size, trials) * seeds
-    size = programs.batch_size(most, most) // seeds
+    # A size for all devices may be less than the seeds of one trial, which are one batch.
+    size = programs.batch_size(most, most) // seeds or int(programs.fits(seeds))
     if size < 1:
         raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
     if storage is not None:
