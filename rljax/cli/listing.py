@@ -27,7 +27,8 @@ from rljax.envs.about import constructor_arguments, describe_env, is_probe, sent
 from rljax.envs.adapters import SUITES, Suite, suite_ids
 from rljax.envs.pgx_api import pgx_ids
 from rljax.envs.registry import PGX_PREFIX, is_own
-from rljax.run.files.zoo import is_address
+from rljax.run.files.zoo import find_agent
+from rljax.run.view.card import print_card
 from rljax.run.view.layout import columns, say, wrap_text
 
 LISTED: dict[str, Callable[[], Iterable[str]]] = {
@@ -44,8 +45,12 @@ def list_names(options: List) -> None:
     if name is not None and name in ALGORITHMS:
         _print_fields(ALGORITHMS[name])
         return
+    agent = None if name is None else find_agent(name)
+    if agent is not None:
+        print_card(agent, str(name))
+        return
     no_algorithm: ConfigError | None = None
-    if name is not None and is_own(name) and not is_address(name):
+    if name is not None and is_own(name):
         try:
             _print_fields(find_algorithm(name))
             return

@@ -154,6 +154,9 @@ def searching(search: Search, game: Game) -> Player:
 def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
     """Return a player that searches before each move, guided by the policy and the value of a trained agent.
 
+    A search adds the mean rewards of a side to the agent's values. Self-play and leagues value a player's own rewards, so their
+    agents need a game in which the players of a team are rewarded alike.
+
     Args:
         agent: an agent of self-play, a league or AlphaZero.
         state: its trained state.

@@ -185,6 +185,13 @@ def test_the_address_of_an_agent_is_no_algorithm(name: str, monkeypatch: pytest.
         rljax.load_config(name)
 
 
+def test_the_address_of_an_agent_lists_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = cli(capsys, "list", "zoo:tictactoe_selfplay")
+    assert listed[0] == 0
+    assert listed == cli(capsys, "zoo", "tictactoe_selfplay")
+    assert cli(capsys, "list", "zoo:tictacto") == cli(capsys, "zoo", "tictacto")
+
+
 @pytest.mark.parametrize("library", ["brax", "pgx", "playground", "gymnax", "race", "zoo"])
 def test_the_id_of_a_library_is_not_sought_as_an_algorithm(
     library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

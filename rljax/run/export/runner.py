@@ -86,16 +86,16 @@ class Policy:
         return action, None if METADATA["carry"] is None else _build(METADATA["carry"], left)
 
 
-def _leaves(tree: Any, path: str = "") -> Any:
-    """Yield `(path, description)` of each array of a described tree, in the order of the arguments."""
+def _leaves(tree: Any, keys: Any = ()) -> Any:
+    """Yield `(keys, description)` of each array of a described tree, in the order of the arguments."""
     if tree["type"] == "array":
-        yield path, tree
+        yield keys, tree
     elif tree["type"] == "dict":
         for name in sorted(tree["parts"]):
-            yield from _leaves(tree["parts"][name], f"{path}.{name}")
+            yield from _leaves(tree["parts"][name], (*keys, name))
     elif tree["type"] != "none":
         for i, part in enumerate(tree["parts"]):
-            yield from _leaves(part, f"{path}.{i}")
+            yield from _leaves(part, (*keys, i))
 
 
 def _build(tree: Any, leaves: Any) -> Any:
@@ -110,37 +110,38 @@ def _build(tree: Any, leaves: Any) -> Any:
     return (tuple if tree["type"] == "tuple" else list)(_build(part, leaves) for part in tree["parts"])
 
 
-def _part(tree: Any, path: str, name: str) -> Any:
-    """Return the array at a path of an argument."""
-    for key in path.split(".")[1:]:
+def _part(tree: Any, keys: Any, name: str, path: str) -> Any:
+    """Return the array of an argument at these keys; `path` is what messages call it."""
+    for key in keys:
         try:
-            tree = tree[key] if isinstance(tree, dict) else tree[int(key)]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise ValueError(f"{name}: there is no {name}{path}; METADATA describes what the policy takes") from None
+            tree = tree[key]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"{name}: there is no {path}; METADATA describes what the policy takes") from None
     return tree
 
 
 def _prepare(name: str, tree: Any, described: Any, batch: Any = "") -> Any:
     """Return the arrays of an argument with a batch axis, and the size of its batch, None without that axis."""
     arrays = []
-    for path, expected in _leaves(described):
+    for keys, expected in _leaves(described):
+        path = ".".join([name, *map(str, keys)])
         try:
-            x = np.asarray(_part(tree, path, name))
+            x = np.asarray(_part(tree, keys, name, path))
         except ValueError as error:
-            raise ValueError(f"{name}{path}: expected an array: {error}") from None
+            raise ValueError(f"{path}: expected an array: {error}") from None
         shape = tuple(expected["shape"])
         if x.shape != shape and (x.shape[1:] != shape or x.ndim != len(shape) + 1 or x.shape[0] == 0):
             wanted = f"{list(shape)}, or [b, ...] of these for b of them"
-            raise ValueError(f"{name}{path}: expected shape {wanted}, got {list(x.shape)}")
+            raise ValueError(f"{path}: expected shape {wanted}, got {list(x.shape)}")
         if x.dtype != expected["dtype"]:
             if not np.can_cast(x.dtype, expected["dtype"], "same_kind"):
-                raise ValueError(f"{name}{path}: expected dtype {expected['dtype']}, got {x.dtype}")
+                raise ValueError(f"{path}: expected dtype {expected['dtype']}, got {x.dtype}")
             x = x.astype(expected["dtype"])
         found = None if x.shape == shape else len(x)
         if batch == "":
             batch = found
         if found != batch:
-            raise ValueError(f"{name}{path}: expected a batch of {batch}, as the arrays before it, got {found}")
+            raise ValueError(f"{path}: expected a batch of {batch}, as the arrays before it, got {found}")
         arrays.append(x[None] if found is None else x)
     return arrays, batch
 

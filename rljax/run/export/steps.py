@@ -12,7 +12,7 @@ from jax import export as jax_export
 
 from rljax.core.agent import Agent
 from rljax.core.contract import is_array
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shortened
 from rljax.core.keys import draws_from
 from rljax.nn.actions import distributions_noted
 from rljax.run.export.signature import Signature, leaf_names
@@ -77,8 +77,16 @@ class PolicyStep(NamedTuple):
         return {name: whole[name] for name in order if name in whole}
 
     def input_names(self) -> list[str]:
-        """Return names for the arrays of all arguments, with noise: `obs`, `carry.hidden`, `noise.0`, ..."""
-        return [leaf for name, tree in self.inputs(key=False).items() for leaf in leaf_names(name, tree)]
+        """Return names for the arrays of all arguments, with noise: `obs`, `carry.hidden`, `noise.0`, ...
+
+        Raises:
+            ConfigError: two arrays would have the same name.
+        """
+        names = [leaf for name, tree in self.inputs(key=False).items() for leaf in leaf_names(name, tree)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"{shortened(name)}: two parts have this name, expected names that differ")
+        return names
 
     def keyed(self, state: Any) -> Callable[..., Any]:
         """Return the step as a function of the arguments of `inputs(key=True)`: an action, or with memory `(action, carry)`."""

@@ -44,6 +44,9 @@ FPS, TURN_FPS = 30.0, 1.0
 MAX_GIF_FPS = 50
 """Largest number of pictures per second in a GIF: viewers show anything faster at 10 pictures per second."""
 
+MAX_GIF_DURATION = 10 * (2**16 - 1)
+"""Longest time for which a GIF shows a picture, in milliseconds: 65,535 hundredths of a second."""
+
 _PALETTE_CHUNKS, _PALETTE_FRAMES = 8, 4
 
 # Colours of the channels of an observation, on a dark background; colour-blind viewers can distinguish them.
@@ -155,7 +158,7 @@ def record(
         key: random key; the episodes depend on nothing else.
         deterministic: as in `rljax.evaluate`.
         fps: pictures per second; if None, 30, or 1 for games in which players take turns. In a GIF, a picture that equals the
-            previous one prolongs it.
+            previous one prolongs it, to 655 seconds at most.
         against: the opponent in a game: a run folder or checkpoint, a `Run`, `(agent, state)`, or the name of a player that
             needs no training: "random", "mcts", one of the game's scripted players ("workerrush", "java:coac"), or "self", the
             agent itself. If None, the one that the agent is evaluated against. `deterministic` is for policies of both.
@@ -373,10 +376,22 @@ def _write_gif(path: Path, sample: np.ndarray, frames: Iterator[np.ndarray], num
     colors = _palette(sample).tobytes()
     palette = Image.new("P", (1, 1))
     palette.putpalette(colors)
-    images = (Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
     # Durations are in milliseconds, but a GIF stores hundredths of a second: round so that no delay adds up.
     ticks = [round(100 * i / fps) for i in range(num_frames + 1)]
     durations = [10 * (after - before) for before, after in itertools.pairwise(ticks)]
+
+    def quantized() -> Iterator[Any]:
+        before, shown = b"", 0
+        for i, frame in enumerate(frames):
+            image = Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
+            here = image.tobytes()
+            # Equal pictures become one, which a GIF cannot show longer. The writer reads each duration after the picture.
+            shown = shown if here == before else 0
+            durations[i] = min(durations[i], MAX_GIF_DURATION - shown)
+            before, shown = here, shown + durations[i]
+            yield image
+
+    images = quantized()
     next(images).save(path, save_all=True, append_images=images, palette=colors, duration=durations, loop=0, optimize=False)
 
 

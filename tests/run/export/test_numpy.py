@@ -17,7 +17,7 @@ import pytest
 import rljax
 from rljax.envs.cartpole import CartPole
 from rljax.run.export import export_numpy
-from tests.run.export.kinds import KINDS, played, player
+from tests.run.export.kinds import KINDS, Wide, played, player, player_of, ppo
 
 PROGRAM = """
 import sys
@@ -197,6 +197,40 @@ def test_any_text_can_be_the_name_of_the_environment(tmp_path: Path) -> None:
     state = jax.jit(agent.init)(jax.random.key(0))
     policy = loaded(export_numpy(agent, state, tmp_path / "policy").path)
     assert policy.step(np.zeros(4))[0] in (0, 1)
+
+
+class Dotted(Wide):
+    """Parts of observations whose names have dots."""
+
+    names: tuple[str, ...] = ("joint.pos", "joint.speed")
+
+    def observe(self, time: jax.Array) -> Any:
+        x = super().observe(time)
+        return {name: {"pos": x} if name == "joint" else x + i for i, name in enumerate(self.names)}
+
+    def observation_space(self, params: Any) -> rljax.Dict:
+        box = super().observation_space(params)
+        return rljax.Dict({name: rljax.Dict({"pos": box}) if name == "joint" else box for name in self.names})
+
+
+class Ambiguous(Dotted):
+    names = ("joint.pos", "joint")
+
+
+def test_parts_may_have_any_names_that_differ(tmp_path: Path) -> None:
+    network: Any = {"encoder": "dict", "hidden": [4], "depth": 2}
+    agent, state = player_of(ppo(Dotted(), network, normalize_observations=False))
+    policy = loaded(export_numpy(agent, state, tmp_path / "policy").path)
+    obs = jax.tree.map(np.asarray, Dotted().observe(jnp.int32(3)))
+    mask = np.asarray(Dotted().action_mask(jnp.int32(3), None))
+    expected, _ = agent.act(state, obs, None, jax.random.key(0), deterministic=True, mask=mask)
+    np.testing.assert_array_equal(policy.step(obs, mask=mask)[0], expected)
+    with pytest.raises(ValueError, match=r"obs\.joint\.pos: expected shape \[3\]"):
+        policy.step({**obs, "joint.pos": np.zeros(2)})
+    agent, state = player_of(ppo(Ambiguous(), network, normalize_observations=False))
+    with pytest.raises(rljax.ConfigError, match=r"for NumPy: obs\.joint\.pos: two parts have this name"):
+        export_numpy(agent, state, tmp_path / "two")
+    assert not (tmp_path / "two").exists()
 
 
 def test_nothing_is_written_over(folder: Path) -> None:

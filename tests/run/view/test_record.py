@@ -76,6 +76,15 @@ def read_gif(path: Path) -> tuple[np.ndarray, list[int]]:
     return np.stack(pictures), times
 
 
+def test_a_picture_stands_still_for_as_long_as_a_gif_can_show_it(tmp_path: Path) -> None:
+    dark, light = np.zeros((2, 4, 4, 3), np.uint8) + np.array([0, 255], np.uint8)[:, None, None, None]
+    frames = [dark] * 700 + [light] * 2
+    record_module._write_gif(tmp_path / "a.gif", np.stack([dark, light]), iter(frames), len(frames), 1.0)
+    pictures, times = read_gif(tmp_path / "a.gif")
+    np.testing.assert_array_equal(pictures, [dark, light])
+    assert times == [65535, 200]
+
+
 def test_frames_are_those_of_the_states_up_to_the_one_that_ended_the_episode(tmp_path: Path) -> None:
     result = record(scripted(CONFIG.replace(env=Counter()), zero), None, tmp_path / "a.gif", key=KEY, episodes=2)
     assert result.path == tmp_path / "a.gif"
