@@ -20,7 +20,7 @@ from rljax.run.export.checks import disagreement
 from rljax.run.export.metadata import describe_space, describe_tree, plain
 from rljax.run.export.policy import ExportReport, check_free, write_whole
 from rljax.run.export.program import read_program
-from rljax.run.export.signature import check_state, in_float32, read_signature, search_note
+from rljax.run.export.signature import check_state, read_signature, search_note, to_export
 from rljax.run.export.steps import read_step
 from rljax.run.export.translate import translate
 from rljax.version import __version__
@@ -67,7 +67,7 @@ def export_numpy(
     """
     folder = Path(os.path.abspath(out))
     check_free(folder)
-    agent = in_float32(agent)
+    agent = to_export(agent)
     signature = read_signature(agent)
     check_state(agent, state)
     steps = {kind: read_step(agent, state, signature, kind == "greedy") for kind in ("greedy", "sampling")}

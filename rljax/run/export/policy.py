@@ -45,7 +45,7 @@ from rljax.run.export.metadata import (
     versions,
 )
 from rljax.run.export.onnx import onnx_or_reason
-from rljax.run.export.signature import check_state, in_float32, read_signature, search_note
+from rljax.run.export.signature import check_state, read_signature, search_note, to_export
 from rljax.run.export.steps import read_step
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -89,7 +89,7 @@ def export_policy(
     """
     folder = Path(os.path.abspath(out))
     check_free(folder)
-    agent = in_float32(agent)
+    agent = to_export(agent)
     signature = read_signature(agent)
     check_state(agent, state)
     steps = {name: read_step(agent, state, signature, name == GREEDY_FILE) for name in (GREEDY_FILE, SAMPLING_FILE)}

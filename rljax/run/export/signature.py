@@ -56,8 +56,13 @@ def _check_structure(env_name: str, obs: Any) -> None:
         _check_structure(env_name, part)
 
 
-def in_float32(agent: Agent) -> Agent:
-    """Return the agent with all products in f32, in which exported policies compute: bfloat16 is faster on accelerators alone."""
+def to_export(agent: Agent) -> Agent:
+    """Return the agent on one device, with all products in f32, in which exported policies compute: bfloat16 is faster on
+    accelerators alone.
+    """
+    if agent.config.num_devices > 1:
+        alone = make_agent(agent.config.replace(num_devices=1))
+        agent = agent._replace(init=alone.init, config=alone.config)
     if getattr(agent.config, "dtype", "float32") == "float32":
         return agent
     return make_agent(agent.config.replace(dtype="float32"))

@@ -140,9 +140,10 @@ class Programs:
         Raises:
             ConfigError: each device has only one run already.
         """
-        if size <= self.devices:
+        if size == 1 or size == self.devices:
             raise ConfigError("one run alone does not fit in this device's memory: take a smaller buffer, network or num_envs")
-        return max(size // 2 // self.devices, 1) * self.devices
+        # Fewer runs than devices are all on the first one.
+        return max(size // 2 // self.devices, 1) * self.devices if size > self.devices else size // 2
 
     def batch_size(self, runs: int, most: int | None = None) -> int:
         """Return how many of `runs` to train at once: as many as fit, in batches of similar size, as many on each device.

@@ -233,6 +233,14 @@ def test_parts_may_have_any_names_that_differ(tmp_path: Path) -> None:
     assert not (tmp_path / "two").exists()
 
 
+def test_a_policy_of_several_devices_is_exported_on_one(tmp_path: Path) -> None:
+    agent, state = player("gru")
+    several = rljax.make_agent(agent.config.replace(num_devices=2))
+    obs = np.zeros(4, np.float32)
+    steps = [loaded(export_numpy(each, state, tmp_path / str(i)).path).step(obs) for i, each in enumerate((agent, several))]
+    jax.tree.map(np.testing.assert_array_equal, *steps)
+
+
 def test_nothing_is_written_over(folder: Path) -> None:
     before = (folder / "policy.py").read_bytes()
     with pytest.raises(rljax.ConfigError, match="exists already"):

@@ -226,6 +226,15 @@ def test_merging_replaces_no_file_that_is_of_no_sweep(tmp_path: Path, monkeypatc
     assert (tmp_path / "config.toml").read_text() == "# mine"
 
 
+def test_a_batch_is_halved_as_its_runs_lie_on_the_devices() -> None:
+    programs = Programs(CONFIG, ("learning_rate",))
+    programs.devices = 4
+    assert [programs.halve(size) for size in (2, 3, 5, 8, 12, 16)] == [1, 1, 4, 4, 4, 8]
+    for alone in (1, 4):
+        with pytest.raises(rljax.ConfigError, match="one run alone does not fit"):
+            programs.halve(alone)
+
+
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sweeps.Population
     sizes: list[int] = []

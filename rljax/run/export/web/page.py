@@ -30,7 +30,7 @@ from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.run.export.metadata import onnx_inputs, plain
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.policy import ExportReport, check_free, write_whole
-from rljax.run.export.signature import Signature, check_state, in_float32, leaf_names, read_signature, search_note
+from rljax.run.export.signature import Signature, check_state, leaf_names, read_signature, search_note, to_export
 from rljax.run.export.steps import read_step, with_probs
 from rljax.run.export.web.microrts import describe_microrts
 from rljax.run.export.web.runtime import fetch_runtime
@@ -88,7 +88,7 @@ def export_web(
     folder = Path(os.path.abspath(out))
     check_free(folder)
     page = describe_page(agent.config)
-    agent = in_float32(agent)
+    agent = to_export(agent)
     signature = read_signature(agent)
     check_state(agent, state)
     _check_observation(signature, agent.config)
