@@ -48,7 +48,7 @@ from rljax.envs.microrts.units import (
 
 NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
-PRICES = [*np.unique(COST[COST > 0])[::-1]]
+PRICES = sorted(set(COST.tolist()), reverse=True)
 """What products cost, the dearest first."""
 IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DISTANCE))]
 """The targets in `OFFSETS` that a unit can reach."""
@@ -137,6 +137,9 @@ def paid(cost: jax.Array, left: jax.Array) -> jax.Array:
         cost: costs of products, 0 where there is none, i32 `[H, W]`.
         left: resources of the player, i32 `[]`.
     """
+    # In 16 bits if the sum fits.
+    dtype = np.int16 if cost.shape[0] * cost.shape[1] * PRICES[0] < 2**15 else np.int32
+    cost, left = cost.astype(dtype), jnp.minimum(left, np.iinfo(dtype).max).astype(dtype)
     # From the dearest on: where a cheaper one cannot be paid, a dearer one after it cannot either.
     for price in PRICES:
         cost = jnp.where((cost == price) & (running_sum(cost) > left), 0, cost)
