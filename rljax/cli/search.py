@@ -98,7 +98,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
-        with _training("tune", folder):
+        with _training("tune", folder, _flags(options)):
             result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
@@ -112,7 +112,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
             raise ConfigError(f"nothing to tune: no field but {given} is searched by default; give one a range or several values")
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
-        with _training("tune", folder):
+        with _training("tune", folder, _flags(options)):
             result = tuning.tune(config, tried, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
@@ -150,13 +150,20 @@ def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], nam
 
 
 @contextlib.contextmanager
-def _training(command: str, folder: Path) -> Iterator[None]:
-    """Say on which device agents train, and how to go on if they are interrupted."""
+def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
+    """Say on which device agents train, and how to go on if they are interrupted; `flags` must be given again then."""
     say(f"device: {device_summary()}")
     try:
         yield
     except KeyboardInterrupt:
-        raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}") from None
+        raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}") from None
+
+
+def _flags(options: Tune) -> str:
+    """Return the flags of a study that are given anew each time, if they are not the defaults."""
+    given = [(name, getattr(options, name)) for name in ("trials", "batch_size", "storage")]
+    changed = [(name, value) for name, value in given if value != getattr(Tune, name)]
+    return "".join(f" --{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in changed)
 
 
 def _split_axes(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

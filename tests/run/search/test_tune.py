@@ -236,6 +236,22 @@ def test_what_the_user_fixed_is_not_searched(
     assert_refused(every, "nothing to tune: no field but gamma, ent_coef, learning_rate is searched by default", capsys)
 
 
+def test_an_interrupted_command_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of trials and of those at once are not the study's: without the flags it would go on to 64."""
+    monkeypatch.chdir(tmp_path)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rljax.cli.search.tuning.tune", interrupted)
+    for flags, said in (([], ""), (["--trials", "5", "--batch-size", "4"], " --trials 5 --batch-size 4")):
+        with pytest.raises(SystemExit):
+            main(["tune", "cartpole_ppo", "--run-dir", "here", *flags])
+        assert capsys.readouterr().err == f"rljax: interrupted; to go on: rljax tune --resume here{said}\n"
+
+
 @pytest.mark.slow
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
