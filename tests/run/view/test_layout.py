@@ -37,6 +37,8 @@ def words(text: str) -> set[str]:
 def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], width: int
 ) -> None:
+    monkeypatch.setattr("inspect.getsourcefile", lambda _: "/rljax/envs/cartpole.py")  # where this checkout lies may be long
+
     def printed(columns: int) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
         with contextlib.suppress(SystemExit):  # --help
