@@ -71,9 +71,10 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
 
 
 def _form(space: Space) -> Any:
-    """Return the numbers of actions of a space of heads, or the shapes of its leaves by name."""
-    if not isinstance(space, Box) and head_sizes(space) is not None:
-        return list(head_sizes(space) or ())
+    """Return the numbers of actions of a space of heads in words, or the shapes of its leaves by name."""
+    sizes = None if isinstance(space, Box) else head_sizes(space)
+    if sizes is not None:
+        return f"{' and '.join(map(str, sizes))} actions"
     example = jax.eval_shape(space.sample, jax.eval_shape(lambda: jax.random.key(0)))
     leaves = {path.removeprefix("x").removeprefix("."): list(x.shape) for path, x in named_leaves("x", _plain(example)).items()}
     return leaves[""] if list(leaves) == [""] else leaves

@@ -190,7 +190,7 @@ def _is_leaf(x: Any) -> bool:
         return False
     if x[1] == BITS:
         return len(x[0]) > 0
-    return x[1] in ("bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float16", "float32")
+    return x[1] in DTYPES
 
 
 def _is_shard(x: Any) -> bool:
@@ -226,3 +226,6 @@ FIELDS = {
     "shards": list_of(_is_shard, "shards"),
 }
 """Fields of dataset.json. `episodes_begun` counts episodes, including those to record again after a kill."""
+
+DTYPES = ("bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float16", "float32")
+"""Dtypes of arrays in a dataset."""

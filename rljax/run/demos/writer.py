@@ -17,6 +17,7 @@ from rljax.collect.demos.dataset import open_dataset, read_table
 from rljax.collect.demos.schema import (
     BITS,
     DATASET_FILE,
+    DTYPES,
     EPISODE_LEAVES,
     SHARDS,
     DatasetInfo,
@@ -33,7 +34,7 @@ from rljax.version import __version__
 SHARD_BYTES = 64 * 2**20
 """Size of a shard: one is written when the episodes at hand have so many bytes, or the recording pauses."""
 
-_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
+_STORED_AS = {"float64": "float32", "bfloat16": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 class Episode(NamedTuple):
@@ -83,9 +84,13 @@ class DatasetWriter:
         """Add an episode; a shard is written when there are enough of them.
 
         Raises:
-            ConfigError: it does not have the arrays that the dataset's spaces and its first episode have.
+            ConfigError: it does not have the arrays that the dataset's spaces and its first episode have, or one has a dtype
+                that no dataset holds.
         """
         arrays = _arrays_of(episode, self._info)
+        for name, x in arrays.items():
+            if x.dtype.name not in DTYPES:
+                raise ConfigError(f"{self.path}: {name} is {x.dtype.name}, expected one of {', '.join(DTYPES)}")
         leaves = {name: [list(x.shape[1:]), x.dtype.name] for name, x in arrays.items()}
         if self._info.masks:
             leaves["mask"][1] = BITS
@@ -171,7 +176,7 @@ def _arrays_of(episode: Episode, info: DatasetInfo) -> dict[str, np.ndarray]:
         arrays["mask"] = episode.mask
     arrays |= {"reward": episode.reward, "terminated": episode.terminated, "truncated": episode.truncated}
     arrays = {name: np.asarray(x) for name, x in arrays.items()}
-    arrays = {name: x.astype(_NARROW.get(x.dtype.name, x.dtype), copy=False) for name, x in arrays.items()}
+    arrays = {name: x.astype(_STORED_AS.get(x.dtype.name, x.dtype), copy=False) for name, x in arrays.items()}
     of_episode = {
         "length": length, "return": arrays["reward"].sum(dtype=np.float64), "seat": episode.seat, "game": episode.game
     }  # fmt: skip

@@ -338,6 +338,10 @@ def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Pat
     check_dataset(dataset._replace(info=info), env, params, "TargetPick-v0")
     with pytest.raises(ConfigError, match=r"but the policy sees \[98\]: expected flatten_observations = false"):
         check_dataset(dataset._replace(info=info), flat, params, "TargetPick-v0")
+    env, params = make_env("CartPole-v1")
+    numbers = dataset.info._replace(action_space=rljax.Box(-1.0, 1.0, (2,)))
+    with pytest.raises(ConfigError, match=r"with actions \[2\], but those of env = 'CartPole-v1' are '2 actions'"):
+        check_dataset(dataset._replace(info=numbers), env, params, "CartPole-v1")
 
 
 @pytest.mark.long
@@ -389,3 +393,16 @@ def test_an_episode_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     bad = good[1]._replace(action=np.zeros((len(good[1].reward), 2), np.int32))
     with pytest.raises(ConfigError, match=r"action is \[\[2\], 'int32'\] in this episode, and \[\[\], 'int32'\]"):
         write_dataset(tmp_path / "b", INFO, [good[0], bad])
+    bad = good[0]._replace(obs={**good[0].obs, "place": good[0].obs["place"].astype(jnp.float8_e5m2)})
+    with pytest.raises(ConfigError, match=r"obs\.place is float8_e5m2, expected one of bool, uint8"):
+        write_dataset(tmp_path / "c", INFO, [bad])
+
+
+def test_halves_are_stored_as_floats(tmp_path: Path) -> None:
+    """NumPy's files have no bfloat16, and a dataset that had it could be written and not be read."""
+    (episode,) = episodes(1)
+    half = episode._replace(obs={**episode.obs, "place": np.asarray(jnp.asarray(episode.obs["place"], jnp.bfloat16))})
+    write_dataset(tmp_path / "a", INFO, [half])
+    stored = rljax.open_dataset(tmp_path / "a").episode(0)["obs.place"]
+    assert stored.dtype == np.float32
+    np.testing.assert_array_equal(stored, half.obs["place"].astype(np.float32))
