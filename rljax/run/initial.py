@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from types import SimpleNamespace
@@ -143,9 +144,8 @@ def _statistics(there: Any, here: Any, config: Config, learners: int | None, pat
         raise ConfigError(f"normalize_observations = {str(here is not None).lower()}: the policy of {path} sees {sees}")
     if there is None:
         return None
-    leaves = [
-        _of_learners(np.asarray(x), y, learners) for x, y in zip(jax.tree.leaves(there), jax.tree.leaves(here), strict=True)
-    ]
+    pairs = itertools.zip_longest(jax.tree.leaves(there), jax.tree.leaves(here))
+    leaves = [None if x is None or y is None else _of_learners(np.asarray(x), y, learners) for x, y in pairs]
     if any(leaf is None for leaf in leaves):
         raise ConfigError(f"{path}: its policy sees other observations than those of env = {env_name(config)!r}")
     return jax.tree.unflatten(jax.tree.structure(here), [jnp.asarray(leaf) for leaf in leaves])

@@ -13,6 +13,8 @@ import pytest
 
 import rljax
 from rljax.algos.common.teacher import faded
+from rljax.collect.normalizers import init_statistics
+from rljax.run.initial import _statistics
 from rljax.run.search.plan import plan_sweep
 from rljax.run.start import start_forked
 from rljax.run.view.show import show
@@ -187,3 +189,11 @@ def test_the_command_begins_with_it(parent: Path, tmp_path: Path, capsys: pytest
     assert rljax.load_run(tmp_path / "run").step == 640
     assert_refused(["train", "--resume", str(tmp_path / "run"), "--init-from", str(parent)], "--init-from", capsys)
     assert_refused(["train", str(file), "--teacher-kl-coef", "0.1"], "--init-from RUN", capsys)
+
+
+def test_statistics_of_other_parts_of_observations_are_refused() -> None:
+    """Flattened or not, the parameters of a perceptron have the same shapes, and the statistics another structure."""
+    parts, whole = (init_statistics(obs) for obs in ({"a": np.zeros(2), "b": np.zeros(2)}, np.zeros(4)))
+    for there, here in ((parts, whole), (whole, parts)):
+        with pytest.raises(rljax.ConfigError, match="its policy sees other observations than those of env = 'CartPole-v1'"):
+            _statistics(there, here, TINY["ppo"], None, "runs/clone")

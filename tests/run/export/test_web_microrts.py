@@ -148,7 +148,7 @@ def test_scripted_players_of_the_page_give_the_orders_of_pythons(run_node: Any) 
     env, _ = resolve_env("MicroRTS-v0", {"wait_cycles": 5})
     num_steps, rushes = 300, list(bots.FIGHTERS)
     keys = jax.random.split(jax.random.key(0), (num_steps, 2))
-    uniform = np.asarray(jax.vmap(jax.vmap(lambda key: jax.random.uniform(key, env.walls.shape)))(keys))
+    uniform = np.asarray(jax.vmap(jax.vmap(lambda key: jax.random.bits(key, env.walls.shape, jnp.uint16)))(keys)) / 2**16
     pairs = [
         ("rangedrush", "heavyrush"),
         ("lightrush", "randombiased"),

@@ -29,12 +29,11 @@ export function makeBots(rules, fromSide) {
 
   /** Each unit's order, drawn from the legal ones; `uniform(cell)` gives numbers in [0, 1). */
   function randomBiased(state, seat, uniform = Math.random) {
-    const biased = [HARVEST, RETURN, ATTACK];
-    // In Python's order: productions of a kind in all directions, then the next kind.
-    const order = orders.map((_, number) => number).toSorted((a, b) => orders[a].product - orders[b].product || a - b);
-    const attacks = order.filter((number) => orders[number].action === ATTACK);
-    const table = [...order.filter((number) => orders[number].action !== ATTACK), ...attacks];
-    const weight = (number) => (biased.includes(orders[number].action) ? BIAS : 1);
+    const biased = (number) => [HARVEST, RETURN, ATTACK].includes(orders[number].action);
+    const all = orders.map((_, number) => number);
+    // In Python's order: those that are more likely come first.
+    const table = [...all.filter(biased), ...all.filter((number) => !biased(number))];
+    const weight = (number) => (biased(number) ? BIAS : 1);
     const [legal, chosen, taken] = [rules.legalOrders(state), waits(), new Set()];
     let left = rules.resourcesLeft(state)[seat];
     for (const cell of idleOf(state, seat)) {
