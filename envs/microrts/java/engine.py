@@ -269,6 +269,9 @@ class JavaBot:
     def as_new(self, seed: int) -> JavaBot:
         """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
         bot = self.bot.clone()
+        budget = parse_bot(self.name)[1]  # the clone has the default one
+        if budget is not None:
+            bot.setTimeBudget(budget)
         for field in self._random:
             field.get(bot).setSeed(seed)
         return JavaBot(self.java, self.name, bot, self.java.Random(seed))

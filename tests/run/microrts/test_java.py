@@ -396,6 +396,13 @@ def test_agents_that_were_trained_against_bots_meet_those_of_leagues() -> None:
 
 
 @pytest.mark.slow
+def test_a_bot_as_new_searches_as_long_as_before(java_engine: java.Java) -> None:
+    """Clones in Java have the default budget."""
+    for name, budget in (("droplet:10", 10), ("umsbot", 100)):
+        assert java_engine.bot(name).as_new(0).bot.getTimeBudget() == budget
+
+
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_games(java_engine: java.Java) -> None:
     """The engine's help to bots that draw has one generator for all of them."""
 
