@@ -182,7 +182,7 @@ def drop_own_conflicts(state: RTSState, orders: Orders, legal: LegalOrders) -> O
     """Return the orders without those that are not legal and those that need what an earlier order of the player needs.
 
     As in Gym-microRTS, orders are taken row by row, and one that needs the same cell, or resources that those before it leave no
-    longer, is not given: its unit stays idle.
+    longer, is not given: its unit stays idle. A production whose cell is taken still takes its resources from those after it.
     """
     valid = is_legal(orders, legal)
     cost = jnp.where(valid & (orders.action == PRODUCE), of_type(COST, orders.product), 0).astype(jnp.int32)

@@ -60,7 +60,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         count = "1 run" if plan.runs == 1 else f"{plan.runs} runs"
         runs = f" = {count}" if part is None else f", {count} of part {part[0]} of {part[1]}"
         say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs} into {folder}")
-    with _training("sweep", folder):
+    with _training("sweep", folder, _flags(options, "batch_size", "parquet")):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     if plan.part is not None:
         say(f"{folder} is complete; when all parts are:", f"rljax sweep --merge {shlex.quote(str(folder.parent))}")
@@ -98,7 +98,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
-        with _training("tune", folder, _flags(options)):
+        with _training("tune", folder, _flags(options, "trials", "batch_size", "storage")):
             result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
@@ -112,7 +112,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
             raise ConfigError(f"nothing to tune: no field but {given} is searched by default; give one a range or several values")
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
-        with _training("tune", folder, _flags(options)):
+        with _training("tune", folder, _flags(options, "trials", "batch_size", "storage")):
             result = tuning.tune(config, tried, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
@@ -159,11 +159,11 @@ def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
         raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}") from None
 
 
-def _flags(options: Tune) -> str:
-    """Return the flags of a study that are given anew each time, if they are not the defaults."""
-    given = [(name, getattr(options, name)) for name in ("trials", "batch_size", "storage")]
-    changed = [(name, value) for name, value in given if value != getattr(Tune, name)]
-    return "".join(f" --{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in changed)
+def _flags(options: Any, *names: str) -> str:
+    """Return the flags of these names that are not the defaults; they are given anew each time."""
+    changed = [(name, getattr(options, name)) for name in names if getattr(options, name) != getattr(type(options), name)]
+    values = [(name, "" if value is True else f" {shlex.quote(str(value))}") for name, value in changed]
+    return "".join(f" --{name.replace('_', '-')}{value}" for name, value in values)
 
 
 def _split_axes(config: Any, axes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -211,7 +211,7 @@ def test_an_order_that_an_earlier_one_rules_out_is_not_given() -> None:
     assert np.argwhere(np.asarray(kept.action) != NONE).tolist() == [[0, 1], [0, 3], [3, 0]]
     state = engine.issue(state, kept, walls)
     assert state.remaining.tolist() == [[0, 10, 0, 50], [0] * 4, [0] * 4, [50, 0, 0, 0]]
-    # An order that is not given takes no resources from those after it.
+    # An order that cannot be paid takes no resources from those after it.
     state = position(shape, (5, 0), (BASE, 0, 0, 0), (WORKER, 0, 2, 0), (BASE, 0, 3, 3), (BASE, 1, 0, 3))
     orders = orders_of(shape, (0, 0, PRODUCE, RIGHT, WORKER), (2, 0, PRODUCE, RIGHT, BARRACKS), (3, 3, PRODUCE, LEFT, WORKER))
     kept = drop_own_conflicts(state, orders, engine.legal_orders(state, walls))

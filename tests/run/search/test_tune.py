@@ -250,6 +250,10 @@ def test_an_interrupted_command_says_how_to_go_on(
         with pytest.raises(SystemExit):
             main(["tune", "cartpole_ppo", "--run-dir", "here", *flags])
         assert capsys.readouterr().err == f"rljax: interrupted; to go on: rljax tune --resume here{said}\n"
+    monkeypatch.setattr("rljax.cli.search.sweeps.run_sweep", interrupted)
+    with pytest.raises(SystemExit):
+        main(["sweep", "cartpole_ppo", "--gamma", "0.9", "0.99", "--run-dir", "there", "--batch-size", "2"])
+    assert capsys.readouterr().err == "rljax: interrupted; to go on: rljax sweep --resume there --batch-size 2\n"
 
 
 @pytest.mark.slow
