@@ -57,27 +57,31 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
         of_env, of_data = _form(as_space(here)), _form(there)
         if of_env != of_data and what == "observations" and of_data == _form(as_space(levels[-1].observation_space(env_params))):
             raise ConfigError(
-                f"dataset = {str(dataset.path)!r}: holds observations as {recorded} gives them, {shown(of_data)}, but the policy "
-                f"sees {shown(of_env)}: expected flatten_observations = false, frame_stack = none, and an algorithm that sees "
+                f"dataset = {str(dataset.path)!r}: holds observations as {recorded} gives them, {_said(of_data)}, but the policy "
+                f"sees {_said(of_env)}: expected flatten_observations = false, frame_stack = none, and an algorithm that sees "
                 "all parts of them"
             )
         if of_env != of_data:
             views = {field: value for field, value in dataset.info.wrappers.items() if field in VIEWS}
             fields = "".join(f" and {field} = {str(value).lower()}" for field, value in views.items())
             raise ConfigError(
-                f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {shown(of_data)}, "
-                f"but those of env = {name!r} are {shown(of_env)}: expected the same env_params{fields}"
+                f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {_said(of_data)}, "
+                f"but those of env = {name!r} are {_said(of_env)}: expected the same env_params{fields}"
             )
 
 
 def _form(space: Space) -> Any:
-    """Return the numbers of actions of a space of heads in words, or the shapes of its leaves by name."""
+    """Return a space of heads in words, such as "Discrete(2)", or the shapes of a space's leaves by name."""
     sizes = None if isinstance(space, Box) else head_sizes(space)
     if sizes is not None:
-        return f"{' and '.join(map(str, sizes))} actions"
+        return f"{type(space).__name__}({', '.join(map(str, sizes))})"
     example = jax.eval_shape(space.sample, jax.eval_shape(lambda: jax.random.key(0)))
     leaves = {path.removeprefix("x").removeprefix("."): list(x.shape) for path, x in named_leaves("x", _plain(example)).items()}
     return leaves[""] if list(leaves) == [""] else leaves
+
+
+def _said(form: Any) -> str:
+    return form if isinstance(form, str) else shown(form)
 
 
 def _plain(tree: Any) -> Any:

@@ -340,7 +340,7 @@ def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Pat
         check_dataset(dataset._replace(info=info), flat, params, "TargetPick-v0")
     env, params = make_env("CartPole-v1")
     numbers = dataset.info._replace(action_space=rljax.Box(-1.0, 1.0, (2,)))
-    with pytest.raises(ConfigError, match=r"with actions \[2\], but those of env = 'CartPole-v1' are '2 actions'"):
+    with pytest.raises(ConfigError, match=r"with actions \[2\], but those of env = 'CartPole-v1' are Discrete\(2\)"):
         check_dataset(dataset._replace(info=numbers), env, params, "CartPole-v1")
 
 
