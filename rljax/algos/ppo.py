@@ -367,6 +367,7 @@ def ppo_learn(
     if size is not None:
         key, own_key = jax.random.split(key)
         if drawn:
+            assert batch.own is not None
             batch = own_steps(batch._replace(own=None), batch.own, own_key, size)
         else:
             batch = jax.tree.map(lambda x: x[:size], batch)

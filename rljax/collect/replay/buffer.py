@@ -31,7 +31,7 @@ from rljax.core.errors import ConfigError
 T = TypeVar("T")
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
-_call_on = getattr(compute_on, "compute_on2", compute_on.compute_on)
+_call_on: Callable[..., Any] = getattr(compute_on, "compute_on2", compute_on.compute_on)
 """JAX 0.11 calls `compute_on2` `compute_on`, as 0.8.0 calls something else."""
 HOST_GATHERS = "out_memory_spaces" in inspect.signature(_call_on).parameters
 """Sampling from a buffer in the host's memory works in this version of JAX; 0.8.0 cannot."""
