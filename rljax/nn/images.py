@@ -181,7 +181,8 @@ class ImageDecoder(nn.Module):
         hidden: size of the hidden layer of the other inputs.
 
     Raises:
-        ConfigError: the sides cannot be halved as often as there are stages.
+        ConfigError: the sides cannot be halved as often as there are stages, or `blocks` does not divide `deter` and the
+            channels of the smallest image.
     """
 
     shape: tuple[int, int, int]
@@ -206,6 +207,8 @@ class ImageDecoder(nn.Module):
         *batch, inputs = x.shape
         depths = (*(self.depth * multiplier for multiplier in reversed(self.multipliers)), channels)
         smallest = (height >> stages, width >> stages, depths[0])
+        if self.deter % self.blocks or (self.deter and depths[0] % self.blocks):
+            raise ConfigError(f"blocks = {self.blocks}: expected a divisor of deter = {self.deter} and of {depths[0]} channels")
         x = (self._from_latent if self.deter else self._from_all)(x.reshape(-1, inputs), smallest)
         inits = _convolution_inits(self, depths, math.sqrt(2.0))
         for i, (name, init) in enumerate(inits.items()):

@@ -153,6 +153,9 @@ def test_images_that_do_not_fit_the_stages_are_one_clear_line() -> None:
         ImageEncoder().init(jax.random.key(0), image(1, 10, 12, 3))
     with pytest.raises(ConfigError, match="an image of 64 x 60 does not fit 4 stages that halve it: expected multiples of 16"):
         ImageDecoder((64, 60, 3)).init(jax.random.key(0), jnp.zeros((1, 4)))
+    for deter, depth in ((12, 4), (16, 1)):
+        with pytest.raises(ConfigError, match=f"blocks = 8: expected a divisor of deter = {deter} and of {4 * depth} channels"):
+            ImageDecoder((64, 64, 3), depth=depth, deter=deter).init(jax.random.key(0), jnp.zeros((1, 20)))
 
 
 @pytest.mark.slow

@@ -78,6 +78,9 @@ def prune(devices: int) -> None:
         runs.advance(1)
         assert np.isfinite(runs.play(2)).all()
         found.append(jax.tree.map(lambda x: x[0], runs.states.params))
+    with jax.default_device(jax.devices()[1]):
+        runs = Population(Programs(config, ("learning_rate",)), {"learning_rate": np.full(3, 1e-3)}, np.arange(3))
+        runs.advance(1)
     result = rljax.tune(config, {"learning_rate": rljax.Range(1e-3, 1e-2)}, trials=1, batch_size=1, seeds=devices + 1, episodes=2)
     print("prune", apart(*found), len(result.trials))
 

@@ -81,8 +81,12 @@ class Programs:
         return program(values, keys)
 
     def place(self, tree: Any, count: int) -> Any:
-        """Split arrays `[count, ...]` of runs over all devices, if their number divides `count`; else put them on the first."""
-        return jax.device_put(tree, self._layout(count) or jax.local_devices()[0])
+        """Split arrays `[count, ...]` of runs over all devices, if their number divides `count`; else put them on one, for which
+        `chunk` compiles.
+        """
+        if self.devices == 1:
+            return tree
+        return jax.device_put(tree, self._layout(count) or jnp.zeros(()).sharding)
 
     def _layout(self, count: int) -> NamedSharding | None:
         if self.devices == 1 or count % self.devices:
