@@ -17,19 +17,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.envs.microrts.actions import biased_choice, orders_at
-from rljax.envs.microrts.engine import (
-    IN_REACH,
-    Padded,
-    along,
-    any_of,
-    around,
-    claims,
-    free_cells,
-    is_idle,
-    legal_orders,
-    paid,
-    resources_left,
-)
+from rljax.envs.microrts.engine import along, around, claims, free_cells, is_idle, legal_orders, paid, resources_left
 from rljax.envs.microrts.java.players import JAVA, NOBODY, OPPONENTS, RememberingBot, is_java, java_bot
 from rljax.envs.microrts.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.state import Orders, RTSState
@@ -46,7 +34,6 @@ from rljax.envs.microrts.units import (
     MOBILE,
     MOVE,
     NONE,
-    OFFSETS,
     PRODUCE,
     RANGE,
     RANGED,
@@ -124,7 +111,10 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     free, left = free_cells(state, walls), resources_left(state)[player]
     orders, entered, spent = _train(state, player, free, left, fighter)
 
-    waiting = jnp.asarray(MOBILE)[state.unit] & idle & _can_act(state, player, free)
+    legal = legal_orders(state, walls)
+    # Units that cannot act wait, and leave their places among the K to others.
+    can_act = jnp.any(jnp.concatenate([legal.move, legal.harvest, legal.give, legal.attack]), axis=0)
+    waiting = jnp.asarray(MOBILE)[state.unit] & idle & can_act
     cell, units = _first_units(state, waiting)
     site, building, saves = _building(state, own, free, units, left - spent, fighter)
     free &= ~_entered(building != EMPTY, units, site, state.unit.shape)
@@ -200,16 +190,6 @@ def _train(
         product=product.astype(jnp.int8),
     )
     return orders, entered, jnp.sum(jnp.where(makes, cost, 0))
-
-
-def _can_act(state: RTSState, player: jax.Array | int, free: jax.Array) -> jax.Array:
-    """Return which of the player's units have a free cell or a target, bool `[H, W]`; those that have none need no order."""
-    enemy = Padded(state.owner == 1 - player, False, REACH)
-    shot = any_of([enemy.at(OFFSETS[i]) for i in IN_REACH])
-    fetched = (state.unit == RESOURCE) | ((state.owner == player) & (state.unit == BASE))
-    beside = [free | (state.owner == 1 - player), fetched]
-    near, fetches = (any_of(around(cells, False)) for cells in beside)
-    return near | ((state.unit == RANGED) & shot) | ((state.unit == WORKER) & fetches)
 
 
 class _Units(NamedTuple):

@@ -49,7 +49,7 @@ from rljax.envs.microrts.units import (
 NOT_OVER, DRAW = -2, -1
 _DISTANCE = np.hypot(OFFSETS[:, 0], OFFSETS[:, 1])
 PRICES = sorted(set(COST.tolist()), reverse=True)
-"""What products cost, the dearest first."""
+"""The costs of products, from the largest to the smallest."""
 IN_REACH = [int(i) for i in np.flatnonzero((_DISTANCE > 0) & (RANGE.max() >= _DISTANCE))]
 """The targets in `OFFSETS` that a unit can reach."""
 

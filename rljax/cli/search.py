@@ -93,12 +93,13 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
     studies.check_optuna()
     same: dict[str, Any] = {name: getattr(options, name) for name in ("seeds", "episodes", "pruner")}
     how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
+    flags = _flags(options, "trials", "batch_size", "storage")
     if options.resume is not None:
         _check_resumed("resume", options, axes, ("run_dir", *same))
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
-        with _training("tune", folder, _flags(options, "trials", "batch_size", "storage")):
+        with _training("tune", folder, flags):
             result = tuning.resume_tune(folder, storage=options.storage, **how)
     else:
         name = _source(options.config, axes, "tune")
@@ -112,7 +113,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
             raise ConfigError(f"nothing to tune: no field but {given} is searched by default; give one a range or several values")
         what = f"{', '.join(tried)} of {config.algorithm} on {env_name(config)}"
         say(f"tuning {what}, {options.batch_size} trials at once, into {folder}")
-        with _training("tune", folder, _flags(options, "trials", "batch_size", "storage")):
+        with _training("tune", folder, flags):
             result = tuning.tune(config, tried, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
     say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))

@@ -111,7 +111,8 @@ def _by_ppo(
     parts: GameParts, learner: Learner, found: SeatStreams, steps: GameSteps, last: LastStep, key: jax.Array, rate: jax.Array
 ) -> tuple[Learner, Metrics]:
     del steps, last
-    size, drawn = None if parts.has_memory else batch_size(parts), True
+    size = None if parts.has_memory else batch_size(parts)
+    drawn = True
     streams, value, next_value = found
     if size is not None:
         settled = len(value) - parts.game.turn_gap
@@ -120,7 +121,8 @@ def _by_ppo(
         if not parts.config.has_pool and everybody and parts.ppo.intrinsic is None:
             # All are one's own; unknown are only the last moves of players who dropped out, and the loss leaves them out. To draw
             # from the others would cost every game a gather of the batch.
-            drawn, own = False, None if parts.game.all_move else streams.own
+            drawn = False
+            own = None if parts.game.all_move else streams.own
             streams = streams._replace(seat=traced_seat(streams), own=own)
     params, opt_state, metrics = ppo_learn(
         parts.ppo,

@@ -169,11 +169,7 @@ class Java:
 
     def bot(self, name: str) -> JavaBot:
         """Return a new bot: a name in `BOTS`, for one that searches with its time in a cycle if wanted, as in `parse_bot`."""
-        kind, budget = parse_bot(name)
-        bot = self.jpype.JClass(BOTS[kind])(self.types)
-        if budget is not None:
-            bot.setTimeBudget(budget)
-        return JavaBot(self, name, bot)
+        return JavaBot(self, name, self.jpype.JClass(BOTS[parse_bot(name)[0]])(self.types))
 
     def draw_from(self, numbers: Any) -> None:
         """Let the engine draw from a `Random`."""
@@ -260,18 +256,25 @@ class BotError(RljaxError):
 
 
 class JavaBot:
-    """A bot of the Java engine; `bot` is its Java object, and `numbers` the `Random` that the engine draws its choices from."""
+    """A bot of the Java engine.
+
+    Args:
+        java: the engine.
+        name: name of the bot, as in `parse_bot`; one that searches takes the time that it says.
+        bot: its Java object.
+        numbers: the `Random` that the engine draws its choices from; None: a new one.
+    """
 
     def __init__(self, java: Java, name: str, bot: Any, numbers: Any = None):
         self.java, self.name, self.bot = java, name, bot
         self._numbers = java.Random() if numbers is None else numbers
+        budget = parse_bot(name)[1]
+        if budget is not None:
+            bot.setTimeBudget(budget)
 
     def as_new(self, seed: int) -> JavaBot:
         """Return this bot as before its first game, its random numbers seeded. `reset` in Java leaves some bots with memories."""
         bot = self.bot.clone()
-        budget = parse_bot(self.name)[1]  # the clone has the default one
-        if budget is not None:
-            bot.setTimeBudget(budget)
         for field in self._random:
             field.get(bot).setSeed(seed)
         return JavaBot(self.java, self.name, bot, self.java.Random(seed))

@@ -61,20 +61,14 @@ export function makeBots(rules, fromSide) {
     const [free, chosen] = [rules.freeCells(state), waits()];
     const trained = train();
     const left = rules.resourcesLeft(state)[seat] - trained.spent;
+    // Units that cannot act wait, and leave their places to others.
+    const legal = rules.legalOrders(state);
+    const canAct = (cell) => legal[cell].some((is, number) => is && number > 0);
     const waiting = idleOf(state, seat).filter((cell) => units.move_time[state.unit[cell]] > 0 && canAct(cell));
     const movers = waiting.slice(0, MAX_ORDERS).toSorted((a, b) => state.born[a] - state.born[b] || a - b);
     const busy = build();
     send(movers.filter((cell) => cell !== busy));
     return fromSide(seat, chosen);
-
-    /** Whether a unit has a free cell or a target; one that has none needs no order. */
-    function canAct(cell) {
-      const enters = sides(cell).some((side) => side !== null && free[side]);
-      const reach = state.unit[cell] === RANGED ? units.range[RANGED] : 1;
-      const shoots = enemies.some((enemy) => away(cell, enemy).reduce((sum, x) => sum + x * x, 0) <= reach ** 2);
-      const fetched = (side) => resources.includes(side) || (own.includes(side) && state.unit[side] === BASE);
-      return enters || shoots || (state.unit[cell] === WORKER && sides(cell).some(fetched));
-    }
 
     /** Let bases and barracks train; return which cells the new units enter, and what they cost. */
     function train() {

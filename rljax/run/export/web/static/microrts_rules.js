@@ -84,8 +84,8 @@ export function makeRules({ params, microrts }) {
     return chosen.map((number, cell) => {
       const [order, owner] = [orders[number], state.owner[cell]];
       if (number === 0 || !legal[cell]?.[number]) return 0;
-      // An order that cannot be paid takes from those after it all the same, as in Python.
-      if (order.action === PRODUCE && (left[owner] -= units.cost[order.product]) < 0) return 0;
+      if (order.action === PRODUCE && units.cost[order.product] > left[owner]) return 0;
+      if (order.action === PRODUCE) left[owner] -= units.cost[order.product];
       if (!enters(order.action)) return number;
       const aim = target(cell, order);
       if (taken[owner].has(aim)) return 0;
