@@ -13,9 +13,10 @@ import pytest
 import rljax
 from rljax.envs import resolve_env
 from rljax.envs.microrts import bots, engine
+from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.players import actions_of
 from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import ATTACK, BARRACKS, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, WORKER
+from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, WORKER
 from rljax.run.export.checks import random_inputs
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import read_signature
@@ -134,6 +135,35 @@ def test_late_harvests_of_the_page_kill_who_has_come_to_where_the_resource_was(r
         played = in_one_step(state)
         for field, value in vars(played).items():
             np.testing.assert_array_equal(getattr(after, field)[0], value, err_msg=field)
+
+
+@pytest.mark.slow
+def test_an_order_of_the_page_that_cannot_be_paid_takes_nothing_from_those_after_it(run_node: Any) -> None:
+    """A worker, a barracks that is too dear after it, and a worker that can still be paid."""
+    env, params = resolve_env("MicroRTS-v0", {"map_name": "melee4x4light2"})
+    units = ((BASE, 0, 0, 0, 0), (WORKER, 0, 2, 0, 0), (BASE, 0, 3, 3, 0), (BASE, 1, 0, 3, 0))
+    start = env.map._replace(units=units, resources=(5, 5)).start()
+    state = jax.tree.map(jnp.asarray, start)
+    mask = np.asarray(env.action_mask(state, params)).reshape(2, 16, -1)[0]
+    wanted = {(0, 0): (PRODUCE, 1, WORKER), (2, 0): (PRODUCE, 1, BARRACKS), (3, 3): (PRODUCE, 3, WORKER)}
+    action, uniform = np.zeros((2, 16), np.int32), np.zeros((1, 2, 16))
+    for (row, column), order in wanted.items():
+        cell, number = 4 * row + column, ORDERS.tolist().index(list(order))
+        legal = np.flatnonzero(mask[cell]).tolist()
+        action[0, cell], uniform[0, 0, cell] = number, (legal.index(number) + 0.5) / len(legal)
+    given = {
+        "description": describe_page(config_of(map_name="melee4x4light2")),
+        "pairs": [("any", "passive")],
+        "uniform": uniform.tolist(),
+        "views": True,
+        "begin": {name: np.ravel(value).tolist() if np.ndim(value) else int(value) for name, value in vars(start).items()},
+    }
+    steps = run_node("mirror_microrts.mjs", given, 60)["steps"]
+    assert steps[0]["action"][0] == action[0].tolist()
+    after, expected = stacked(steps, "next", start), env.step_env(jax.random.key(0), state, action, params)[1]
+    for field, value in vars(expected).items():
+        np.testing.assert_array_equal(getattr(after, field)[0], value, err_msg=field)
+    assert np.argwhere(np.asarray(expected.action) == PRODUCE).tolist() == [[0, 0], [3, 3]]
 
 
 @functools.partial(jax.jit, compiler_options=QUICK)
