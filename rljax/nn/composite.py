@@ -4,8 +4,10 @@ heads. Such heads can agree on a joint action, where independent heads can only 
     hidden_k = tanh(context + sum of embedding_j[a_j] over j < k)
     logits_k = kernel_k^T hidden_k + bias_k
 
-The probability of all heads' actions is the product of each head's, given those before it. In shapes, K is the number of heads,
-W the widest head's number of actions, A that of all heads together, C the length of the context.
+The probability of all heads' actions is the product of each head's, given those before it. A head that the environment does not
+read (`only_if` of `rljax.core.spaces.MultiDiscrete`) is left out of the product and of the sums, if the head that decides about
+it comes before it. In shapes, K is the number of heads, W the widest head's number of actions, A that of all heads together, C
+the length of the context.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from rljax.core.spaces import MultiDiscrete, as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.choices import Choices, choices_of
 from rljax.nn.classes import argmax_of
-from rljax.nn.heads import OnlyIf
+from rljax.nn.heads import OnlyIf, read_so_far
 from rljax.nn.initializers import orthogonal_kernels
 
 
@@ -88,16 +90,19 @@ class CompositeDistribution(struct.PyTreeNode):
             says whether j is legal given that an earlier head chose i, and the diagonal what is legal at all. Entries whose i
             belongs to the same head as j or a later one are not read. Batch axes are those of the context.
         nvec: number of actions of each head.
+        only_if: as in `rljax.core.spaces.MultiDiscrete`, of the heads in `before` and of these; None: every head is read.
+        before: actions of heads before these, i32 `[..., B]`, for `only_if`; None: these are all heads.
     """
 
     outputs: CompositeOutputs
     mask: jax.Array | None
     nvec: tuple[int, ...] = struct.field(pytree_node=False)
+    only_if: OnlyIf | None = struct.field(pytree_node=False, default=None)
+    before: jax.Array | None = None
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Log-probability f32 `[...]` of actions i32 `[..., K]`: the least finite number, or about it, where one is illegal."""
-        log_probs, taken = self._given(action)
-        total = jnp.sum(jnp.where(taken, log_probs, 0.0), axis=(-2, -1))
+        total = jnp.sum(jnp.where(self._taken(action), self.log_probs(action), 0.0), axis=(-2, -1))
         # Two illegal heads would make it infinite, and the ratio of two such probabilities NaN.
         return jnp.maximum(total, jnp.finfo(total.dtype).min)
 
@@ -108,12 +113,12 @@ class CompositeDistribution(struct.PyTreeNode):
         rule; the last head's action is not read). Its gradient leaves out that the earlier heads' probabilities decide which of
         the later heads' entropies count.
         """
-        log_probs, _ = self._given(action)
-        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=(-2, -1))
+        log_probs = self.log_probs(action)
+        return -jnp.sum(jnp.where(self._read(action)[..., None], jnp.exp(log_probs) * log_probs, 0.0), axis=(-2, -1))
 
-    def choices(self, action: jax.Array, only_if: OnlyIf | None = None) -> Choices:
-        """Choices of the heads along actions i32 `[..., K]`; of the space with `only_if`, not all heads are read."""
-        return choices_of(self._given(action)[0], action, only_if)
+    def choices(self, action: jax.Array) -> Choices:
+        """Choices of the heads along actions i32 `[..., K]`."""
+        return choices_of(self.log_probs(action), action, self.only_if)
 
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""
@@ -126,18 +131,17 @@ class CompositeDistribution(struct.PyTreeNode):
         """
         return self._head_by_head(None)
 
-    def _given(self, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log-probabilities of every head given the actions before it, and what was taken, `[..., K, W]`."""
+    def log_probs(self, action: jax.Array) -> jax.Array:
+        """Log-probabilities of every head given the actions before it, f32 `[..., K, W]`, for i32 `[..., K]`."""
         context, embedding, kernel, bias = self.outputs
         heads, widest = bias.shape
-        taken = action[..., None] == np.arange(widest)
         # What each head sees of all of them, [..., K, K W]: one product with all embeddings is their sum over the heads before.
-        seen = taken[..., None, :, :] & np.tri(heads, k=-1, dtype=bool)[..., None]
+        seen = self._taken(action)[..., None, :, :] & np.tri(heads, k=-1, dtype=bool)[..., None]
         before = seen.reshape(*action.shape, -1).astype(embedding.dtype) @ embedding.reshape(heads * widest, -1)
         logits = jnp.einsum("...kc,kcw->...kw", jnp.tanh(context[..., None, :] + before), kernel) + bias
         exists = _exists(self.nvec)
         legal = jnp.asarray(exists) if self.mask is None else legal_given(self.mask, action, self.nvec)
-        return jax.nn.log_softmax(mask_logits(logits, legal, exists)), taken
+        return jax.nn.log_softmax(mask_logits(logits, legal, exists))
 
     def _head_by_head(self, noise: jax.Array | None) -> jax.Array:
         context, embedding, kernel, bias = self.outputs
@@ -151,11 +155,24 @@ class CompositeDistribution(struct.PyTreeNode):
             action = argmax_of(logits)
             actions.append(action)
             chosen = action[..., None] == np.arange(size)
-            context = context + chosen.astype(embedding.dtype) @ embedding[k, :size]
+            later = [jnp.zeros_like(action)] * (len(self.nvec) - 1 - k)
+            seen = chosen & self._read(jnp.stack([*actions, *later], axis=-1))[..., k, None]
+            context = context + seen.astype(embedding.dtype) @ embedding[k, :size]
             if legal is not None and pairs is not None:
                 allowed = pairs[..., start : start + size, :] | ~chosen[..., None]
                 legal = legal & jnp.all(allowed, axis=-2)
         return jnp.stack(actions, axis=-1)
+
+    def _read(self, action: jax.Array) -> Any:
+        """Which heads count, bool `[..., K]`, for actions i32 `[..., K]`; each depends on the actions before it only."""
+        if self.only_if is None:
+            return np.ones(len(self.nvec), bool)
+        every = action if self.before is None else jnp.concatenate([self.before, action], axis=-1)
+        return read_so_far(self.only_if, every)[..., -len(self.nvec) :]
+
+    def _taken(self, action: jax.Array) -> jax.Array:
+        """Which actions were taken by heads that count, bool `[..., K, W]`."""
+        return self._read(action)[..., None] & (action[..., None] == np.arange(max(self.nvec)))
 
     def _masks(self) -> tuple[jax.Array | None, jax.Array | None]:
         """Return which actions are legal, bool `[..., A]`, and which are after earlier choices, bool `[..., A, A]`; None: all."""
@@ -177,10 +194,10 @@ def composite_head(space: Any, context: int = 64) -> ActionHead:
     """
     space = as_space(MultiDiscrete(tuple(space)) if isinstance(space, Sequence) else space)
     nvec, to_env = several_heads(space)
-    heads, widest = len(nvec), max(nvec)
+    heads, widest, only_if = len(nvec), max(nvec), getattr(space, "only_if", None)
 
     def distribution(outputs: Any, mask: jax.Array | None) -> CompositeDistribution:
-        return composite_distribution(outputs, mask, nvec)
+        return composite_distribution(outputs, mask, nvec, only_if)
 
     return ActionHead(
         num_outputs=context,
@@ -189,13 +206,19 @@ def composite_head(space: Any, context: int = 64) -> ActionHead:
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, heads, widest)),
         to_env=to_env,
         entropy=composite_entropy,
-        choices=lambda d, action: d.choices(action, getattr(space, "only_if", None)),
+        choices=lambda d, action: d.choices(action),
         module=CompositeHead(nvec),
         policy_gain=math.sqrt(2.0),
     )
 
 
-def composite_distribution(outputs: CompositeOutputs, mask: jax.Array | None, nvec: Sequence[int]) -> CompositeDistribution:
+def composite_distribution(
+    outputs: CompositeOutputs,
+    mask: jax.Array | None,
+    nvec: Sequence[int],
+    only_if: OnlyIf | None = None,
+    before: jax.Array | None = None,
+) -> CompositeDistribution:
     """`CompositeDistribution` of these arguments, checked.
 
     Raises:
@@ -205,7 +228,7 @@ def composite_distribution(outputs: CompositeOutputs, mask: jax.Array | None, nv
     if mask is not None and mask.shape not in ((*batch, total), (*batch, total, total)):
         expected = f"{[*batch, total]}, or {[*batch, total, total]} for actions that rule out those of later heads"
         raise ConfigError(f"action mask of shape {list(mask.shape)}: expected {expected}")
-    return CompositeDistribution(outputs, mask, tuple(nvec))
+    return CompositeDistribution(outputs, mask, tuple(nvec), only_if, before)
 
 
 def composite_entropy(distribution: CompositeDistribution, action: jax.Array) -> jax.Array:

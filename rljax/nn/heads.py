@@ -1,7 +1,8 @@
-"""Independent heads, some of which an environment may read only if another head takes certain actions, as an attack's target.
+"""Heads, some of which an environment may read only if another head takes certain actions, as an attack's target.
 
-Heads that are not read have no effect, so AlphaStar (Vinyals et al., 2019) and others leave them out of the probability of an
-action and of its entropy. In policy gradients, their terms would only add noise.
+Independent ones are `Heads`; those that see each other are in `rljax.nn.composite`. Heads that are not read have no effect, so
+AlphaStar (Vinyals et al., 2019) and others leave them out of the probability of an action and of its entropy. In policy
+gradients, their terms would only add noise.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ def read_by_action(only_if: OnlyIf, action: jax.Array) -> jax.Array:
     """Return which heads the environment reads of actions i32 `[..., K]`, bool `[..., K]`."""
     always, decider, actions = _conditions(only_if)
     return jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1) | always
+
+
+def read_so_far(only_if: OnlyIf, action: jax.Array) -> jax.Array:
+    """As `read_by_action`, for heads that choose in turn: a head whose decider chooses after it counts as read."""
+    undecided = np.array([condition is not None and condition[0] > head for head, condition in enumerate(only_if)])
+    return read_by_action(only_if, action) | undecided
 
 
 def _conditions(only_if: OnlyIf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

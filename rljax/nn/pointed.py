@@ -87,11 +87,14 @@ class PointedHead(nn.Module):
 
 
 class PointedDistribution(struct.PyTreeNode):
-    """A distribution over actions i32 `[..., K]`, as `rljax.nn.composite.CompositeDistribution`; `mask` is one of its masks."""
+    """A distribution over actions i32 `[..., K]`, as `rljax.nn.composite.CompositeDistribution`; `mask` is one of its masks, and
+    `only_if` is of all heads.
+    """
 
     outputs: PointedOutputs
     mask: jax.Array | None
     nvec: tuple[int, ...] = struct.field(pytree_node=False)
+    only_if: OnlyIf | None = struct.field(pytree_node=False, default=None)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Log-probability f32 `[...]` of actions i32 `[..., K]`: the least finite number, or about it, where one is illegal."""
@@ -105,11 +108,11 @@ class PointedDistribution(struct.PyTreeNode):
         entropy = -jnp.sum(jnp.exp(first) * first, axis=-1)
         return entropy + self._others(action[..., 0]).entropy_along(action[..., 1:])
 
-    def choices(self, action: jax.Array, only_if: OnlyIf | None = None) -> Choices:
+    def choices(self, action: jax.Array) -> Choices:
         """As those of `CompositeDistribution`."""
-        rest, width = self._others(action[..., 0]).choices(action[..., 1:]).log_prob, max(self.nvec)
+        rest, width = self._others(action[..., 0]).log_probs(action[..., 1:]), max(self.nvec)
         first = self._first()[..., None, :]
-        return choices_of(jnp.concatenate([padded(first, width), padded(rest, width)], axis=-2), action, only_if)
+        return choices_of(jnp.concatenate([padded(first, width), padded(rest, width)], axis=-2), action, self.only_if)
 
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""
@@ -146,7 +149,7 @@ class PointedDistribution(struct.PyTreeNode):
             mask = jnp.where(np.eye(mask.shape[-1], dtype=bool), legal[..., None], mask) if len(self.nvec) > 2 else legal
         elif mask is not None:
             mask = mask[..., start:]
-        return composite_distribution(others._replace(context=context), mask, self.nvec[1:])
+        return composite_distribution(others._replace(context=context), mask, self.nvec[1:], self.only_if, first[..., None])
 
 
 def pointed_head(space: Any, context: int = 64) -> ActionHead:
@@ -160,6 +163,7 @@ def pointed_head(space: Any, context: int = 64) -> ActionHead:
         ConfigError: the space has no heads that could depend on each other.
     """
     nvec, to_env = several_heads(space)
+    only_if = getattr(as_space(space), "only_if", None)
 
     def entropy(distribution: PointedDistribution, action: jax.Array) -> jax.Array:
         return distribution.entropy_along(action)
@@ -167,11 +171,11 @@ def pointed_head(space: Any, context: int = 64) -> ActionHead:
     return ActionHead(
         num_outputs=context,
         action=jax.ShapeDtypeStruct((len(nvec),), jnp.int32),
-        distribution=lambda outputs, mask: PointedDistribution(outputs, mask, nvec),
+        distribution=lambda outputs, mask: PointedDistribution(outputs, mask, nvec, only_if),
         noise=lambda key, shape: draw(jax.random.gumbel, key, (*shape, len(nvec), max(nvec))),
         to_env=to_env,
         entropy=entropy,
-        choices=lambda d, action: d.choices(action, getattr(as_space(space), "only_if", None)),
+        choices=lambda d, action: d.choices(action),
         module=PointedHead(nvec),
         policy_gain=2.0**0.5,
     )

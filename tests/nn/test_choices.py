@@ -94,13 +94,10 @@ def test_a_single_head_and_heads_that_are_not_read() -> None:
     assert not head.choices(distribution, jnp.array([2])).valid.any()
     forced = head.distribution(jnp.zeros((1, 3)), jnp.array([[False, True, False]]))
     assert not head.choices(forced, jnp.array([1])).decides.any()
-    for several in (
-        action_head(MultiDiscrete(NVEC, only_if=ONLY_IF)),
-        composite_head(MultiDiscrete(NVEC, only_if=ONLY_IF), context=8),
-    ):
-        assert several.choices is not None
-        distribution = several.distribution(jnp.zeros((len(ACTIONS), 9)), None) if several.module is None else composite(None)[1]
-        np.testing.assert_array_equal(several.choices(distribution, ACTIONS).read[:, 1], np.asarray(ACTIONS)[:, 0] > 0)
+    several = action_head(MultiDiscrete(NVEC, only_if=ONLY_IF))
+    assert several.choices is not None
+    found = several.choices(several.distribution(jnp.zeros((len(ACTIONS), 9)), None), ACTIONS)
+    np.testing.assert_array_equal(found.read[:, 1], np.asarray(ACTIONS)[:, 0] > 0)
 
 
 def test_groups_choose_with_the_network_of_their_own() -> None:
