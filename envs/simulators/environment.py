@@ -24,7 +24,8 @@ from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators
 
 MAX_RUNNING = 8
 """Number of groups of simulators that run at a time, such as those of training and those of evaluations. When one more begins,
-one whose episodes are all over is ended, or else the one that has not been called for the longest time."""
+one whose episodes are all over is ended, or else the one that has not been called for the longest time; of those that a run trains
+on, only if there is no other."""
 
 
 @struct.dataclass
@@ -49,10 +50,10 @@ class SimulatorState:
 
 
 class Running:
-    """Simulators that run, how often each was called, and a lock for whoever calls them."""
+    """Simulators that run, how often each was called, whether a run trains on them, and a lock for whoever calls them."""
 
-    def __init__(self, site: object, simulators: Simulators):
-        self.site, self.simulators = site, simulators
+    def __init__(self, simulators: Simulators):
+        self.site, self.simulators, self.trains = object(), simulators, False
         self.count = np.zeros(simulators.count, np.int32)
         self.restarted = False
         self.lock = threading.Lock()
@@ -68,7 +69,7 @@ _sessions = itertools.count(1)
 _lock = threading.Lock()
 
 
-def _begin(site: object, plan: Plan, seeds: np.ndarray) -> tuple[int, Running]:
+def _begin(site: object, plan: Plan, seeds: np.ndarray, trains: bool) -> tuple[int, Running]:
     """Begin episodes at a place of a program, in the processes that are there from the last time, or from an evaluation."""
     with _lock:
         for session, running in list(_running.items()):
@@ -80,12 +81,12 @@ def _begin(site: object, plan: Plan, seeds: np.ndarray) -> tuple[int, Running]:
         if ready:
             del _running[ready[0][0]]
         elif len(_running) >= MAX_RUNNING:
-            ended = [next((session for session, x in _running.items() if x.over), next(iter(_running)))]
+            ended = [min(_running, key=lambda session: (not _running[session].over, _running[session].trains))]
         ending = [_running.pop(session) for session in ended]
     for running in ending:
         running.simulators.close()
-    running = ready[0][1] if ready else Running(site, Simulators(plan, len(seeds)))
-    running.site = site
+    running = ready[0][1] if ready else Running(Simulators(plan, len(seeds)))
+    running.site, running.trains = site, trains
     with running.lock:
         running.simulators.begin(seeds)
         running.count[:], running.restarted = 0, False
@@ -172,7 +173,7 @@ class SimulatedEnv(Environment):
             session, slot = state.session, state.slot
         else:
             site = object()  # each place of a program where episodes begin has simulators of its own
-            begin = _of_each(lambda seeds: self._begin_all(site, seeds), self.name)
+            begin = _of_each(lambda seeds: self._begin_all(site, seeds, params.trains), self.name)
             session, slot, *seen = begin(jax.random.bits(key, (), jnp.uint32))
             count = jnp.zeros((), jnp.int32)
         obs, picture = self._split(seen)
@@ -199,11 +200,11 @@ class SimulatedEnv(Environment):
         numbers = [jax.ShapeDtypeStruct((rows,), dtype) for dtype in dtypes]
         return [*numbers, *(jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for x in self._seen)]
 
-    def _begin_all(self, site: object, seeds: jax.Array) -> list[jax.Array]:
+    def _begin_all(self, site: object, seeds: jax.Array, trains: bool) -> list[jax.Array]:
         rows = seeds.shape[0]
 
         def begin(seeds: np.ndarray) -> list[np.ndarray]:
-            session, running = _begin(site, self.plan, seeds)
+            session, running = _begin(site, self.plan, seeds, trains)
             return [np.full(rows, session, np.int32), np.arange(rows, dtype=np.int32), *running.simulators.obs]
 
         return host_call(begin, self._shapes(rows, jnp.int32, jnp.int32), seeds)

@@ -12,7 +12,7 @@ from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
 from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
-from rljax.core.environment import is_outside_jax
+from rljax.core.environment import SimulatorParams, is_outside_jax
 from rljax.core.errors import ConfigError, shown
 from rljax.core.game import Game
 from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
@@ -204,6 +204,8 @@ def make_training_env(config: Config) -> tuple[Any, Any]:
     episodes are those of true rewards.
     """
     env, env_params = make_evaluation_env(config)
+    if is_outside_jax(env):
+        env_params = SimulatorParams(trains=True)
     if config.scale_rewards is not None:
         threshold = env.reward_threshold
         env = ScaleReward(env, config.scale_rewards)

@@ -47,14 +47,15 @@ class SimulatorParams:
     Attributes:
         ended: None, or `(state, done)` of an episode: `reset_env` then begins the episode after it, if bool [] `done`. This is
             no field of a dataclass, so that `env_params` cannot name it.
+        trains: whether a run trains on these episodes; its simulators outlive those of evaluations.
     """
 
-    def __init__(self, ended: tuple[Any, jax.Array] | None = None):
-        self.ended = ended
+    def __init__(self, ended: tuple[Any, jax.Array] | None = None, trains: bool = False):
+        self.ended, self.trains = ended, trains
 
 
 jax.tree_util.register_pytree_node(
-    SimulatorParams, lambda params: ((params.ended,), None), lambda _, parts: SimulatorParams(*parts)
+    SimulatorParams, lambda params: ((params.ended,), params.trains), lambda trains, parts: SimulatorParams(*parts, trains)
 )
 
 
