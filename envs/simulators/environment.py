@@ -24,8 +24,8 @@ from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators
 
 MAX_RUNNING = 8
 """Number of groups of simulators that run at a time, such as those of training and those of evaluations. When one more begins,
-one whose episodes are all over is ended, or else the one that has not been called for the longest time; of those that a run trains
-on, only if there is no other."""
+one whose episodes are all over is ended, or else the one that has not been called for the longest time; one that a run trains on,
+only if there is no other."""
 
 
 @struct.dataclass

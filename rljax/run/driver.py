@@ -140,6 +140,7 @@ class Driver:
     def run(self, stopping: Stopping, max_minutes: float | None) -> FitResult:
         deadline = math.inf if max_minutes is None else time.monotonic() + 60.0 * max_minutes
         state, self.start = self.start.state, self.start._replace(state=None)
+        failed = True
         try:
             self._open()
             # With a smaller budget than before, the pending rows may complete the last window now.
@@ -150,13 +151,14 @@ class Driver:
                     state = self._train(state, deadline, stopping)
                 finally:
                     self.progress.stop()
+            failed = self.failure is not None
         finally:
             with contextlib.ExitStack() as closing:  # closes each one whatever another raises, the loggers first
                 if self.writer is not None:
                     closing.callback(self.writer.close)
                 if self.file is not None:
                     closing.callback(self.file.close)
-                closing.callback(self.loggers.close)
+                closing.callback(self.loggers.close, failed)
         if self.failure is not None:
             raise self.failure
         rows = np.concatenate([np.zeros((0, self.num_seeds, len(self.names)), np.float32), *self.rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ import rljax
 from rljax.run.files.checkpoint import checkpoint_steps
 from rljax.run.loggers import several
 from rljax.run.loggers.several import recent_gradients
+from rljax.run.loggers.tensorboard import TensorBoard
 from tests.run.tiny_runs import CONFIG, records
 
 SHORT = CONFIG.replace(total_timesteps=64 * 6, eval_every=128)
@@ -29,13 +31,16 @@ class Recorder:
     def __init__(self) -> None:
         self.runs: list[rljax.RunStart] = []
         self.logged: list[tuple[int, Mapping[str, float]]] = []
-        self.closed = 0
+        self.failures = self.closed = 0
 
     def start(self, run: rljax.RunStart) -> None:
         self.runs.append(run)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((step, dict(metrics)))
+
+    def failed(self) -> None:
+        self.failures += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -161,6 +166,33 @@ def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
     assert [g.shape for g in jax.tree.leaves(recent_gradients(several))] == [p.shape for p in jax.tree.leaves(several.params)]
 
 
+@pytest.mark.parametrize("error", [None, "callback", "nan"])
+def test_loggers_hear_that_a_run_failed(error: str | None, tmp_path: Path) -> None:
+    def callback(step: int, _: Mapping[str, float]) -> bool:
+        if error == "callback":
+            raise ValueError("no")
+        return step >= 128
+
+    logger, config = Recorder(), SHORT
+    if error == "nan":
+        config = SHORT.replace(learning_rate=1e30, max_grad_norm=None)
+    with contextlib.nullcontext() if error is None else pytest.raises((rljax.RljaxError, ValueError)):
+        rljax.fit(config, run_dir=tmp_path / "a", loggers=[logger], callback=callback if error != "nan" else None)
+    assert (logger.failures, logger.closed) == (int(error is not None), 1)
+
+
+def test_runs_that_save_nothing_have_a_tensorboard_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboardX")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        logger = TensorBoard()
+        logger.start(rljax.RunStart("mine", None, {}, 0, False))
+        logger.log(8, {"episode/return": 1.0})
+        logger.close()
+    files = [list((tmp_path / "runs" / name / "tensorboard").glob("events*")) for name in ("mine", "mine-2")]
+    assert [len(found) for found in files] == [1, 1]
+
+
 @pytest.mark.slow
 def test_tensorboard_holds_scalars_histograms_and_text(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
@@ -247,10 +279,15 @@ def test_mlflow_keeps_a_run_in_the_folder_and_goes_on_with_it(tmp_path: Path, mo
     with sqlite3.connect(tmp_path / "a" / "mlflow" / "mlflow.db") as database:
         rows = database.execute("select run_uuid, step, value from metrics where key = 'train/value' order by step").fetchall()
         parameters = dict(database.execute("select key, value from params").fetchall())
+        assert database.execute(status := "select status, end_time is not null from runs").fetchall() == [("FINISHED", 1)]
     expected = [(r["step"], r["train/value"]) for r in records(tmp_path / "a") if "train/value" in r]
     assert [(step, value) for _, step, value in rows] == [(s, pytest.approx(v)) for s, v in expected]
     assert len({run for run, _, _ in rows}) == 1
     assert parameters["learning_rate"] == "0.001"
+    with pytest.raises(rljax.RljaxError):
+        rljax.fit(SHORT.replace(learning_rate=1e30, max_grad_norm=None), run_dir=tmp_path / "b", loggers=["mlflow"])
+    with sqlite3.connect(tmp_path / "b" / "mlflow" / "mlflow.db") as database:
+        assert database.execute(status).fetchall() == [("FAILED", 1)]
 
 
 @pytest.mark.slow

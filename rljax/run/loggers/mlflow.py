@@ -25,6 +25,7 @@ class MLflow:
     def __init__(self) -> None:
         self.there: set[tuple[str, int]] = set()
         """Names and steps of the metrics that an earlier process has sent: MLflow would keep a second value beside the first."""
+        self.status = "FINISHED"
 
     def unlogged(self, run: RunStart, steps: Sequence[int]) -> list[int]:
         self._open(run)
@@ -35,6 +36,7 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         self._open(run)
+        self.client.update_run(self.run_id, "RUNNING")  # also one that had ended, and goes on
         self.waiting: list[Metric] = []
         self.sent_at = time.monotonic()
         # What is there cannot be changed, such as the budget of a run that is extended.
@@ -59,9 +61,12 @@ class MLflow:
     def media(self, step: int, name: str, path: Path) -> None:
         self.client.log_artifact(self.run_id, str(path), "media")
 
+    def failed(self) -> None:
+        self.status = "FAILED"
+
     def close(self) -> None:
         self.flush()
-        self.client.set_terminated(self.run_id)
+        self.client.set_terminated(self.run_id, self.status)
 
     def _open(self, run: RunStart) -> None:
         """Find or create the experiment and the run, and note which metrics it has already."""

@@ -68,7 +68,9 @@ class Loggers:
         trees = {kind: jax.device_get(tree) for kind, tree in trees.items() if tree is not None}
         self._each(lambda logger: logger.histograms(step, trees) if hasattr(logger, "histograms") else None)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
+        if failed:
+            self._each(lambda logger: logger.failed() if hasattr(logger, "failed") else None)
         loggers, self.loggers = self.loggers, []
         for logger in loggers:
             self._try(logger, lambda logger: logger.close())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 import warnings
@@ -53,7 +54,7 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams, text
 
-        folder = folder_of(run) / "tensorboard"
+        folder = _free_folder(run.name) if run.folder is None else run.folder / "tensorboard"
         self.place = str(folder)
         # purge_step hides what an earlier process logged after the checkpoint from which the run is resumed.
         purge_step = run.step + 1 if run.resumed or self.follows else None
@@ -115,6 +116,18 @@ class TensorBoard:
         if content not in self.there:
             self.writer.file_writer.add_summary(summary, step)
         self.there |= {content} if content[1] else set()
+
+
+def _free_folder(name: str) -> Path:
+    """Make a folder for a run that saves nothing: others may have its name, and TensorBoard takes a folder for one run."""
+    for number in itertools.count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}") / "tensorboard"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,6 +22,7 @@ class WandB:
     def __init__(self) -> None:
         self.seeds: dict[str, dict[int, list[tuple[int, float]]]] = {}
         """Points of the chart of the seeds: metric -> seed -> (step, value)."""
+        self.exit_code = 0
 
     def start(self, run: RunStart) -> None:
         import wandb
@@ -67,6 +68,9 @@ class WandB:
         shown: Any = wandb.Image(str(path)) if suffix == ".png" else wandb.Video(str(path), format=suffix[1:])
         self.run.log({"step": step, f"media/{name}": shown})
 
+    def failed(self) -> None:
+        self.exit_code = 1
+
     def close(self) -> None:
         import wandb
 
@@ -75,4 +79,4 @@ class WandB:
             keys = [f"seed {seed}" for seed in curves]
             chart = wandb.plot.line_series(list(map(list, steps)), list(map(list, values)), keys, metric, "environment steps")
             self.run.log({f"seeds/{metric}": chart})
-        self.run.finish()
+        self.run.finish(self.exit_code)
