@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.resets import initial_environments
-from rljax.core.agent import Agent, initial_carry
+from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
 from rljax.core.errors import check_whole
 from rljax.core.host import failures_explained
@@ -63,7 +63,7 @@ def evaluate(
         max_steps: cut an episode after this many steps; it counts with its return so far.
 
     Raises:
-        ConfigError: `num_episodes` is not a whole number above 0.
+        ConfigError: `num_episodes` or `max_steps` is not a whole number above 0, or the state is not one of the agent's.
         RljaxError: a simulator outside JAX failed.
     """
     return play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps).returns
@@ -79,9 +79,9 @@ def play_episodes(
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> EpisodeResults:
     """Do `evaluate`, and return lengths, which episodes ended, and the number of distinct games, too."""
-    check_whole(1, num_episodes=num_episodes)
+    check_whole(1, num_episodes=num_episodes, max_steps=max_steps)
     env, env_params = make_evaluation_env(agent.config)
-    with failures_explained():
+    with failures_explained(), state_explained(agent, state):
         results = _play(agent, env, env_params, state, key, num_episodes, plays_greedily(env, deterministic), max_steps)
         if is_outside_jax(env) and not isinstance(results.returns, jax.core.Tracer):
             jax.block_until_ready(results)  # what fails outside JAX fails here

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -135,6 +136,35 @@ def data_of(agent: Agent) -> str:
 def _name_of(function: Any) -> str:
     name: str = getattr(function, "__qualname__", type(function).__name__)
     return name
+
+
+def check_state(agent: Agent, state: Any) -> None:
+    """Refuse a batch of states, and the state of another agent.
+
+    Raises:
+        ConfigError: it is not one state of this agent.
+    """
+    expected = jax.eval_shape(agent.init, jax.random.key(0))
+    if not same_structure(state, expected) or jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, expected):
+        raise ConfigError(
+            "the state does not fit the agent: expected one state of agent.init or agent.step "
+            "(take one state of a batch: jax.tree.map(lambda x: x[0], state))"
+        )
+
+
+@contextlib.contextmanager
+def state_explained(agent: Agent, state: Any) -> Iterator[None]:
+    """Check the state if an error is raised: not before, which would trace the beginning of a run each time.
+
+    Raises:
+        ConfigError: an error was raised, and the state is not one of this agent.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, RljaxError):
+            check_state(agent, state)
+        raise
 
 
 def initial_carry(agent: Agent, state: Any, obs: Any, mask: Any = None) -> Any:

@@ -45,6 +45,8 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
             gymnax environment does not fit its space, an `RljaxWarning` is issued instead, also for a wrapper of yours that
             passes the observation on unchanged.
     """
+    if isinstance(env, str):
+        raise ConfigError(f"check_environment({env!r}): expected an environment; make_env makes that of an id")
     env_params = attribute(env, "default_params") if env_params is None else env_params
     warn_of(env, check_contract(env, env_params) + check_play(env, env_params, key))
 

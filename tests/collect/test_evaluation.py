@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -262,3 +263,21 @@ def test_more_episodes_than_memory_are_one_line_before_anything_is_compiled() ->
         rljax.ConfigError, match=r"num_episodes = 2000000000: playing so many at once needs \d+\.\d GB, this device"
     ):
         jax.eval_shape(lambda s: rljax.evaluate(agent, s, jax.random.key(0), 2_000_000_000), state)
+
+
+def test_a_state_that_is_not_the_agents_is_one_line(tmp_path: Path) -> None:
+    config = rljax.PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, network={"hidden": [8]})
+    agent = rljax.make_agent(config)
+    states = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
+    one = jax.tree.map(lambda x: x[0], states)
+    other = rljax.make_agent(rljax.DQNConfig(num_envs=2, buffer_size=2000, network={"hidden": [8]})).init(jax.random.key(0))
+    for state in (states, other, None, rljax.TrainResult(one, {})):
+        for look in (
+            lambda s: rljax.evaluate(agent, s, jax.random.key(1), 2),
+            lambda s: rljax.record(agent, s, tmp_path / "a.gif", key=jax.random.key(1), max_steps=2),
+        ):
+            with pytest.raises(rljax.ConfigError, match="the state does not fit the agent: expected one state"):
+                look(state)
+    assert rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=3).tolist() == [3.0, 3.0]
+    with pytest.raises(rljax.ConfigError, match="max_steps = 0"):
+        rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=0)

@@ -493,3 +493,8 @@ def test_all_layers_say_whose_an_environment_is() -> None:
     assert all(map(is_known, (gymnax_env, ours, TimeLimit(gymnax_env, 9), LogWrapper(gymnax_env))))
     assert not any(map(is_known, (Observed(ours), TimeLimit(Observed(gymnax_env), 9), LogWrapper(Walk()), Walk())))
     assert check_contract(TimeLimit(make_env("Catch-bsuite")[0], 9), make_env("Catch-bsuite")[1])
+
+
+def test_the_id_of_an_environment_is_none() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"check_environment\('CartPole-v1'\): expected an environment; make_env makes"):
+        rljax.check_environment("CartPole-v1")

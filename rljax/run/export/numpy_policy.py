@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, check_state
 from rljax.core.errors import ConfigError
 from rljax.run.export.checks import disagreement
 from rljax.run.export.metadata import describe_space, describe_tree, plain
 from rljax.run.export.policy import ExportReport, check_free, write_whole
 from rljax.run.export.program import read_program
-from rljax.run.export.signature import check_state, read_signature, search_note, to_export
+from rljax.run.export.signature import read_signature, search_note, to_export
 from rljax.run.export.steps import read_step
 from rljax.run.export.translate import translate
 from rljax.version import __version__

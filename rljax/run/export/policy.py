@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import export as jax_export
 
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, check_state
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.places import LOCK_FILE, atomic_folder, refuse_working_directory
 from rljax.run.export.metadata import (
@@ -45,7 +45,7 @@ from rljax.run.export.metadata import (
     versions,
 )
 from rljax.run.export.onnx import onnx_or_reason
-from rljax.run.export.signature import check_state, read_signature, search_note, to_export
+from rljax.run.export.signature import read_signature, search_note, to_export
 from rljax.run.export.steps import read_step
 
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from rljax.collect.environments import make_evaluation_env
 from rljax.core.agent import Agent, make_agent
 from rljax.core.contract import is_array
-from rljax.core.environment import action_mask_of, same_structure
+from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import as_space
 from rljax.core.wrappers import PublicObservation
@@ -66,16 +65,6 @@ def to_export(agent: Agent) -> Agent:
     if getattr(agent.config, "dtype", "float32") == "float32":
         return agent
     return make_agent(agent.config.replace(dtype="float32"))
-
-
-def check_state(agent: Agent, state: Any) -> None:
-    """Refuse a batch of states, or the state of another agent."""
-    expected = jax.eval_shape(agent.init, jax.random.key(0))
-    if not same_structure(state, expected) or jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, expected):
-        raise ConfigError(
-            "the state does not fit the agent: expected one state of agent.init or agent.step "
-            "(take one state of a batch: jax.tree.map(lambda x: x[0], state))"
-        )
 
 
 def search_note(config: Any) -> str | None:

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, check_state
 from rljax.core.config import config_table
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.run.export.metadata import plain
 from rljax.run.export.program import leaves_read
-from rljax.run.export.signature import check_state, read_signature
+from rljax.run.export.signature import read_signature
 from rljax.run.files.checkpoint import named_leaves
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.version import __version__

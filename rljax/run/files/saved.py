@@ -135,5 +135,9 @@ def _rows(metrics: Mapping[str, Any], seeds: int | None, done: int) -> np.ndarra
         if x.ndim != len(lead) + 1 or x.shape[:-1] != lead or not 0 < x.shape[-1] <= done:
             expected = [*lead, f"at most {done} iterations"]
             raise ConfigError(f"metrics: '{name}' has shape {list(x.shape)}, expected [{', '.join(map(str, expected))}]")
+    lengths = {x.shape[-1]: name for name, x in arrays.items()}
+    if len(lengths) > 1:
+        names, counts = (" and ".join(map(str, part)) for part in (map(repr, lengths.values()), lengths))
+        raise ConfigError(f"metrics: {names} have {counts} iterations, expected as many of each")
     stacked = np.stack([np.atleast_2d(x) for x in arrays.values()], axis=-1)
     return np.swapaxes(stacked, 0, 1)

@@ -183,11 +183,12 @@ def bootstrap_interval(
 
 def _lines(groups: list[Group], metric: str, points: int) -> list[Curve]:
     """Return the curves of one panel."""
-    known = [[_known_curves(source, metric) for source in group.sources] for group in groups]
-    grid = common_grid(np.concatenate([c.steps for group in known for c in group]), points)
     lines = []
-    for group, group_known in zip(groups, known, strict=True):
-        values = np.concatenate([on_grid(c, grid) for c in group_known])
+    for group in groups:
+        known = [_known_curves(source, metric) for source in group.sources]
+        # Each line has a grid of its own: on that of another, it would have points where nothing was measured.
+        grid = common_grid(np.concatenate([c.steps for c in known]), points)
+        values = np.concatenate([on_grid(c, grid) for c in known])
         everywhere = np.isfinite(values).all(axis=0)
         if not everywhere.any():
             names = ", ".join(source.name for source in group.sources)
@@ -291,6 +292,8 @@ def _draw_line(axes: Any, line: Curve, style: dict[str, Any], count: int) -> Any
         # Many bands on top of each other would hide the lines.
         alpha = 0.2 if count <= 6 else 0.1
         axes.fill_between(line.steps, line.low, line.high, color=style["color"], alpha=alpha, linewidth=0)
+        if len(line.steps) == 1:  # a band of no width
+            axes.vlines(line.steps, line.low, line.high, color=style["color"], alpha=0.5)
     marker = style["marker"] or ("o" if few else None)
     every = 1 if few else max(1, len(line.steps) // 8)
     (drawn,) = axes.plot(

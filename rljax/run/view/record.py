@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.environments import make_evaluation_env, make_game
-from rljax.core.agent import Agent, initial_carry
+from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.config import Config
 from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, check_whole, first_line, how_to_install
@@ -165,7 +165,7 @@ def record(
 
     Raises:
         ConfigError: an argument is not allowed, the opponent is unknown or plays another game, the environment's `render`
-            breaks the contract, or no encoder for MP4 is installed.
+            breaks the contract, no encoder for MP4 is installed, or the state is not one of the agent's.
     """
     path = output_path(out, SUFFIXES)
     check_whole(1, episodes=episodes, max_steps=max_steps)
@@ -184,7 +184,7 @@ def record(
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered, in_game)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
-    with failures_explained():
+    with failures_explained(), state_explained(agent, state):
         played = [_play(start, advance, state, k, max_steps) for k in keys]
     pictures = _make_renderer(env, env_params, played[0]) if rendered else _make_painter(played)
     num_frames = sum(e.length + 1 for e in played)

@@ -93,6 +93,8 @@ def test_a_damaged_or_foreign_one_is_refused(trained: rljax.TrainResult, tmp_pat
     for metrics in ({"a": np.zeros(9)}, {"a": np.zeros((2, 8))}, {"a": np.zeros(())}):
         with pytest.raises(rljax.ConfigError, match=r"metrics: 'a' has shape \[.*\], expected \[at most 8 iterations\]"):
             rljax.save(tmp_path / "b", CONFIG, state, metrics=metrics)
+    with pytest.raises(rljax.ConfigError, match=r"metrics: 'a' and 'b' have 8 and 7 iterations, expected as many of each"):
+        rljax.save(tmp_path / "b", CONFIG, state, metrics={"a": np.zeros(8), "b": np.zeros(7)})
     assert not (tmp_path / "b").exists()
     data = max((folder / "checkpoints" / "latest").resolve().rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
     whole = bytearray(data.read_bytes())

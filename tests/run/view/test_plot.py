@@ -180,6 +180,13 @@ def test_a_line_ends_where_its_shortest_seed_ends(tmp_path: Path) -> None:
     assert (line.steps[0], line.steps[-1]) == (1000, 20_000)
 
 
+def test_lines_have_points_only_where_their_runs_have_values(tmp_path: Path) -> None:
+    often = write_run(tmp_path / "often", returns=np.arange(4.0))
+    seldom = write_run(tmp_path / "seldom", CONFIG.replace(gamma=0.5), returns=np.arange(2.0), every=2000)
+    lines = plot([often, seldom], tmp_path / "a.png").curves
+    assert [line.steps.tolist() for line in lines] == [[1000, 2000, 3000, 4000], [2000, 4000]]
+
+
 def test_a_seed_that_diverged_cuts_its_curve_with_a_warning(tmp_path: Path) -> None:
     returns = np.arange(80.0).reshape(4, 20)
     returns[2, 10:] = np.nan
@@ -256,6 +263,9 @@ def test_a_band_is_drawn_only_for_several_seeds(tmp_path: Path) -> None:
     one, many = (write_run(tmp_path / str(n), returns=returns[:n], seeds=n) for n in (1, 4))
     assert "PolyCollection" not in _svg_text([one], tmp_path)
     assert "PolyCollection" in _svg_text([many], tmp_path)
+    assert "LineCollection" not in _svg_text([many], tmp_path)
+    early = write_run(tmp_path / "early", returns=returns[:, :1], seeds=4)
+    assert "LineCollection" in _svg_text([early], tmp_path), "a single point has an interval, too"
 
 
 @pytest.mark.slow

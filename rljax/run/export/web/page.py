@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, check_state
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
@@ -30,7 +30,7 @@ from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.run.export.metadata import onnx_inputs, plain
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.policy import ExportReport, check_free, write_whole
-from rljax.run.export.signature import Signature, check_state, leaf_names, read_signature, search_note, to_export
+from rljax.run.export.signature import Signature, leaf_names, read_signature, search_note, to_export
 from rljax.run.export.steps import read_step, with_probs
 from rljax.run.export.web.microrts import describe_microrts
 from rljax.run.export.web.runtime import fetch_runtime
