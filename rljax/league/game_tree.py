@@ -95,10 +95,21 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
         return _written_out(game, params, max_states)
 
 
+def _check_chance(game: Any, source: str, probability: np.ndarray) -> None:
+    """Refuse probabilities `[..., J]` that are below 0 or do not add up to 1: all values would be wrong."""
+    off = np.abs(probability.sum(-1) - 1.0).max(initial=0.0)
+    if not probability.min(initial=0.0) >= 0 or not off < 1e-3:
+        raise ConfigError(
+            f"{game.name}: {source} returned probabilities that do not add up to 1 or are below 0 (smallest "
+            f"{probability.min(initial=0.0):g}, sum off by {off:g})"
+        )
+
+
 def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     actions, outcomes = game.action_space(params).n, num_outcomes(game, params)
     states, chance = game.initial_states(params)
     states = jax.tree.map(np.asarray, states)
+    _check_chance(game, "initial_states", np.asarray(chance))
     look = _in_batches(lambda s: (game.observe(s, params), game.action_mask(s, params), game.to_move(s)))
 
     def after(state: Any, action: jax.Array, outcome: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
@@ -155,6 +166,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             total = _counted(game, total + count, max_states)
             moves, info, joint = np.zeros((count, 2), bool), np.zeros((count, 2), np.int32), np.zeros((outcomes, 2), np.int32)
             probability = probabilities(states, taken)
+            _check_chance(game, "chance", probability)
             legal = probability > 0
             places, chosen = np.nonzero(legal)
             outcome, states, taken = chosen, _rows(states, places), taken[places]

@@ -290,6 +290,18 @@ def test_no_player_tells_zero_from_minus_zero() -> None:
     assert float(nash_conv(tree, uniform_policies(tree))) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("chance", [[0.5, 0.6], [1.5, -0.5], [0.5, float("nan")]])
+def test_chance_that_does_not_add_up_to_1_is_refused(chance: list[float]) -> None:
+    class Biased(Guess):
+        def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+            return super().initial_states(params)[0], jnp.array(chance)
+
+    with pytest.raises(
+        rljax.ConfigError, match="Biased: initial_states returned probabilities that do not add up to 1 or are below 0"
+    ):
+        game_tree(Biased(2))
+
+
 def test_a_step_in_which_nobody_moves_counts_once() -> None:
     tree = game_tree(Waiting(3))
     # Player 1 gives up at random, and then player 0 does.
@@ -359,3 +371,12 @@ def test_chance_in_the_steps_of_a_game_is_in_its_tree() -> None:
 
     found = best_response(tree, uniform_policies(tree), 0)[0]
     assert float(found) == pytest.approx(against_uniform(0, 0, 0), abs=1e-6)
+
+
+def test_chance_in_the_steps_that_does_not_add_up_to_1_is_refused() -> None:
+    class Loaded(Race):
+        def chance(self, state: Any, action: jax.Array, params: Any) -> jax.Array:
+            return 0.9 * super().chance(state, action, params)
+
+    with pytest.raises(rljax.ConfigError, match=r"Loaded: chance returned probabilities .* sum off by 0\.1"):
+        game_tree(Loaded())
