@@ -124,6 +124,7 @@ from .algos.sac import (
     sac_update,
 )
 from .collect.demos.dataset import open_dataset
+from .collect.demos.statistics import observation_statistics
 from .collect.evaluation import evaluate
 from .collect.normalizers import ReturnNormalizer
 from .collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
@@ -203,6 +204,7 @@ __all__ = [
     "log_run",
     "demonstrations",
     "open_dataset",
+    "observation_statistics",
     "train_opponent_model",
     "load_opponent_model",
     "tournament",

@@ -164,7 +164,21 @@ class Convolution(nn.Module):
         return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
 
 
-@pytest.mark.parametrize(("network", "expected"), [(Normed(), "expected parameters only"), (Convolution(), "cannot be applied")])
+class Forgetful(nn.Module):
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> Any:
+        x = nn.Dropout(0.5, deterministic=False)(nn.Dense(4)(obs))
+        return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (Normed(), "expected parameters only"),
+        (Convolution(), "cannot be applied"),
+        (Forgetful(), 'a function of observations alone, but it draws numbers: .* needs PRNG for "dropout"'),
+    ],
+)
 def test_a_network_that_cannot_be_trained_is_one_line(network: nn.Module, expected: str) -> None:
     with pytest.raises(rljax.ConfigError, match=expected) as error:
         rljax.make_agent(rljax.PPOConfig(**{**TINY, "network": network}))

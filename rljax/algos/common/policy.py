@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -112,13 +113,11 @@ def _check_policy(policy: Policy, head: ActionHead, obs: Any, num_values: int) -
     public, privileged = split_privileged(zeros)
     arguments = (public,) if privileged is None else (public, privileged)
 
-    def first_step(key: jax.Array) -> Any:
-        if policy.in_parts:
-            return policy.init_with_output(key, zeros, method="bare")
-        # Not through the policy, which takes two results for granted.
-        return policy.network.init_with_output(key, *arguments)
-
-    result, _ = network_shapes(policy.network, first_step)
+    if policy.in_parts:
+        of_all = partial(policy.init_with_output, method="bare"), partial(policy.apply, method="bare"), zeros
+    else:  # not through the policy, which takes two results for granted
+        of_all = policy.network.init_with_output, policy.network.apply, *arguments
+    result, _ = network_shapes(policy.network, *of_all)
     shapes = jax.tree.map(
         lambda x: (x.context if isinstance(x, Pointed) else x).shape, result, is_leaf=lambda x: isinstance(x, Pointed)
     )

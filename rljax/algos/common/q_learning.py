@@ -59,7 +59,7 @@ def make_q_network(spec: Any, num_actions: int, obs: Any, dtype: str = "float32"
     """
     module = make_feed_forward(spec, num_actions, dtype=product_dtype(dtype), **attributes)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    q, _ = network_shapes(module, module.init_with_output, one)
+    q, _ = network_shapes(module, module.init_with_output, module.apply, one)
     if jax.tree.map(lambda x: x.shape, q) != (1, num_actions):
         raise ConfigError(
             f"network = {type(module).__name__}: expected values [B, {num_actions}], one for each action, got {q} for B = 1"

@@ -87,7 +87,7 @@ def make_soft_policy(
     critic = make_feed_forward(spec, space.flat_dim if discrete else 1, dtype=product_dtype(dtype))
     policy = SoftPolicy(space, head, actor, critic, tuple(x.ndim for x in jax.tree.leaves(obs)))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    outputs, _ = network_shapes(actor, actor.init_with_output, one)
+    outputs, _ = network_shapes(actor, actor.init_with_output, actor.apply, one)
     if jax.tree.map(lambda x: x.shape, outputs) != (1, head.num_outputs):
         raise ConfigError(
             f"network = {type(actor).__name__}: expected outputs [B, {head.num_outputs}], one for each action, got {outputs} "

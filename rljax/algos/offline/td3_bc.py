@@ -4,8 +4,9 @@ TD3 (Fujimoto et al., "Addressing function approximation error in actor-critic m
 stays near the recorded actions. `td3_bc_update` is public, so a user can own the loop:
 
     parts = td3_bc_parts(config)
-    state = td3_bc_init(parts, key)
-    batches = rljax.open_dataset(path).batches(config.batch_size)
+    dataset = rljax.open_dataset(path)
+    batches = dataset.batches(config.batch_size)
+    state = td3_bc_init(parts, key).replace(obs_statistics=rljax.observation_statistics(dataset))
     noise = td3_bc_noise(parts, key, ())
     state, metrics = td3_bc_update(parts, state, dataset_batch(parts, state, batches.read(0)), noise)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.core.config import class_name
 from rljax.core.contract import is_array
-from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean
+from rljax.core.errors import ConfigError, RljaxWarning, check_whole, did_you_mean
 from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, read_info
 from rljax.run.view.curves import Curves, History, curves, read_metrics
 
@@ -64,12 +64,19 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
         given = [(None, runs)]
     else:
         given = [(None, run) for run in runs]
+    each = steps_per_iteration if isinstance(steps_per_iteration, Mapping) else {}
+    labels = [label for label, _ in given if label is not None]
+    for label in each:
+        if label not in labels:
+            raise ConfigError(f"steps_per_iteration: no line '{label}': {did_you_mean(str(label), labels)}")
+    for number in each.values() if isinstance(steps_per_iteration, Mapping) else [steps_per_iteration]:
+        if number is not None:
+            check_whole(1, steps_per_iteration=number)
     found: list[Source] = []
     left_out: list[str] = []
+    by_iteration: list[str] = []
     for label, items in given:
-        per_iteration = steps_per_iteration
-        if isinstance(per_iteration, Mapping):
-            per_iteration = per_iteration.get(label or "")
+        per_iteration = each.get(label or "") if isinstance(steps_per_iteration, Mapping) else steps_per_iteration
         for item in items if isinstance(items, (list, tuple)) and not hasattr(items, "metrics") else [items]:
             if isinstance(item, (str, os.PathLike)):
                 source, reason = _read_run(item, label)
@@ -77,13 +84,13 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
                 left_out += [reason] if reason else []
             else:
                 found.append(_wrap_metrics(getattr(item, "metrics", item), label, per_iteration))
+                by_iteration += [found[-1].name] if per_iteration is None else []
     if len(found) > 1 and any(source.config is None and source.label is None for source in found):
         raise ConfigError("metrics: expected a label for each of several, {label: metrics}")
     leave_out(left_out, found)
-    by_iteration = [source.name for source in found if source.config is None and steps_per_iteration is None]
     if by_iteration and len(by_iteration) < len(found):
         raise ConfigError(
-            f"{by_iteration[0]}: metrics count iterations, and runs count environment steps: give "
+            f"{by_iteration[0]}: metrics count iterations, and other lines environment steps: give "
             "steps_per_iteration=config.steps_per_iteration"
         )
     return found

@@ -145,7 +145,7 @@ def plot(
     if len(panels) == 1:
         # A single algorithm is named in the title; several are named in the legend.
         titles = [f"{algorithms.pop()} on {titles[0]}" if len(algorithms) == 1 and titles[0] else ""]
-    iterations = steps_per_iteration is None and any(source.config is None for source in sources)
+    iterations = not steps_per_iteration and any(source.config is None for source in sources)
     _draw(path, lines, metric, titles, "iterations" if iterations else "environment steps")
     return Plot(path, metric, lines)
 

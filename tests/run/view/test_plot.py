@@ -434,8 +434,12 @@ def test_metrics_and_runs_have_labels_and_share_a_panel(tmp_path: Path) -> None:
         ("both", 5, "CartPole-v1", 3000),
     ]
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        ({"a": run, "b": mine}, {}, "b: metrics count iterations, and runs count environment steps"),
+        ({"a": run, "b": mine}, {}, "b: metrics count iterations, and other lines environment steps"),
         ([mine, mine], {}, "a label for each of several"),
+        ({"a": mine, "b": mine}, {"steps_per_iteration": {"a": 64}}, "b: metrics count iterations, and other lines environment"),
+        ({"a": mine}, {"steps_per_iteration": {"A": 64}}, "steps_per_iteration: no line 'A': did you mean 'a'"),
+        (mine, {"steps_per_iteration": 0}, "steps_per_iteration = 0: expected a whole number > 0"),
+        ({"a": mine}, {"steps_per_iteration": {"a": "64"}}, "steps_per_iteration = '64'"),
         (
             {"a": {"episode/return": np.zeros((2, 3, 4))}},
             {},
