@@ -75,7 +75,7 @@ class JumanjiEnv(FromSuite):
             action = jnp.stack(jnp.unravel_index(action, self._joint)).astype(jnp.int32)
         after, timestep = self.env.step(state.env_state, action)
         stays = jnp.all(timestep.discount > 0)
-        limit, played = getattr(self.env, "time_limit", None), getattr(after, "step_count", None)
+        limit, played = getattr(self.env, "time_limit", None), getattr(after, "step_count", getattr(after, "step", None))
         if limit is not None and played is not None:
             # Most environments do not tell their time limit from an end: at the limit, it counts as the former.
             stays |= played >= limit

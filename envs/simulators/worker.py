@@ -190,6 +190,10 @@ def write(arrays: list[np.ndarray], row: Any, values: list[Any]) -> None:
         found = np.shape(x)[np.ndim(row) :]
         if found != array.shape[1:]:
             raise ValueError(f"an observation has the shape {found}, its space {array.shape[1:]}")
+        if array.dtype.kind in "iu" and not np.can_cast(np.asarray(x).dtype, array.dtype):
+            # As the bounds of its space. NumPy would go on from the other end.
+            limits = np.iinfo(array.dtype)
+            x = np.clip(x, limits.min, limits.max)
         array[row] = x
 
 

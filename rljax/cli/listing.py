@@ -163,9 +163,10 @@ def print_env(env_id: str) -> None:
 
 
 def _describe_limit(env: Any, params: Any, limit: Any) -> str:
-    if limit is None:
-        return "none"
     inner = innermost(env)
+    if limit is None:
+        of_suite = type(inner).__module__.startswith(("rljax.envs.adapters.", "rljax.envs.simulators."))
+        return "that of its suite, if it has one" if of_suite else "none"
     if isinstance(inner, Environment) and type(inner).is_truncated is Environment.is_truncated:
         _, state = jax.eval_shape(inner.reset_env, jax.random.key(0), params)
         if not hasattr(state, "time"):

@@ -267,13 +267,15 @@ def test_objects_that_reset_themselves_are_refused() -> None:
         resolve_env(made)
 
 
-def test_a_time_limit_of_jumanji_truncates() -> None:
+@pytest.mark.parametrize("name", ["Snake-v1", "SearchAndRescue-v0"])
+def test_a_time_limit_of_jumanji_truncates(name: str) -> None:
     need("jumanji")
-    env, params = rljax.make_env("jumanji:Snake-v1", time_limit=2)
+    env, params = rljax.make_env(f"jumanji:{name}", time_limit=2)
     _, state = env.reset_env(jax.random.key(0), params)
     ends = []
     for _ in range(2):
-        action = jnp.argmax(env.action_mask(state, params))
+        mask = env.action_mask(state, params)
+        action = env.action_space(params).sample(jax.random.key(0)) if mask is None else jnp.argmax(mask)
         _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, action, params)
         ends.append((bool(terminated), bool(env.is_truncated(state, params))))
     assert ends == [(False, False), (False, True)]

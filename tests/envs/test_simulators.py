@@ -345,6 +345,13 @@ def test_batches_are_written_like_rows() -> None:
     np.testing.assert_array_equal(action, [2, 3])
 
 
+def test_integers_beyond_32_bits_are_as_far_as_they_go() -> None:
+    arrays = [np.zeros((1, 3), np.int32), np.zeros((1, 2), np.uint8)]
+    write(arrays, 0, [np.array([2**40, -(2**40), 7], np.int64), np.array([300, 4], np.int64)])
+    assert arrays[0].tolist() == [[2**31 - 1, -(2**31), 7]]
+    assert arrays[1].tolist() == [[255, 4]]
+
+
 def ppo(**changes: Any) -> Any:
     fields: dict[str, Any] = {"env": "gymnasium:CartPole-v1", "num_envs": 4, "num_steps": 16, "num_minibatches": 2}
     return rljax.PPOConfig(**{**fields, "total_timesteps": 64 * 8, "network": {"hidden": [8]}, **changes})
