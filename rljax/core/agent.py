@@ -305,10 +305,6 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
 
         return with_next
 
-    def averaged(state: Any) -> Any:
-        """Return the state with the average as its parameters; a state of a loop of the user's own may have none."""
-        return state if state.average_params is None else state.replace(params=state.average_params)
-
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
@@ -325,6 +321,11 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
         policy_and_value=None if positions is None else policy_and_value,
         halves=None if halves is None else halves._replace(init=begun(halves.init), update=moved(halves.update)),
     )
+
+
+def averaged(state: Any) -> Any:
+    """Return the state with the average as its parameters; a state of a loop of the user's own may have none."""
+    return state if state.average_params is None else state.replace(params=state.average_params)
 
 
 def check_average(agent: Agent) -> None:

@@ -47,7 +47,7 @@ from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_reward_statistics, init_statistics, normalize_rewards
 from rljax.collect.returns import gae
 from rljax.collect.streams import own_mean
-from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.agent import Agent, Metrics, averaged, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
@@ -254,7 +254,7 @@ def make_bc(config: BCConfig) -> Agent:
     def report(state: ImitationState) -> Metrics:
         if not config.held_out:
             return {}
-        return held_out_metrics(parts, state, *held_out())
+        return held_out_metrics(parts, averaged(state), *held_out())
 
     return Agent(init, step, policy_act(parts), config, report=report, data=lambda: dataset().digest)
 

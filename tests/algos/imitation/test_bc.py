@@ -180,6 +180,18 @@ def test_every_step_of_held_out_episodes_is_measured_once(cartpole: Path) -> Non
     assert float(found["eval/held_out_accuracy"]) == pytest.approx(np.mean(right), rel=1e-5)
 
 
+def test_held_out_episodes_are_those_of_the_averaged_policy(cartpole: Path) -> None:
+    config = CONFIG.replace(dataset=str(cartpole), held_out=0.25, average_decay=0.9)
+    agent = rljax.make_agent(config)
+    assert agent.report is not None
+    state = jax.jit(agent.init)(jax.random.key(0))
+    moved = state.replace(params=jax.tree.map(lambda x: x + 0.1, state.params))
+    report = jax.jit(agent.report)
+    np.testing.assert_array_equal(report(moved)["eval/held_out_loss"], report(state)["eval/held_out_loss"])
+    both = moved.replace(average_params=moved.params)
+    assert float(report(both)["eval/held_out_loss"]) != float(report(state)["eval/held_out_loss"])
+
+
 @pytest.mark.slow
 def test_a_log_reports_the_returns_of_the_demonstrations(cartpole: Path) -> None:
     agent = rljax.make_agent(CONFIG.replace(dataset=str(cartpole), held_out=0.0))
