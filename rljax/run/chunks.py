@@ -201,6 +201,8 @@ def run_iterations(
 
 def iterations_before_learning(config: Config, state: Any) -> int:
     """Return the number of iterations that begin with too few steps in the replay buffer; the last may learn before its end."""
+    if getattr(config, "dataset", None) is not None:
+        return 0  # it learns from the dataset at once
     buffers = [getattr(state, name) for name, role in roles_of(state).items() if role.role is Role.BUFFER]
     replay = next((value for value in buffers if isinstance(value, Replay)), None)
     if replay is None:
