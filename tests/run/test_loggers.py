@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import shutil
 import sqlite3
 import time
@@ -18,6 +19,7 @@ import pytest
 import rljax
 from rljax.run.files.checkpoint import checkpoint_steps
 from rljax.run.loggers import several
+from rljax.run.loggers.mlflow import MLflow
 from rljax.run.loggers.several import recent_gradients
 from rljax.run.loggers.tensorboard import TensorBoard
 from tests.run.tiny_runs import CONFIG, records
@@ -179,6 +181,27 @@ def test_loggers_hear_that_a_run_failed(error: str | None, tmp_path: Path) -> No
     with contextlib.nullcontext() if error is None else pytest.raises((rljax.RljaxError, ValueError)):
         rljax.fit(config, run_dir=tmp_path / "a", loggers=[logger], callback=callback if error != "nan" else None)
     assert (logger.failures, logger.closed) == (int(error is not None), 1)
+
+
+@pytest.mark.slow
+def test_metrics_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mlflow", "tensorboardX"):
+        pytest.importorskip(module)
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    start = rljax.RunStart("mine", tmp_path, {}, 0, False)
+    for logger in (MLflow(), TensorBoard()):
+        logger.start(start)
+        logger.log(8, {"env/distance (m)": 1.0, "env/50%": 2.0, "env//x": 3.0, "episode/return": 4.0})
+        logger.close()
+    with sqlite3.connect(tmp_path / "mlflow" / "mlflow.db") as database:
+        rows = dict(database.execute("select key, value from metrics").fetchall())
+    assert rows == {"env/distance _m_": 1.0, "env/50_": 2.0, "env/x": 3.0, "episode/return": 4.0}
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (arranged,) = events.Tensors("custom_scalars__config__")
+    for tag in events.Tags()["scalars"]:
+        assert re.escape(tag).encode() in arranged.tensor_proto.string_val[0], "each has its chart"
 
 
 def test_runs_that_save_nothing_have_a_tensorboard_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

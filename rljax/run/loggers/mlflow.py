@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,7 +50,8 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        new = {name: value for name, value in finite(metrics).items() if (name, step) not in self.there}
+        named = {_name(name): value for name, value in finite(metrics).items()}
+        new = {name: value for name, value in named.items() if (name, step) not in self.there}
         self.waiting += [Metric(name, value, now, step) for name, value in new.items()]
         if len(self.waiting) > MAX_METRICS // 2 or time.monotonic() - self.sent_at > SECONDS:
             self.flush()
@@ -102,3 +105,8 @@ class MLflow:
             raise forgotten(run, "mlflow", self.run_id, self.place)
         histories = (self.client.get_metric_history(self.run_id, name) for name in self.data.metrics)
         self.there = {(metric.key, metric.step) for history in histories for metric in history}
+
+
+def _name(metric: str) -> str:
+    """Return a name that MLflow takes, for any metric of the user's own: it refuses a whole batch for one of "distance (m)"."""
+    return posixpath.normpath(re.sub(r"[^-/\w. ]", "_", metric))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ class TensorBoard:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         from tensorboardX.summary import custom_scalars
 
+        metrics = {re.sub(r"[^-/\w.]", "_", name): value for name, value in metrics.items()}  # as tensorboardX names them
         if not self.arranged:
             groups = {group: {t: ("Multiline", [tag]) for t, tag in of.items()} for group, of in layout(metrics).items()}
             self._add(custom_scalars(groups), step)
