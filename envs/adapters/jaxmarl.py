@@ -14,13 +14,13 @@ from jaxmarl.environments.smax import map_name_to_scenario
 
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, as_space
+from rljax.core.spaces import Box, Dict, Discrete, as_space
 from rljax.core.wrappers import PRIVILEGED
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
 WORLD = "world_state"
 OWN = "obs"
-FOR_THEMSELVES = ("coin_game", "storm", "storm_2p", "storm_np")
+FOR_THEMSELVES = ("coin_game",)
 """Games whose players are no team, though their names do not tell."""
 
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
@@ -59,6 +59,10 @@ class JaxMarlGame(FromSuite, Game):
         super().__init__(env, name)
         self.agents = tuple(env.agents)
         self.num_players = len(self.agents)
+        self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
+        seen = self._first[0]
+        if not isinstance(seen, dict) or not all(hasattr(seen.get(agent), "shape") for agent in self.agents):
+            raise ConfigError(f"env = '{name}': expected a dictionary with one array of observations for each player")
         self._spaces: list[tuple[Any, Any]] = [
             (as_space(env.observation_space(a)), as_space(env.action_space(a))) for a in self.agents
         ]
@@ -66,9 +70,9 @@ class JaxMarlGame(FromSuite, Game):
             raise ConfigError(f"env = '{name}': its players have spaces of different kinds, expected all of one")
         sides = [str(number) if for_themselves else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]
         self._teams = tuple(sorted(set(sides), key=sides.index).index(side) for side in sides)
-        self._first = jax.eval_shape(lambda key: env.reset(raw_key(key)), jax.random.key(0))
-        self._world = self._first[0].get(WORLD)
-        self._masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+        self._world = seen.get(WORLD)
+        has_masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+        self._masks = has_masks and isinstance(self._spaces[0][1], Discrete)
 
     @property
     def teams(self) -> tuple[int, ...]:

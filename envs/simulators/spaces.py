@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rljax.core.errors import ConfigError, shown
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.envs.simulators.processes import Layout
-from rljax.envs.simulators.worker import CHANNELS_FIRST
+from rljax.envs.simulators.worker import CHANNELS_FIRST, GRAY
 
 _NARROWED: dict[Any, Any] = {
     np.dtype(wide): np.dtype(narrow)
@@ -59,6 +59,8 @@ def _observation(title: str, space: Any, leaves: list[Any], channels_first: bool
         low, high, shape, change = _bound(low, dtype), _bound(high, dtype), space.shape, None
         if channels_first and dtype == np.uint8 and len(shape) == 3:
             low, high, shape, change = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1), (*shape[1:], shape[0]), CHANNELS_FIRST
+        elif dtype == np.uint8 and len(shape) == 2 and np.all(low == 0) and np.all(high == 255):
+            low, high, shape, change = low[..., None], high[..., None], (*shape, 1), GRAY
         leaves.append((shape, dtype))
         return Box(low, high, shape, dtype), change
     raise ConfigError(f"{title}: observations in {shown(space)} are not supported")

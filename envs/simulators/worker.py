@@ -25,6 +25,8 @@ DONE = b"."
 
 CHANNELS_FIRST = "channels first"
 """Mark of pictures `[C, H, W]`, which become `[H, W, C]`."""
+GRAY = "gray"
+"""Mark of pictures `[H, W]`, which become `[H, W, 1]`."""
 
 
 class Gymnasium:
@@ -86,8 +88,8 @@ def leaves(tree: Any, structure: Any) -> list[Any]:
 
     Args:
         tree: dictionaries and tuples of arrays.
-        structure: the same with what is changed of an array in place of it: None, the number where its integers begin, or
-            `CHANNELS_FIRST`.
+        structure: the same with what is changed of an array in place of it: None, the number where its integers begin,
+            `CHANNELS_FIRST` or `GRAY`.
     """
     if isinstance(structure, dict):
         return [x for key in sorted(structure) for x in leaves(tree[key], structure[key])]
@@ -95,7 +97,9 @@ def leaves(tree: Any, structure: Any) -> list[Any]:
         return [x for part, inner in zip(tree, structure, strict=True) for x in leaves(part, inner)]
     if structure is None:
         return [tree]
-    return [np.moveaxis(tree, -3, -1) if isinstance(structure, str) else np.asarray(tree) - structure]
+    if isinstance(structure, str):
+        return [np.asarray(tree)[..., None] if structure == GRAY else np.moveaxis(tree, -3, -1)]
+    return [np.asarray(tree) - structure]
 
 
 def action_of(arrays: Iterator[np.ndarray], structure: Any) -> Any:

@@ -291,6 +291,8 @@ def _check_space(subject: Subject, label: str, space: Space) -> None:
                 subject.refuse(f"{label}[{name!r}]: {error}", error)
             _check_space(subject, f"{label}[{name!r}]", part)
     elif isinstance(space, Discrete):
+        if isinstance(space.n, jax.Array):  # it has no value where a program is traced
+            subject.refuse(f"{label} is Discrete({space.n!r}), expected a number of elements that is no array")
         if not _is_int(space.n):
             subject.refuse(f"{label} is Discrete({space.n!r}), expected a whole number of elements")
     elif isinstance(space, Box):

@@ -152,6 +152,10 @@ class Dict:
 
     spaces: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.spaces, Mapping):
+            raise ValueError(f"Dict({self.spaces!r}): expected a dictionary of spaces")
+
     @property
     def flat_dim(self) -> int:
         return sum(space.flat_dim for space in self.spaces.values())
@@ -169,6 +173,10 @@ class Tuple:
     """Fixed sequence of spaces; an element is a tuple of the same length."""
 
     spaces: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spaces, Sequence):
+            raise ValueError(f"Tuple({self.spaces!r}): expected a tuple of spaces")
 
     @property
     def flat_dim(self) -> int:

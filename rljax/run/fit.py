@@ -49,7 +49,7 @@ def fit(
     total_timesteps: int | None = None,
     progress: Progress | bool = False,
     callback: Callback | None = None,
-    loggers: Sequence[str | Logger] = (),
+    loggers: Sequence[str | Logger] | None = (),
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = 60.0,
     keep: int | None = 3,
@@ -107,8 +107,10 @@ def fit(
     keep = _number("keep", keep, whole=True)
     checkpoint_seconds = _number("checkpoint_seconds", checkpoint_seconds, zero=True)
     max_minutes = _number("max_minutes", max_minutes)
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"callback = {shown(callback)}: expected a function of (step, metrics)")
     first = is_first()
-    attached = Loggers(loggers if first else ())
+    attached = Loggers((loggers or ()) if first else ())
     agent = config_or_agent if config_or_agent is None or isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     if agent is not None:
         _check_single(agent.config)
@@ -193,6 +195,8 @@ def _progress(progress: Progress | bool | None, agent: Agent | None) -> Progress
         return default_progress(
             "" if agent is None else f"training {agent.config.algorithm} on {config_table(agent.config)['env']}"
         )
+    if progress and not hasattr(progress, "prepare"):
+        raise ConfigError(f"progress = {shown(progress)}: expected true, false, or an object with the methods of Progress")
     return progress or Silent()
 
 

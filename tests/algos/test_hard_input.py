@@ -185,6 +185,37 @@ def test_a_network_that_cannot_be_trained_is_one_line(network: nn.Module, expect
     assert "\n" not in str(error.value)
 
 
+def test_what_is_no_path_callback_or_progress_is_one_line() -> None:
+    config: Any = rljax.PPOConfig(**TINY)
+    cases: list[tuple[Any, str]] = [
+        (lambda: rljax.load(None), "None: expected the path of a run"),  # type: ignore[arg-type]
+        (lambda: rljax.load_run(3), "3: expected the path of a run"),  # type: ignore[arg-type]
+        (lambda: rljax.plot(None), "runs = None: expected run folders, or metrics"),
+        (lambda: rljax.fit(config, callback="x"), "callback = 'x': expected a function of"),  # type: ignore[arg-type]
+        (lambda: rljax.fit(config, progress="x"), "progress = 'x': expected true, false, or an object"),  # type: ignore[arg-type]
+    ]
+    for call, message in cases:
+        with pytest.raises(rljax.ConfigError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (lambda: rljax.Dict(None), r"Dict\(None\): expected a dictionary of spaces"),  # type: ignore[arg-type]
+        (lambda: rljax.core.spaces.Tuple(3), r"Tuple\(3\): expected a tuple of spaces"),  # type: ignore[arg-type]
+        (lambda: rljax.Discrete(jnp.int32(2)), r"Discrete\(Array\(2.*, expected a number of elements that is no array"),  # type: ignore[arg-type]
+    ],
+)
+def test_spaces_of_something_else_are_one_line(space: Any, message: str) -> None:
+    class Own(type(rljax.make_env("CartPole-v1")[0])):  # type: ignore[misc]
+        def action_space(self, params: Any) -> Any:
+            return space()
+
+    with pytest.raises(rljax.ConfigError, match=message):
+        rljax.check_environment(Own())
+
+
 def test_names_instead_of_configurations_and_bad_numbers_are_refused() -> None:
     with pytest.raises(rljax.ConfigError, match="is not a configuration: expected for example"):
         rljax.make_agent("cartpole_ppo")  # type: ignore[arg-type]

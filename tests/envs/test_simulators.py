@@ -239,6 +239,15 @@ def test_pictures_have_their_channels_last() -> None:
     np.testing.assert_array_equal(converted[3, 5], picture[:, 3, 5])
 
 
+def test_gray_pictures_have_a_channel() -> None:
+    space, _, layout = convert_spaces("x", gymnasium.spaces.Box(0, 255, (10, 12), np.uint8), gymnasium.spaces.Discrete(2))
+    batch = np.arange(240, dtype=np.uint8).reshape(2, 10, 12)
+    assert space.shape == layout.obs[0][0] == leaves(batch[0], layout.obs_structure)[0].shape == (10, 12, 1)
+    np.testing.assert_array_equal(leaves(batch, layout.obs_structure)[0][..., 0], batch)
+    board, _, _ = convert_spaces("x", gymnasium.spaces.Box(0, 3, (8, 8), np.uint8), gymnasium.spaces.Discrete(2))
+    assert board.shape == (8, 8)
+
+
 def test_a_wrapper_of_ones_own_must_be_one() -> None:
     env, _ = rljax.make_env("gymnasium:CartPole-v1")
 

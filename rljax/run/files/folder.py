@@ -399,9 +399,11 @@ def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -
     """Return the run's folder and the checkpoint that a path to either of them means, or an address such as `zoo:NAME`.
 
     Raises:
-        ConfigError: the zoo has no such agent, or the path is a checkpoint and `checkpoint` another one.
+        ConfigError: it is no path, the zoo has no such agent, or the path is a checkpoint and `checkpoint` another one.
         RljaxError: the Hub's agent could not be fetched.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"{shown(path)}: expected the path of a run")
     if isinstance(checkpoint, str):
         step = parse_step(checkpoint.removeprefix("step_"))
         checkpoint = checkpoint if step is None else step

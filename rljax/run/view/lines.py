@@ -14,7 +14,7 @@ import numpy as np
 
 from rljax.core.config import class_name
 from rljax.core.contract import is_array
-from rljax.core.errors import ConfigError, RljaxWarning, check_whole, did_you_mean
+from rljax.core.errors import ConfigError, RljaxWarning, check_whole, did_you_mean, shown
 from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, read_info
 from rljax.run.view.curves import Curves, History, curves, read_metrics
 
@@ -62,6 +62,8 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
         given: list[tuple[str | None, Any]] = [(str(label), item) for label, item in runs.items()]
     elif isinstance(runs, (str, os.PathLike, Mapping)) or hasattr(runs, "metrics"):
         given = [(None, runs)]
+    elif not isinstance(runs, Iterable):
+        raise ConfigError(f"runs = {shown(runs)}: expected run folders, or metrics")
     else:
         given = [(None, run) for run in runs]
     each = steps_per_iteration if isinstance(steps_per_iteration, Mapping) else {}
