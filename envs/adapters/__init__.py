@@ -11,7 +11,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,10 @@ from flax import struct
 
 from rljax.core.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install
+
+PLAIN = (bool, int, float, str)
+"""Types of the arguments that a configuration can give."""
+NONE = type(None)
 
 
 class Suite(NamedTuple):
@@ -150,14 +154,21 @@ def with_arguments(build: Callable[..., Any], arguments: Mapping[str, Any]) -> C
 
 
 def plain_arguments(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a function whose defaults are numbers, texts or flags, which a configuration can give."""
-    found = inspect.signature(function).parameters.values()
-    return plain_values({p.name: p.default for p in found})
+    """Return the arguments of a function that a configuration can give, with their defaults: numbers, texts and flags, or None
+    where such a one may be given.
+    """
+    table = {p.name: p.default for p in inspect.signature(function).parameters.values()}
+    try:
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    except (NameError, TypeError, AttributeError):  # of names that are there for type checkers only
+        hints = {}
+    optional = [name for name, hint in hints.items() if NONE in get_args(hint) and {*get_args(hint)} - {NONE} <= {*PLAIN}]
+    return plain_values(table) | {name: None for name in optional if table.get(name, ...) is None}
 
 
 def plain_values(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a table that are numbers, texts or flags."""
-    return {name: value for name, value in table.items() if isinstance(value, (bool, int, float, str))}
+    return {name: value for name, value in table.items() if isinstance(value, PLAIN)}
 
 
 def raw_key(key: jax.Array) -> jax.Array:

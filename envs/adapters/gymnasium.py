@@ -48,6 +48,7 @@ def factory(name: str) -> Callable[..., Any]:
         arguments = plain_arguments(getattr(importlib.import_module(module), attribute) if module else entry)
     except Exception as error:
         raise ConfigError(f"env = 'gymnasium:{name}': {first_line(error)}") from error
+    arguments.pop("render_mode", None)  # for those who look at it
     arguments |= plain_values(spec.kwargs) | {"max_episode_steps": spec.max_episode_steps or 0}
     return with_arguments(functools.partial(_make, name), arguments | OWN_ARGUMENTS)
 

@@ -21,7 +21,7 @@ from rljax.core.contract import check_contract
 from rljax.core.environment import action_mask_of
 from rljax.core.spaces import as_space, legal_action
 from rljax.envs import resolve_env
-from rljax.envs.adapters import SUITES, raw_key, suite_ids
+from rljax.envs.adapters import SUITES, plain_arguments, raw_key, suite_ids
 
 STEPS = 100
 Shown = dict[str, Any]
@@ -279,6 +279,15 @@ def test_a_time_limit_of_jumanji_truncates(name: str) -> None:
         _, state, _, terminated, _ = env.step_env(jax.random.key(1), state, action, params)
         ends.append((bool(terminated), bool(env.is_truncated(state, params))))
     assert ends == [(False, False), (False, True)]
+
+
+def test_arguments_that_a_configuration_can_give() -> None:
+    def build(
+        size: int = 3, limit: int | None = None, generator: list[int] | None = None, name: str = "x", must: int = ...
+    ) -> None:  # type: ignore[assignment]
+        del size, limit, generator, name, must
+
+    assert plain_arguments(build) == {"size": 3, "limit": None, "name": "x"}
 
 
 def test_objects_of_pgx_are_taken() -> None:
