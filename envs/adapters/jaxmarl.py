@@ -70,7 +70,7 @@ class JaxMarlGame(FromSuite, Game):
             raise ConfigError(f"env = '{name}': its players have spaces of different kinds, expected all of one")
         sides = [str(number) if for_themselves else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]
         self._teams = tuple(sorted(set(sides), key=sides.index).index(side) for side in sides)
-        self._world = seen.get(WORLD)
+        self._world: Any = seen.get(WORLD)
         has_masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
         self._masks = has_masks and isinstance(self._spaces[0][1], Discrete)
 

@@ -68,9 +68,9 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
         given = [(None, run) for run in runs]
     each = steps_per_iteration if isinstance(steps_per_iteration, Mapping) else {}
     labels = [label for label, _ in given if label is not None]
-    for label in each:
-        if label not in labels:
-            raise ConfigError(f"steps_per_iteration: no line '{label}': {did_you_mean(str(label), labels)}")
+    for name in each:
+        if name not in labels:
+            raise ConfigError(f"steps_per_iteration: no line '{name}': {did_you_mean(str(name), labels)}")
     for number in each.values() if isinstance(steps_per_iteration, Mapping) else [steps_per_iteration]:
         if number is not None:
             check_whole(1, steps_per_iteration=number)
