@@ -132,6 +132,7 @@ class Driver:
         self.row_bytes = 4 * self.num_seeds * len(self.names)
         self.every_iteration = (self.last - self.done) * self.row_bytes <= MAX_METRICS_BYTES
         self.rows: list[np.ndarray] = []
+        self.reached = self._step(self.done)
         self.stop = False
         self.failure: Exception | None = None
         self.file: JsonLines | None = None
@@ -149,6 +150,9 @@ class Driver:
                 self.progress.start(self._step(self.last))
                 try:
                     state = self._train(state, deadline, stopping)
+                except TrainingError as error:
+                    self._record_failure(error)
+                    raise
                 finally:
                     self.progress.stop()
             failed = self.failure is not None
@@ -231,7 +235,7 @@ class Driver:
                 state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
                 # Slice on the host: JAX would compile a program for each length.
                 new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
-            seconds = time.perf_counter() - started
+            seconds, self.reached = time.perf_counter() - started, self._step(self.done + length)
             speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
             self.perf = {"perf/steps_per_second": speed} | WAITING.shares(seconds)
             bad = None if isinstance(state, Seeds) and finite else first_bad(new, self.names, self.alive)
@@ -377,6 +381,13 @@ class Driver:
             except Exception as error:
                 # Finish and save the chunk before raising it: hours of training must not be lost to a typo.
                 self.stop, self.failure = True, error
+
+    def _record_failure(self, error: TrainingError) -> None:
+        """Write why the run stopped after its records; a resumed run removes it with the records after its checkpoint."""
+        if self.file is not None:
+            why = str(error).removeprefix("training stopped: ").partition("; ")[0]
+            with contextlib.suppress(OSError):  # of a full disk, say
+                self.file.write({"step": self.reached, "failure": why})
 
     def _saved_note(self) -> str:
         """Return the end of a message about a stopped run: its last good checkpoint, if it has a folder."""

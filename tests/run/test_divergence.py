@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.run.divergence import find_fault
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays, read_meta
 from rljax.run.files.scores import best_seed
-from rljax.run.view.show import show
+from rljax.run.view.curves import read_metrics
+from rljax.run.view.show import show, status_of
 from tests.run.tiny_runs import TINY, records
 
 STEPS = 64  # in an iteration of the tiny runs
@@ -105,10 +107,15 @@ def test_what_is_collected_is_checked_before_it_is_saved(name: str, what: str, t
     with pytest.raises(rljax.TrainingError, match=rf"the {label} of .*Breaking.* was nan at step {first};.*/step_576$"):
         rljax.fit(config, run_dir=tmp_path / "a", checkpoint_every=STEPS, checkpoint_seconds=None)
     assert checkpoint_steps(tmp_path / "a" / "checkpoints")[0] == 576
+    why = re.escape(f"the {label} of ") + r".*Breaking.* was nan at step " + str(first)
+    assert re.fullmatch(why, *read_metrics(tmp_path / "a").failure)
+    assert re.search(rf"stopped at step 640 of [\d,]+: {why}; to go on from its last checkpoint:", status_of(tmp_path / "a"))
     # The environment mended, the run goes on from there to its end: nothing in the checkpoint is wrong.
     mended = config.replace(env=Mended(what, continuous=name == "sac"))
     result = rljax.fit(mended, run_dir=tmp_path / "a", resume=True)
     assert result.metrics["train/updates"][-1] > 0
+    assert read_metrics(tmp_path / "a").failure == []
+    assert "failure" not in (tmp_path / "a" / "metrics.jsonl").read_text()
     assert all(np.isfinite(values[-1]) for metric, values in result.metrics.items() if metric.startswith("train/"))
 
 

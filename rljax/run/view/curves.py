@@ -22,10 +22,12 @@ class History(NamedTuple):
     Attributes:
         hyperparameters: (step, configuration) at the start of the run and after each change of the configuration.
         records: dictionaries metric -> value, ordered by their `step`; unknown values are None.
+        failure: the error that ended the run, if one did.
     """
 
     hyperparameters: list[tuple[int, dict[str, Any]]]
     records: list[dict[str, Any]]
+    failure: list[str]
 
     @property
     def metrics(self) -> list[str]:
@@ -49,7 +51,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
     folder = Path(run_dir)
     check_run(folder)
     file = folder / METRICS_FILE
-    history = History([], [])
+    history = History([], [], [])
     try:
         lines = file.read_bytes().splitlines() if file.exists() else []
     except OSError as error:
@@ -61,6 +63,10 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
                 break
             raise ConfigError(f"{file}, line {number}: not a record of metrics")
         step = record["step"]
+        history.failure.clear()  # the run went on
+        if "failure" in record:
+            history.failure.append(record["failure"])
+            continue
         if "hyperparameters" in record:
             history.hyperparameters.append((step, record["hyperparameters"]))
             continue
@@ -79,8 +85,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not whole().test(record.get("step")):
         return None
-    if "hyperparameters" in record:
-        return record if isinstance(record["hyperparameters"], dict) else None
+    for name, kind in (("hyperparameters", dict), ("failure", str)):
+        if name in record:
+            return record if isinstance(record[name], kind) else None
     seeds = record.get("seeds", {})
     if not isinstance(seeds, dict) or not all(isinstance(row, list) for row in seeds.values()):
         return None

@@ -30,14 +30,15 @@ def show_phases(folder: Path, *, console: Console | None = None) -> None:
     phases = read_phases(folder)
     console.print(Text(printable(str(folder)), style="bold"), soft_wrap=True)
     columns = ("phase", "algorithm", "environment", "learns from", "status")
-    table, unfinished = make_table(*columns, text=columns), False
+    table, unfinished, training = make_table(*columns, text=columns), False, False
     for name, phase in phases.items():
         run = folder / name
         status = status_of(run) if (run / CONFIG_FILE).is_file() else "not begun"
         unfinished |= not status.startswith("complete")
+        training |= status.startswith("training")
         learns = [*getattr(phase.config, "teachers", ()), *([] if phase.init_from is None else [phase.init_from])]
         row = (name, phase.config.algorithm, env_name(phase.config), ", ".join(learns), status.partition(";")[0])
         table.add_row(*(Text(printable(cell)) for cell in row))
     print_table(console, table)
-    if unfinished:
+    if unfinished and not training:
         console.print(Text(f"to go on: rljax train --resume {shlex.quote(printable(str(folder)))}"), soft_wrap=True)

@@ -127,7 +127,8 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
         return f"complete at {taken:,} steps"
     if _is_training(folder):
         return f"training, at step {taken:,} of {budget:,}"
-    return f"stopped at step {taken:,} of {budget:,}; to go on:"
+    why = f": {history.failure[0]}" if history.failure else ""
+    return f"stopped at step {taken:,} of {budget:,}{why}; to go on from its last checkpoint:"
 
 
 def _is_training(folder: Path) -> bool:

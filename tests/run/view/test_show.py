@@ -99,7 +99,7 @@ def test_changed_fields_come_first_beside_their_defaults(tmp_path: Path, capsys:
 def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "a b", returns(1.0, 2.0))
     lines = printed_unbounded(run, capsys)
-    assert "ppo on GridWorld-v0: stopped at step 2,048 of 99,840; to go on:" in lines
+    assert "ppo on GridWorld-v0: stopped at step 2,048 of 99,840; to go on from its last checkpoint:" in lines
     assert f"  rljax train --resume '{run}'" in lines
 
 
