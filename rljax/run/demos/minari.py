@@ -53,11 +53,11 @@ def _write(
     # It needs Gymnasium, as Minari does.
     from rljax.envs.simulators.spaces import convert_spaces
 
-    observation, action, _ = convert_spaces(f"minari:{source}", spec.observation_space, spec.action_space)
+    observation, action, layout = convert_spaces(f"minari:{source}", spec.observation_space, spec.action_space)
     recorded = {"player": f"minari:{spec.dataset_id}", "num_episodes": int(spec.total_episodes)}
     with new_dataset(path, DatasetInfo(name, {}, observation, action, False, recorded), shard_bytes) as writer:
         for number, episode in enumerate(data.iterate_episodes()):
-            writer.add(_episode(episode, spec, number, source))
+            writer.add(_episode(episode, spec, layout.obs_structure, number, source))
             if (number + 1) % 1000 == 0:
                 progress(f"{number + 1:,} of {spec.total_episodes:,} episodes")
         writer.commit(int(spec.total_episodes))
@@ -77,8 +77,8 @@ def _load(source: str | os.PathLike[str]) -> Any:
         raise ConfigError(f"minari:{source}: no such dataset on this machine: minari download {shown(str(source))}") from None
 
 
-def _episode(episode: Any, spec: Any, number: int, source: object) -> Episode:
-    """Return an episode of Minari as one of rljax, with actions counted from 0."""
+def _episode(episode: Any, spec: Any, structure: Any, number: int, source: object) -> Episode:
+    """Return an episode of Minari as one of rljax, with actions counted from 0; `structure` is that of its observations."""
     length = len(episode.rewards)
     seen = {len(x) for x in _leaves(episode.observations)}
     if seen != {length + 1}:
@@ -88,7 +88,7 @@ def _episode(episode: Any, spec: Any, number: int, source: object) -> Episode:
     if not (terminated[-1] or truncated[-1]):
         truncated = np.arange(length) == length - 1  # the recording stopped in the middle of it
     return Episode(
-        obs=_from_zero(episode.observations, spec.observation_space),
+        obs=_as_seen(episode.observations, structure),
         action=_from_zero(episode.actions, spec.action_space),
         mask=None,
         reward=np.asarray(episode.rewards, np.float32),
@@ -104,8 +104,19 @@ def _leaves(tree: Any) -> list[Any]:
     return [leaf for part in tree for leaf in _leaves(part)] if isinstance(tree, tuple) else [tree]
 
 
+def _as_seen(tree: Any, structure: Any) -> Any:
+    """Return observations as the environment gives them in rljax."""
+    from rljax.envs.simulators.worker import leaves
+
+    if isinstance(tree, dict):
+        return {name: _as_seen(part, structure[name]) for name, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_as_seen(part, below) for part, below in zip(tree, structure, strict=True))
+    return np.asarray(leaves(tree, structure)[0])
+
+
 def _from_zero(tree: Any, space: Any) -> Any:
-    """Return elements of a Gymnasium space, in which Discrete ones may start at another number than 0, as those of rljax."""
+    """Return actions of a Gymnasium space, in which Discrete ones may start at another number than 0, as those of rljax."""
     if isinstance(tree, dict):
         return {name: _from_zero(part, space.spaces[name]) for name, part in tree.items()}
     if isinstance(tree, tuple):

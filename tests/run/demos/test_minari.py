@@ -70,13 +70,20 @@ class Odd(gymnasium.Env):  # type: ignore[misc]
 
     observation_space = gymnasium.spaces.Dict({
         "place": gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        "flag": gymnasium.spaces.Box(0, 1, (1,), np.bool_),
+        "gray": gymnasium.spaces.Box(0, 255, (3, 4), np.uint8),
+        "count": gymnasium.spaces.Discrete(9, start=2),
         "both": gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))),
     })  # fmt: skip
     action_space = gymnasium.spaces.Discrete(4, start=3)
     time = 0
 
     def _obs(self) -> Any:
-        return {"place": np.full(2, self.time / 7), "both": (np.int64(self.time % 5), np.full((2, 2), self.time, np.uint8))}
+        return {
+            "place": np.full(2, self.time / 7), "both": (np.int64(self.time % 5), np.full((2, 2), self.time, np.uint8)),
+            "flag": np.array([self.time % 2 == 1]), "gray": np.full((3, 4), self.time, np.uint8),
+            "count": np.int64(2 + self.time),
+        }  # fmt: skip
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.time = 0
@@ -95,9 +102,12 @@ def test_nested_spaces_become_32_bit_and_actions_count_from_zero(tmp_path: Path,
     assert dataset.info.env == "Odd-v0"
     assert batch.obs["place"].dtype == np.float32
     assert batch.obs["both"][1].dtype == np.uint8
-    np.testing.assert_array_equal(batch.obs["both"][1][:, 0, 0] % 5, batch.obs["both"][0])
+    np.testing.assert_array_equal(batch.obs["both"][1][:, 0, 0, 0] % 5, batch.obs["both"][0])
     np.testing.assert_array_equal(batch.next_obs["both"][1], batch.obs["both"][1] + 1)
     np.testing.assert_allclose(batch.action + 3.0, batch.reward)
+    np.testing.assert_array_equal(batch.obs["flag"][:, 0], batch.obs["count"] % 2 == 1)
+    assert batch.obs["gray"].shape[1:] == dataset.info.observation_space.spaces["gray"].shape == (3, 4, 1)
+    np.testing.assert_array_equal(batch.obs["gray"][:, 0, 0, 0], batch.obs["count"])
     assert dataset.num_steps == sum(len(episode["reward"]) for episode in episodes)
     assert isinstance(dataset.info.observation_space.spaces["place"], Box)
 
