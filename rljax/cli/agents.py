@@ -11,6 +11,7 @@ from rljax.cli.folders import parse_seed_index
 from rljax.cli.options import Pack, Pull, Push, Saved, Zoo
 from rljax.run.files.cards import CARD_FILE
 from rljax.run.files.folder import split_path
+from rljax.run.files.hub import check_login
 from rljax.run.files.zoo import ZOO, find_agent
 from rljax.run.view.card import print_card, print_cards
 from rljax.run.view.layout import say
@@ -40,6 +41,7 @@ def pack(options: Pack) -> None:
 def push(options: Push) -> None:
     """`rljax push`: write a trained agent to a repository of the Hub; a run is packed first."""
     folder, _ = split_path(options.run)
+    check_login(options.repo)  # before episodes are played for its card
     with tempfile.TemporaryDirectory(prefix="rljax-push-") as aside:
         if not os.path.isfile(folder / CARD_FILE):
             folder = Path(aside) / "agent"

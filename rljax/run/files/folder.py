@@ -50,6 +50,8 @@ INFO_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.toml"
 """Configuration of a run of several phases; each phase is a run in a folder beside it."""
+SWEEP_FILE, TRIALS_FILE = "sweep.toml", "trials.csv"
+"""What is in the folder of a sweep, and of a study."""
 CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
@@ -234,6 +236,8 @@ def read_info(folder: Path) -> RunInfo:
     try:
         table = read_sealed(file, INFO_FIELDS)
     except FileNotFoundError:
+        if (folder / SWEEP_FILE).exists() or (folder / TRIALS_FILE).exists():
+            raise ConfigError(f"{folder}: a sweep or a study, no run; rljax train {folder}/best.toml trains its best") from None
         raise ConfigError(f"{folder}: no run that this version of rljax can read (no {INFO_FILE})") from None
     except DamagedError as error:
         raise ConfigError(f"{file} is damaged: {error}") from None

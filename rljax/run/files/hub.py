@@ -42,9 +42,7 @@ def push(folder: str | os.PathLike[str], repo: str, *, private: bool = False) ->
     path = Path(folder)
     card = read_card(path)
     check_card(path)
-    hub = _client(repo)
-    if hub.get_token() is None:
-        raise ConfigError(f"{repo}: the Hub wants to know who you are: hf auth login, or a token that may write in HF_TOKEN")
+    hub = check_login(repo)
     api = hub.HfApi()
     files: dict[str, Any] = {name: path / name for name in [CARD_FILE, *card.files]}
     files[README] = model_card(repo, card).encode()
@@ -55,6 +53,18 @@ def push(folder: str | os.PathLike[str], repo: str, *, private: bool = False) ->
         changes += [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=source) for name, source in files.items()]
         api.create_commit(repo, changes, commit_message=f"{card.algorithm} on {card.env}, {card.step:,} steps")
     return address
+
+
+def check_login(repo: str) -> Any:
+    """Return the Hub's client, if it may write to a repository.
+
+    Raises:
+        ConfigError: the name is none of a repository, huggingface_hub is not installed, or there is no token.
+    """
+    hub = _client(repo)
+    if hub.get_token() is None:
+        raise ConfigError(f"{repo}: the Hub wants to know who you are: hf auth login, or a token that may write in HF_TOKEN")
+    return hub
 
 
 def pull(repo: str, out: str | os.PathLike[str]) -> Card:

@@ -11,10 +11,9 @@ from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.errors import ConfigError
 from rljax.core.places import lock_folder
-from rljax.run.files.folder import CONFIG_FILE
+from rljax.run.files.folder import CONFIG_FILE, SWEEP_FILE
 from rljax.run.files.outputs import atomic_file
 from rljax.run.search.plan import (
-    SWEEP_FILE,
     SweepResult,
     check_room,
     check_same,

@@ -20,7 +20,7 @@ from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config, dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
+from rljax.run.files.folder import CONFIG_FILE, SWEEP_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES, check_teacher
 from rljax.run.search.space import (
@@ -36,7 +36,7 @@ from rljax.run.search.space import (
     space_table,
 )
 
-SWEEP_FILE, RESULTS_FILE, BEST_FILE, PICTURE = "sweep.toml", "results.csv", "best.toml", "sweep.png"
+RESULTS_FILE, BEST_FILE, PICTURE = "results.csv", "best.toml", "sweep.png"
 
 MAX_RUNS = 4096
 """Largest number of runs in a sweep, unless the user allows more."""

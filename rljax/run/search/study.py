@@ -15,12 +15,12 @@ import numpy as np
 
 from rljax.core.config import Config, dump_config
 from rljax.core.errors import ConfigError, first_line, how_to_install, shown
+from rljax.run.files.folder import TRIALS_FILE
 from rljax.run.files.outputs import atomic_file, write_csv
 from rljax.run.search.space import Range
 from rljax.run.search.storage import check_storage, journal
 
 STUDY, PROCESS = "rljax", "process"
-TRIALS_FILE = "trials.csv"
 
 
 def check_optuna() -> None:

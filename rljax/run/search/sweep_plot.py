@@ -82,7 +82,7 @@ def sort_by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[s
     for name in varied:
         best = best_means(result, plan, [name])
         finite = best[np.isfinite(best)]
-        # A value with which every run diverges has a larger effect than any finite difference.
+        # A value with which runs diverge has a larger effect than any finite difference.
         effects[name] = np.inf if len(finite) < len(best) else np.ptp(finite)
     return sorted(varied, key=lambda name: -effects[name])
 
@@ -90,7 +90,7 @@ def sort_by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[s
 def best_means(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
     """Return the highest mean return for each combination of values of some fields, with an axis for each field.
 
-    An entry is minus infinity if no run of any cell is finite.
+    An entry is minus infinity if a run of every cell has diverged.
     """
     table = np.full([len(plan.space[name]) for name in names], -np.inf)
     for cell, mean in zip(result.cells, result.means, strict=True):
@@ -101,7 +101,7 @@ def best_means(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
 
 def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, second: str) -> None:
     ax.imshow(np.where(np.isfinite(table), table, np.nan), cmap="viridis", norm=scale, aspect="auto")
-    ax.set_facecolor("0.8")  # where no run is finite
+    ax.set_facecolor("0.8")  # where a run of every cell has diverged
     if table.size <= NUMBERS:
         for (i, j), value in np.ndenumerate(table):
             finite = np.isfinite(value)
@@ -120,7 +120,7 @@ def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, se
 
 
 def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
-    """Draw every run as a point, and the means of the cells."""
+    """Draw every run as a point, the means of the cells, and a cross on the axis for each cell with a run that diverged."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     values = [cell[name] for cell in result.cells]
@@ -132,10 +132,13 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
         ax.plot(np.repeat(places, returns.shape[1]), returns.ravel(), ".", color="0.6", markersize=4, label="runs")
     order = np.argsort(places, kind="stable")
     style = "o-" if plan.search == "grid" else "o"
-    ended = np.isfinite(returns)
-    # A cell without a finite run has no mean and no point.
-    means = np.sum(returns, 1, where=ended) / np.where(ended.any(1), ended.sum(1), np.nan)
+    # A cell with a run that diverged has no mean: that of the others would look better than it is.
+    means = np.where(np.isfinite(result.means), result.means, np.nan)
     ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
+    lost = places[np.isnan(returns).any(1)]
+    ax.plot(lost, np.zeros(len(lost)), "x", color=COLORS[1], transform=ax.get_xaxis_transform(), clip_on=False, label="diverged")
+    if len(lost):
+        ax.legend(fontsize=7)
     space = plan.space[name]
     if numeric and (space.log if isinstance(space, Range) else min(places) > 0 and max(places) / min(places) >= 30):
         ax.set_xscale("log")

@@ -128,7 +128,7 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
     if _is_training(folder):
         return f"training, at step {taken:,} of {budget:,}"
     why = f": {history.failure[0]}" if history.failure else ""
-    return f"stopped at step {taken:,} of {budget:,}{why}; to go on from its last checkpoint:"
+    return f"stopped at step {taken:,} of {budget:,}{why}; to go on:"
 
 
 def _is_training(folder: Path) -> bool:

@@ -186,6 +186,7 @@ def test_a_hub_that_refuses_or_is_not_there_is_one_line(
     assert hub.repos == {}
     monkeypatch.delenv("HF_TOKEN")
     assert_refused(push, f"{REPO}: the Hub wants to know who you are: hf auth login", capsys)
+    assert_refused(["push", "no/run", REPO], f"{REPO}: the Hub wants to know who you are", capsys)  # before anything is packed
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     use("http://127.0.0.1:9", monkeypatch)  # where nobody listens
     for command in (push, ["pull", REPO]):

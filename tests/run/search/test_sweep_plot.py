@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import rljax
 from rljax.run.search.sweep import SweepResult, plan_sweep
-from rljax.run.search.sweep_plot import best_means, draw_sweep, sort_by_effect
+from rljax.run.search.sweep_plot import _points, best_means, draw_sweep, sort_by_effect
 
 CONFIG = rljax.PPOConfig(total_timesteps=20_000)
 SPACE: dict[str, Any] = {
@@ -95,6 +96,19 @@ def test_runs_that_diverged_have_no_number(names: list[str], tmp_path: Path) -> 
     if len(names) > 1:
         assert "-" in written
         assert sort_by_effect(result, plan, names)[0] == "gamma"
+
+
+def test_a_cell_with_a_run_that_diverged_has_no_mean(tmp_path: Path) -> None:
+    result, plan = found(["gamma"], lambda cell: 1.0)
+    assert "diverged" not in texts(result, plan, tmp_path)
+    returns = result.returns.copy()
+    returns[0, 0] = -np.inf
+    figure = Figure()
+    ax = figure.subplots()
+    _points(ax, result._replace(returns=returns), plan, "gamma")
+    lines = {line.get_label(): line for line in ax.lines}
+    assert np.isnan(lines["mean"].get_ydata()).sum() == 1
+    assert lines["diverged"].get_xdata().tolist() == [result.cells[0]["gamma"]]
 
 
 def test_ticks_of_a_log_axis_are_plain_numbers(tmp_path: Path) -> None:

@@ -99,13 +99,20 @@ def test_changed_fields_come_first_beside_their_defaults(tmp_path: Path, capsys:
 def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "a b", returns(1.0, 2.0))
     lines = printed_unbounded(run, capsys)
-    assert "ppo on GridWorld-v0: stopped at step 2,048 of 99,840; to go on from its last checkpoint:" in lines
+    assert "ppo on GridWorld-v0: stopped at step 2,048 of 99,840; to go on:" in lines
     assert f"  rljax train --resume '{run}'" in lines
 
 
 def printed_unbounded(run: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     show(run)
     return capsys.readouterr().out.splitlines()
+
+
+def test_a_sweep_is_named_as_what_it_is(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", returns(1.0))
+    (run / "run.json").rename(run / "sweep.toml")
+    with pytest.raises(rljax.ConfigError, match=r"a: a sweep or a study, no run; rljax train \S+/a/best.toml trains its best"):
+        show(run)
 
 
 def test_a_run_that_a_process_holds_is_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
