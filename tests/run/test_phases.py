@@ -12,6 +12,7 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
+from rljax.core.places import lock_folder
 from rljax.run.phases.plan import check_phases, dump_phases, phases_table
 from rljax.run.progress import Progress, Silent
 from tests.run.tiny_runs import assert_refused, assert_same_state, records
@@ -278,6 +279,9 @@ def test_show_says_how_far_each_phase_is(
     said = capsys.readouterr().out
     assert "not begun" in said
     assert f"to go on: rljax train --resume {folder}" in said
+    with lock_folder(folder):  # as a process that trains the phases does
+        main(["show", str(folder)])
+    assert "to go on" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

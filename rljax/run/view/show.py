@@ -125,13 +125,13 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
         return f"packed at {taken:,} steps, to act and not to train"
     if taken >= budget:
         return f"complete at {taken:,} steps"
-    if _is_training(folder):
+    if is_training(folder):
         return f"training, at step {taken:,} of {budget:,}"
     why = f": {history.failure[0]}" if history.failure else ""
     return f"stopped at step {taken:,} of {budget:,}{why}; to go on:"
 
 
-def _is_training(folder: Path) -> bool:
+def is_training(folder: Path) -> bool:
     """Return whether a process holds the run's lock."""
     try:
         import fcntl
