@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from types import ModuleType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -160,10 +160,18 @@ def plain_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     table = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     try:
         hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
-    except (NameError, TypeError, AttributeError):  # of names that are there for type checkers only
+    except Exception:  # an annotation may be any text, or name what only type checkers import
         hints = {}
-    optional = [name for name, hint in hints.items() if NONE in get_args(hint) and {*get_args(hint)} - {NONE} <= {*PLAIN}]
+    optional = [name for name, hint in hints.items() if is_optional(hint)]
     return plain_values(table) | {name: None for name in optional if table.get(name, ...) is None}
+
+
+def is_optional(hint: Any) -> bool:
+    """Return whether an annotation is that of numbers, texts or flags, or None."""
+    if get_origin(hint) not in (Union, UnionType):
+        return False
+    kinds = get_args(hint)
+    return NONE in kinds and all(kind is NONE or kind in PLAIN for kind in kinds)
 
 
 def plain_values(table: Mapping[str, Any]) -> dict[str, Any]:

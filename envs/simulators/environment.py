@@ -23,9 +23,9 @@ from rljax.core.host import host_call
 from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators
 
 MAX_RUNNING = 8
-"""Number of groups of simulators that run at a time, such as those of training and those of evaluations. When one more begins,
-one whose episodes are all over is ended, or else the one that has not been called for the longest time; one that a run trains on,
-only if there is no other."""
+"""Number of groups of simulators that run at a time, such as those of training and those of evaluations. When one more begins, a
+group is ended: one whose episodes are all over, with none after them; else, of those on which no run trains, the one that has not
+been called for the longest time; else that of all."""
 
 
 @struct.dataclass

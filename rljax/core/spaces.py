@@ -52,8 +52,8 @@ class MultiDiscrete:
     Attributes:
         nvec: number of actions of each head.
         only_if: None, or for each head None or `(j, actions)`: the environment reads the head only if head j, which it always
-            reads, takes one of these actions. Policies then leave unread heads out of the probability of an action;
-            auto-regressive ones do so with heads that come after their head j, and later heads do not see what these chose.
+            reads, takes one of these actions. Policies then leave unread heads out of the probability of an action.
+            Auto-regressive policies do so where head j comes first; heads after both do not see what an unread one chose.
     """
 
     nvec: tuple[int, ...]

@@ -26,7 +26,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.spaces import MultiDiscrete, as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
-from rljax.nn.choices import Choices, choices_of
+from rljax.nn.choices import Choices
 from rljax.nn.classes import argmax_of
 from rljax.nn.heads import OnlyIf, read_so_far
 from rljax.nn.initializers import orthogonal_kernels
@@ -90,7 +90,8 @@ class CompositeDistribution(struct.PyTreeNode):
             says whether j is legal given that an earlier head chose i, and the diagonal what is legal at all. Entries whose i
             belongs to the same head as j or a later one are not read. Batch axes are those of the context.
         nvec: number of actions of each head.
-        only_if: as in `rljax.core.spaces.MultiDiscrete`, of the heads in `before` and of these; None: every head is read.
+        only_if: as in `rljax.core.spaces.MultiDiscrete`, of the heads in `before` and of these; None: every head is read. A mask
+            of pairs rules out actions by what a head chose, read or not.
         before: actions of heads before these, i32 `[..., B]`, for `only_if`; None: these are all heads.
     """
 
@@ -117,8 +118,8 @@ class CompositeDistribution(struct.PyTreeNode):
         return -jnp.sum(jnp.where(self._read(action)[..., None], jnp.exp(log_probs) * log_probs, 0.0), axis=(-2, -1))
 
     def choices(self, action: jax.Array) -> Choices:
-        """Choices of the heads along actions i32 `[..., K]`."""
-        return choices_of(self.log_probs(action), action, self.only_if)
+        """Choices of the heads along actions i32 `[..., K]`; a head counts as read where `log_prob` counts it."""
+        return Choices(self.log_probs(action), action, jnp.broadcast_to(self._read(action), action.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""

@@ -22,10 +22,10 @@ from rljax.core.keys import draw
 from rljax.core.spaces import as_space
 from rljax.nn.actions import ActionHead, mask_logits, several_heads
 from rljax.nn.attention import PointerNetwork
-from rljax.nn.choices import Choices, choices_of, padded
+from rljax.nn.choices import Choices, padded
 from rljax.nn.classes import argmax_of
 from rljax.nn.composite import CompositeDistribution, CompositeHead, CompositeOutputs, composite_distribution
-from rljax.nn.heads import OnlyIf
+from rljax.nn.heads import OnlyIf, read_so_far
 from rljax.nn.layers import together
 
 
@@ -111,8 +111,8 @@ class PointedDistribution(struct.PyTreeNode):
     def choices(self, action: jax.Array) -> Choices:
         """As those of `CompositeDistribution`."""
         rest, width = self._others(action[..., 0]).log_probs(action[..., 1:]), max(self.nvec)
-        first = self._first()[..., None, :]
-        return choices_of(jnp.concatenate([padded(first, width), padded(rest, width)], axis=-2), action, self.only_if)
+        each = jnp.concatenate([padded(self._first()[..., None, :], width), padded(rest, width)], axis=-2)
+        return Choices(each, action, jnp.ones(action.shape, bool) if self.only_if is None else read_so_far(self.only_if, action))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""

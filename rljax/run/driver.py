@@ -385,9 +385,10 @@ class Driver:
     def _record_failure(self, error: TrainingError) -> None:
         """Write why the run stopped after its records; a resumed run removes it with the records after its checkpoint."""
         if self.file is not None:
-            why = str(error).removeprefix("training stopped: ").partition("; ")[0]
+            why = str(error).removeprefix("training stopped: ").removesuffix(self._saved_note())
+            step = max(self.reached, self._step(self.done) + 1)  # after those of the checkpoint, at which a resumed run goes on
             with contextlib.suppress(OSError):  # of a full disk, say
-                self.file.write({"step": self.reached, "failure": why})
+                self.file.write({"step": step, "failure": why})
 
     def _saved_note(self) -> str:
         """Return the end of a message about a stopped run: its last good checkpoint, if it has a folder."""

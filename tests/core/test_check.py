@@ -495,6 +495,6 @@ def test_all_layers_say_whose_an_environment_is() -> None:
     assert check_contract(TimeLimit(make_env("Catch-bsuite")[0], 9), make_env("Catch-bsuite")[1])
 
 
-def test_the_id_of_an_environment_is_none() -> None:
+def test_an_id_is_no_environment() -> None:
     with pytest.raises(rljax.ConfigError, match=r"check_environment\('CartPole-v1'\): expected an environment; make_env makes"):
         rljax.check_environment("CartPole-v1")

@@ -201,6 +201,15 @@ def test_the_time_limit_of_a_game_with_scripted_enemies_truncates_it() -> None:
     assert ends == [(False, False), (False, False), (False, True)]
 
 
+def test_games_of_jaxmarl_with_continuous_actions_have_no_masks_and_those_without_arrays_are_refused() -> None:
+    need("jaxmarl")
+    env, params = rljax.make_env("jaxmarl:jaxnav")
+    assert check_contract(env, params) == []
+    for name in ("storm", "storm_np"):
+        with pytest.raises(rljax.ConfigError, match=rf"jaxmarl:{name}.*expected a dictionary with one array of observations"):
+            rljax.make_env(f"jaxmarl:{name}")
+
+
 class _Wood(NamedTuple):
     timestep: jax.Array
     achievements: jax.Array
@@ -288,6 +297,9 @@ def test_arguments_that_a_configuration_can_give() -> None:
         del size, limit, generator, name, must
 
     assert plain_arguments(build) == {"size": 3, "limit": None, "name": "x"}
+    for odd in (Callable[[str], None], "no expression", "Missing | None", 3):
+        build.__annotations__["generator"] = odd
+        assert plain_arguments(build)["size"] == 3
 
 
 def test_objects_of_pgx_are_taken() -> None:

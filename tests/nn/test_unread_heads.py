@@ -71,11 +71,13 @@ def test_what_is_not_read_changes_neither_probabilities_nor_later_heads(make: An
     np.testing.assert_array_equal(choices[first].argmax(-1), mode)
 
 
-def test_a_head_whose_decider_comes_later_counts() -> None:
+@pytest.mark.parametrize("make", [composite_head, pytest.param(pointed_head, marks=pytest.mark.slow)])
+def test_a_head_whose_decider_comes_later_counts(make: Any) -> None:
     only_if = (None, (3, (1,)), None, None, None)
-    _, dist = distribution(composite_head, only_if)
-    _, plain = distribution(composite_head, None)
+    head, dist = distribution(make, only_if)
+    assert for_each(dist, lambda d, a: head.choices(d, a).read).all(), "a clone learns it wherever it counts"
+    _, plain = distribution(make, None)
     np.testing.assert_array_equal(for_each(dist, lambda d, a: d.log_prob(a)), for_each(plain, lambda d, a: d.log_prob(a)))
     assert not np.allclose(
-        for_each(distribution(composite_head)[1], lambda d, a: d.log_prob(a)), for_each(plain, lambda d, a: d.log_prob(a))
+        for_each(distribution(make)[1], lambda d, a: d.log_prob(a)), for_each(plain, lambda d, a: d.log_prob(a))
     )

@@ -192,11 +192,11 @@ def test_metrics_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pyte
     start = rljax.RunStart("mine", tmp_path, {}, 0, False)
     for logger in (MLflow(), TensorBoard()):
         logger.start(start)
-        logger.log(8, {"env/distance (m)": 1.0, "env/50%": 2.0, "env//x": 3.0, "episode/return": 4.0})
+        logger.log(8, {"env/distance (m)": 1.0, "env/50%": 2.0, "env//x": 3.0, "/../a:b": 4.0})
         logger.close()
     with sqlite3.connect(tmp_path / "mlflow" / "mlflow.db") as database:
         rows = dict(database.execute("select key, value from metrics").fetchall())
-    assert rows == {"env/distance _m_": 1.0, "env/50_": 2.0, "env/x": 3.0, "episode/return": 4.0}
+    assert rows == {"env/distance _m_": 1.0, "env/50_": 2.0, "env/x": 3.0, "a:b": 4.0}
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     (arranged,) = events.Tensors("custom_scalars__config__")
@@ -207,12 +207,14 @@ def test_metrics_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pyte
 def test_runs_that_save_nothing_have_a_tensorboard_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboardX")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine-2").mkdir(parents=True)
+    (tmp_path / "runs" / "mine-2" / "config.toml").touch()  # a run that is saved
     for _ in range(2):
         logger = TensorBoard()
         logger.start(rljax.RunStart("mine", None, {}, 0, False))
         logger.log(8, {"episode/return": 1.0})
         logger.close()
-    files = [list((tmp_path / "runs" / name / "tensorboard").glob("events*")) for name in ("mine", "mine-2")]
+    files = [list((tmp_path / "runs" / name / "tensorboard").glob("events*")) for name in ("mine", "mine-3")]
     assert [len(found) for found in files] == [1, 1]
 
 

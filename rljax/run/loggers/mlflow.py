@@ -109,4 +109,6 @@ class MLflow:
 
 def _name(metric: str) -> str:
     """Return a name that MLflow takes, for any metric of the user's own: it refuses a whole batch for one of "distance (m)"."""
-    return posixpath.normpath(re.sub(r"[^-/\w. ]", "_", metric))
+    refused = r"[^-/\w. ]" if os.name == "nt" else r"[^-/\w. :]"
+    # Nor does it take a slash or ".." at the beginning, or two slashes.
+    return posixpath.normpath("/./" + re.sub(refused, "_", metric))[1:] or "_"

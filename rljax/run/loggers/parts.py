@@ -49,7 +49,7 @@ class Logger(Protocol):
       arrays}`. These gradients are Adam's first moment: the mean of the clipped gradients over about the last ten steps.
     - `flush()` is called before a checkpoint is saved, and writes what the logger holds back. A run that is killed is resumed at
       its last checkpoint, and does not log again what came before.
-    - `failed()` is called before `close` if the run ends with an error.
+    - `failed()` is called before `close` if the run ended with an error.
     - `media(step, name, path)` is called by `log_run` for each picture (.png) and video (.gif, .mp4) of a run.
     - `unlogged(run, steps)` is called by `log_run` before `start`, and returns those of the steps to log, all but those that are
       logged already. Without it, all records are logged.

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxWarning, how_to_install
+from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.loggers.parts import RunStart, finite, folder_of, layout
 
 MAX_QUEUE = 10
@@ -124,6 +125,8 @@ def _free_folder(name: str) -> Path:
     """Make a folder for a run that saves nothing: others may have its name, and TensorBoard takes a folder for one run."""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}") / "tensorboard"
+        if (folder.parent / CONFIG_FILE).exists():
+            continue  # a run that is saved
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

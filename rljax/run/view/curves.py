@@ -64,7 +64,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
             raise ConfigError(f"{file}, line {number}: not a record of metrics")
         step = record["step"]
         history.failure.clear()  # the run went on
-        if "failure" in record:
+        if isinstance(record.get("failure"), str):  # a number is a metric of the user's own
             history.failure.append(record["failure"])
             continue
         if "hyperparameters" in record:
@@ -85,9 +85,10 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not whole().test(record.get("step")):
         return None
-    for name, kind in (("hyperparameters", dict), ("failure", str)):
-        if name in record:
-            return record if isinstance(record[name], kind) else None
+    if "hyperparameters" in record:
+        return record if isinstance(record["hyperparameters"], dict) else None
+    if isinstance(record.get("failure"), str):
+        return record
     seeds = record.get("seeds", {})
     if not isinstance(seeds, dict) or not all(isinstance(row, list) for row in seeds.values()):
         return None

@@ -66,14 +66,18 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
         raise ConfigError(f"runs = {shown(runs)}: expected run folders, or metrics")
     else:
         given = [(None, run) for run in runs]
-    each = steps_per_iteration if isinstance(steps_per_iteration, Mapping) else {}
+    each: dict[str, int] = {}
+    if isinstance(steps_per_iteration, Mapping):
+        each = {str(name): number for name, number in steps_per_iteration.items()}
     labels = [label for label, _ in given if label is not None]
     for name in each:
+        if not labels:
+            raise ConfigError(f"steps_per_iteration = {shown(each)}: expected a number, as these metrics have no label")
         if name not in labels:
-            raise ConfigError(f"steps_per_iteration: no line '{name}': {did_you_mean(str(name), labels)}")
-    for number in each.values() if isinstance(steps_per_iteration, Mapping) else [steps_per_iteration]:
-        if number is not None:
-            check_whole(1, steps_per_iteration=number)
+            raise ConfigError(f"steps_per_iteration: no line '{name}': {did_you_mean(name, labels)}")
+    alone = [] if steps_per_iteration is None or isinstance(steps_per_iteration, Mapping) else [steps_per_iteration]
+    for number in (*each.values(), *alone):
+        check_whole(1, steps_per_iteration=number)
     found: list[Source] = []
     left_out: list[str] = []
     by_iteration: list[str] = []

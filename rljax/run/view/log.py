@@ -30,10 +30,12 @@ class SavedRun(NamedTuple):
     Attributes:
         start: its description, as at the start of its training.
         records: (step, metrics) of each record, as they are logged in training.
+        failed: whether its training ended with an error.
     """
 
     start: RunStart
     records: list[tuple[int, dict[str, float]]]
+    failed: bool
 
 
 class Sent(NamedTuple):
@@ -94,7 +96,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> SavedRun:
     for record in history.records:
         metrics = {name: math.nan if x is None else float(x) for name, x in record.items() if name not in NOT_METRICS}
         records.append((record["step"], with_seeds(metrics, record.get("seeds", {}))))
-    return SavedRun(start, records)
+    return SavedRun(start, records, bool(history.failure))
 
 
 def send(run: SavedRun, logger: Any, name: str) -> Sent:
@@ -113,6 +115,8 @@ def send(run: SavedRun, logger: Any, name: str) -> Sent:
         media = media if hasattr(logger, "media") else {}
         for title, path in media.items():
             logger.media(steps[-1], title, path)
+        if run.failed and hasattr(logger, "failed"):
+            logger.failed()
     return Sent(len(wanted), len(steps) - len(wanted), list(media), getattr(logger, "place", ""))
 
 

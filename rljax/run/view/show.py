@@ -123,7 +123,7 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
     budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration
     if info.left_out:
         return f"packed at {taken:,} steps, to act and not to train"
-    if taken >= budget:
+    if taken >= budget and not history.failure:
         return f"complete at {taken:,} steps"
     if is_training(folder):
         return f"training, at step {taken:,} of {budget:,}"

@@ -12,6 +12,7 @@ import pytest
 
 import rljax
 from rljax.collect.demos import DatasetInfo, open_dataset
+from rljax.run.chunks import iterations_before_learning
 from rljax.run.demos.writer import Episode, write_dataset
 from tests.run.tiny_data import tiny_dataset
 from tests.run.tiny_runs import assert_same_state
@@ -126,3 +127,10 @@ def test_online_it_goes_on_with_the_networks_and_statistics_of_the_offline_run(c
     assert_carried_over(after)
     assert [int(after.updates), int(after.replay.size)] == [4, 4]
     assert 0.0 < float(metrics["train/dataset_share"]) < 1.0
+
+
+def test_nothing_waits_for_the_replay_buffer_where_there_is_a_dataset() -> None:
+    config = rljax.CQLConfig(env="CartPole-v1", online=True, num_envs=2, learning_starts=16, buffer_size=64, **SMALL)
+    state = rljax.make_agent(config).init(jax.random.key(0))
+    assert iterations_before_learning(config, state) == 2
+    assert iterations_before_learning(config.replace(dataset="data"), state) == 0

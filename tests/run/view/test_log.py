@@ -55,6 +55,23 @@ class Keeper:
         self.closed += 1
 
 
+def test_a_run_that_failed_is_sent_as_one(tmp_path: Path) -> None:
+    class Told(Keeper):
+        told = 0
+
+        def failed(self) -> None:
+            assert not self.closed
+            self.told += 1
+
+    folder, logger, told = save_run(tmp_path / "a"), Told(), Told()
+    rljax.log_run(folder, logger)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 641, "failure": "disk gone"}) + "\n")
+    rljax.log_run(folder, told)
+    assert (logger.told, told.told) == (0, 1)
+    assert told.logged == logger.logged
+
+
 def test_a_run_is_sent_as_training_would_have_logged_it(tmp_path: Path) -> None:
     folder, logger = save_run(tmp_path / "a"), Keeper()
     before = sorted(path.name for path in folder.iterdir())

@@ -438,6 +438,8 @@ def test_metrics_and_runs_have_labels_and_share_a_panel(tmp_path: Path) -> None:
         ([mine, mine], {}, "a label for each of several"),
         ({"a": mine, "b": mine}, {"steps_per_iteration": {"a": 64}}, "b: metrics count iterations, and other lines environment"),
         ({"a": mine}, {"steps_per_iteration": {"A": 64}}, "steps_per_iteration: no line 'A': did you mean 'a'"),
+        (mine, {"steps_per_iteration": {"a": 64}}, "expected a number, as these metrics have no label"),
+        ({"a": mine}, {"steps_per_iteration": {"a": None}}, "steps_per_iteration = None: expected a whole number"),
         (mine, {"steps_per_iteration": 0}, "steps_per_iteration = 0: expected a whole number > 0"),
         ({"a": mine}, {"steps_per_iteration": {"a": "64"}}, "steps_per_iteration = '64'"),
         (

@@ -108,6 +108,18 @@ def printed_unbounded(run: Path, capsys: pytest.CaptureFixture[str]) -> list[str
     return capsys.readouterr().out.splitlines()
 
 
+def test_a_run_that_failed_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    run = write_run(tmp_path / "a", returns(1.0), CONFIG.replace(total_timesteps=1024))
+    own = {"step": 1024, "episode/return": 1.0, "failure": 0.25}  # a metric of the user's own
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(own) + "\n")
+    assert "complete at" in printed_unbounded(run, capsys)[1]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 1025, "failure": "disk gone; call the admin"}) + "\n")
+    assert ": disk gone; call the admin; to go on:" in printed_unbounded(run, capsys)[1]
+
+
 def test_a_sweep_is_named_as_what_it_is(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", returns(1.0))
     (run / "run.json").rename(run / "sweep.toml")
