@@ -155,9 +155,10 @@ class CompositeDistribution(struct.PyTreeNode):
                 logits = logits + noise[..., k, :size]
             action = argmax_of(logits)
             actions.append(action)
-            chosen = action[..., None] == np.arange(size)
-            later = [jnp.zeros_like(action)] * (len(self.nvec) - 1 - k)
-            seen = chosen & self._read(jnp.stack([*actions, *later], axis=-1))[..., k, None]
+            chosen = seen = action[..., None] == np.arange(size)
+            if self.only_if is not None:
+                later = [jnp.zeros_like(action)] * (len(self.nvec) - 1 - k)
+                seen = chosen & self._read(jnp.stack([*actions, *later], axis=-1))[..., k, None]
             context = context + seen.astype(embedding.dtype) @ embedding[k, :size]
             if legal is not None and pairs is not None:
                 allowed = pairs[..., start : start + size, :] | ~chosen[..., None]
