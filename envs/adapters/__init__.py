@@ -162,11 +162,11 @@ def plain_arguments(function: Callable[..., Any]) -> dict[str, Any]:
         hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
     except Exception:  # an annotation may be any text, or name what only type checkers import
         hints = {}
-    optional = [name for name, hint in hints.items() if is_optional(hint)]
+    optional = [name for name, hint in hints.items() if _is_optional(hint)]
     return plain_values(table) | {name: None for name in optional if table.get(name, ...) is None}
 
 
-def is_optional(hint: Any) -> bool:
+def _is_optional(hint: Any) -> bool:
     """Return whether an annotation is that of numbers, texts or flags, or None."""
     if get_origin(hint) not in (Union, UnionType):
         return False

@@ -11,6 +11,7 @@ import rljax
 from rljax.cli.options import Saved, Train
 from rljax.core.config import find_algorithm, holds_phases, names_algorithm
 from rljax.core.errors import ConfigError
+from rljax.core.places import numbered
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
 from rljax.run.files.folder import PHASES_FILE, Run, read_info, split_path
 from rljax.run.files.scores import best_seed
@@ -23,11 +24,7 @@ def folder_name(source: str) -> str:
 
 def free_folder(path: Path) -> Path:
     """Return `path`, or `path-2`, `path-3`, ... if it exists: training a preset again never touches an earlier run."""
-    candidate, number = path, 1
-    while os.path.lexists(candidate):
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
+    return next(candidate for candidate in numbered(path) if not os.path.lexists(candidate))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.cli.options import List
 from rljax.core.chance import is_random
 from rljax.core.config import ALGORITHMS, Config, dump_config, find_algorithm, load_config, preset_names, preset_text, to_plain
-from rljax.core.contract import innermost
+from rljax.core.contract import innermost, is_known
 from rljax.core.environment import Environment, attribute
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
 from rljax.core.game import Game
@@ -165,8 +165,8 @@ def print_env(env_id: str) -> None:
 def _describe_limit(env: Any, params: Any, limit: Any) -> str:
     inner = innermost(env)
     if limit is None:
-        of_suite = type(inner).__module__.startswith(("rljax.envs.adapters.", "rljax.envs.simulators."))
-        return "that of its suite, if it has one" if of_suite else "none"
+        of_suite = ("rljax.envs.adapters.", "rljax.envs.simulators.")
+        return "that of its suite, if it has one" if is_known(inner, of_suite) else "none"
     if isinstance(inner, Environment) and type(inner).is_truncated is Environment.is_truncated:
         _, state = jax.eval_shape(inner.reset_env, jax.random.key(0), params)
         if not hasattr(state, "time"):

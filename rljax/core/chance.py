@@ -51,6 +51,19 @@ def outcomes_of(game: Game, found: Any) -> int:
     return int(found.shape[0])
 
 
+def fault_of(source: str, smallest: float, off: float) -> str | None:
+    """Return what is wrong with probabilities that a function of a game returned; None if nothing is.
+
+    Args:
+        source: name of the function.
+        smallest: the smallest probability.
+        off: the largest distance of a sum from 1.
+    """
+    if smallest >= 0 and off < 1e-3:  # not so for NaN
+        return None
+    return f"{source} returned probabilities that do not add up to 1 or are below 0 (smallest {smallest:g}, sum off by {off:g})"
+
+
 def is_random(game: Game, params: Any) -> bool:
     """Return whether the game declares random steps: by `chance`, or by `step_is_random`."""
     return game.step_is_random or num_outcomes(game, params) > 1

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step, num_outcomes, play_chance, step_shapes
+from rljax.core.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
 from rljax.core.contract import Subject, check_contract, is_known, warn_of
 from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
@@ -128,11 +128,8 @@ def _check_chance(subject: Subject, game: Game, params: Any) -> None:
     if not game.gives_outcomes:
         subject.refuse("defines chance without step_outcome, which takes the step of a given outcome")
     seen = play_chance(game, params)
-    if not seen.smallest >= 0 or not seen.sum_error < 1e-3:
-        subject.refuse(
-            f"chance returned probabilities that do not add up to 1 or are below 0 (smallest {seen.smallest:g}, "
-            f"sum off by {seen.sum_error:g})"
-        )
+    if (fault := fault_of("chance", float(seen.smallest), float(seen.sum_error))) is not None:
+        subject.refuse(fault)
     if not seen.agrees:
         subject.refuse("a step of step_env is none of step_outcome's with a probability above 0: play and search would differ")
 

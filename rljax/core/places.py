@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -13,6 +14,13 @@ from pathlib import Path
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 
 LOCK_FILE = ".lock"
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """Yield `path`, `path-2`, `path-3`, ...: names for what must not touch what has the name already."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.name}-{number}")
 
 
 def user_cache() -> Path:

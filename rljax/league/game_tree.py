@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
+from rljax.core.chance import draws_from_state, draws_in_step, fault_of, num_outcomes
 from rljax.core.errors import ConfigError
 from rljax.core.game_wrappers import public_part
 from rljax.core.spaces import Discrete, as_space
@@ -97,12 +97,9 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
 
 def _check_chance(game: Any, source: str, probability: np.ndarray) -> None:
     """Refuse probabilities `[..., J]` that are below 0 or do not add up to 1: all values would be wrong."""
-    off = np.abs(probability.sum(-1) - 1.0).max(initial=0.0)
-    if not probability.min(initial=0.0) >= 0 or not off < 1e-3:
-        raise ConfigError(
-            f"{game.name}: {source} returned probabilities that do not add up to 1 or are below 0 (smallest "
-            f"{probability.min(initial=0.0):g}, sum off by {off:g})"
-        )
+    fault = fault_of(source, probability.min(initial=0.0), np.abs(probability.sum(-1) - 1.0).max(initial=0.0))
+    if fault is not None:
+        raise ConfigError(f"{game.name}: {fault}")
 
 
 def _written_out(game: Any, params: Any, max_states: int) -> GameTree:

@@ -167,8 +167,6 @@ class CompositeDistribution(struct.PyTreeNode):
 
     def _read(self, action: jax.Array) -> Any:
         """Which heads count, bool `[..., K]`, for actions i32 `[..., K]`; each depends on the actions before it only."""
-        if self.only_if is None:
-            return np.ones(len(self.nvec), bool)
         every = action if self.before is None else jnp.concatenate([self.before, action], axis=-1)
         return read_so_far(self.only_if, every)[..., -len(self.nvec) :]
 

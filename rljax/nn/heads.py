@@ -73,8 +73,12 @@ def read_by_action(only_if: OnlyIf, action: jax.Array) -> jax.Array:
     return jnp.any((action[..., decider, None] == np.arange(actions.shape[1])) & actions, axis=-1) | always
 
 
-def read_so_far(only_if: OnlyIf, action: jax.Array) -> jax.Array:
-    """As `read_by_action`, for heads that choose in turn: a head whose decider chooses after it counts as read."""
+def read_so_far(only_if: OnlyIf | None, action: jax.Array) -> jax.Array:
+    """As `read_by_action`, for heads that choose in turn: a head whose decider chooses after it counts as read. None: every head
+    does, bool `[K]`.
+    """
+    if only_if is None:
+        return jnp.ones(action.shape[-1], bool)
     undecided = np.array([condition is not None and condition[0] > head for head, condition in enumerate(only_if)])
     return read_by_action(only_if, action) | undecided
 

@@ -112,7 +112,7 @@ class PointedDistribution(struct.PyTreeNode):
         """As those of `CompositeDistribution`."""
         rest, width = self._others(action[..., 0]).log_probs(action[..., 1:]), max(self.nvec)
         each = jnp.concatenate([padded(self._first()[..., None, :], width), padded(rest, width)], axis=-2)
-        return Choices(each, action, jnp.ones(action.shape, bool) if self.only_if is None else read_so_far(self.only_if, action))
+        return Choices(each, action, jnp.broadcast_to(read_so_far(self.only_if, action), action.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         """Actions i32 `[..., K]`, head by head, each the argmax of logits plus Gumbel noise f32 `[..., K, W]`."""

@@ -235,7 +235,8 @@ class Driver:
                 state, buffer, finite = chunk(state, np.int32(self.done), np.int32(length))
                 # Slice on the host: JAX would compile a program for each length.
                 new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
-            seconds, self.reached = time.perf_counter() - started, self._step(self.done + length)
+            seconds = time.perf_counter() - started
+            self.reached = self._step(self.done + length)
             speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
             self.perf = {"perf/steps_per_second": speed} | WAITING.shares(seconds)
             bad = None if isinstance(state, Seeds) and finite else first_bad(new, self.names, self.alive)

@@ -12,6 +12,7 @@ import numpy as np
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import DatasetInfo
 from rljax.core.errors import ConfigError, first_line, how_to_install, shown
+from rljax.envs.simulators.worker import leaves
 from rljax.run.demos.writer import SHARD_BYTES, Episode, new_dataset
 
 
@@ -106,8 +107,6 @@ def _leaves(tree: Any) -> list[Any]:
 
 def _as_seen(tree: Any, structure: Any) -> Any:
     """Return observations as the environment gives them in rljax."""
-    from rljax.envs.simulators.worker import leaves
-
     if isinstance(tree, dict):
         return {name: _as_seen(part, structure[name]) for name, part in tree.items()}
     if isinstance(tree, tuple):

@@ -51,7 +51,7 @@ METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.toml"
 """Configuration of a run of several phases; each phase is a run in a folder beside it."""
 SWEEP_FILE, TRIALS_FILE = "sweep.toml", "trials.csv"
-"""What is in the folder of a sweep, and of a study."""
+"""The file that makes a folder that of a sweep; the one that makes it that of a study."""
 CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 

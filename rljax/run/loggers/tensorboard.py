@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 import time
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxWarning, how_to_install
+from rljax.core.places import numbered
 from rljax.run.files.folder import CONFIG_FILE
 from rljax.run.loggers.parts import RunStart, finite, folder_of, layout
 
@@ -123,16 +123,12 @@ class TensorBoard:
 
 def _free_folder(name: str) -> Path:
     """Make a folder for a run that saves nothing: others may have its name, and TensorBoard takes a folder for one run."""
-    for number in itertools.count(1):
-        folder = Path("runs") / (name if number == 1 else f"{name}-{number}") / "tensorboard"
-        if (folder.parent / CONFIG_FILE).exists():
-            continue  # a run that is saved
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError
+    for run in numbered(Path("runs") / name):
+        if not (run / CONFIG_FILE).exists():  # a run that is saved
+            with contextlib.suppress(FileExistsError):
+                (run / "tensorboard").mkdir(parents=True)
+                break
+    return run / "tensorboard"
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,12 +22,12 @@ class History(NamedTuple):
     Attributes:
         hyperparameters: (step, configuration) at the start of the run and after each change of the configuration.
         records: dictionaries metric -> value, ordered by their `step`; unknown values are None.
-        failure: the error that ended the run, if one did.
+        failure: the error that ended the run; None if none did.
     """
 
     hyperparameters: list[tuple[int, dict[str, Any]]]
     records: list[dict[str, Any]]
-    failure: list[str]
+    failure: str | None = None
 
     @property
     def metrics(self) -> list[str]:
@@ -51,7 +51,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
     folder = Path(run_dir)
     check_run(folder)
     file = folder / METRICS_FILE
-    history = History([], [], [])
+    history, failure = History([], []), None
     try:
         lines = file.read_bytes().splitlines() if file.exists() else []
     except OSError as error:
@@ -63,9 +63,9 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
                 break
             raise ConfigError(f"{file}, line {number}: not a record of metrics")
         step = record["step"]
-        history.failure.clear()  # the run went on
-        if isinstance(record.get("failure"), str):  # a number is a metric of the user's own
-            history.failure.append(record["failure"])
+        # The run went on after an error that is not the last line. A number is a metric of the user's own.
+        failure = record["failure"] if isinstance(record.get("failure"), str) else None
+        if failure is not None:
             continue
         if "hyperparameters" in record:
             history.hyperparameters.append((step, record["hyperparameters"]))
@@ -74,7 +74,7 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> History:
         while history.records and history.records[-1]["step"] >= step:
             history.records.pop()
         history.records.append(record)
-    return history
+    return history._replace(failure=failure)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -66,31 +66,19 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
         raise ConfigError(f"runs = {shown(runs)}: expected run folders, or metrics")
     else:
         given = [(None, run) for run in runs]
-    each: dict[str, int] = {}
-    if isinstance(steps_per_iteration, Mapping):
-        each = {str(name): number for name, number in steps_per_iteration.items()}
-    labels = [label for label, _ in given if label is not None]
-    for name in each:
-        if not labels:
-            raise ConfigError(f"steps_per_iteration = {shown(each)}: expected a number, as these metrics have no label")
-        if name not in labels:
-            raise ConfigError(f"steps_per_iteration: no line '{name}': {did_you_mean(name, labels)}")
-    alone = [] if steps_per_iteration is None or isinstance(steps_per_iteration, Mapping) else [steps_per_iteration]
-    for number in (*each.values(), *alone):
-        check_whole(1, steps_per_iteration=number)
+    per_iteration = _steps_of_lines([label for label, _ in given], steps_per_iteration)
     found: list[Source] = []
     left_out: list[str] = []
     by_iteration: list[str] = []
     for label, items in given:
-        per_iteration = each.get(label or "") if isinstance(steps_per_iteration, Mapping) else steps_per_iteration
         for item in items if isinstance(items, (list, tuple)) and not hasattr(items, "metrics") else [items]:
             if isinstance(item, (str, os.PathLike)):
                 source, reason = _read_run(item, label)
                 found += [source] if source is not None else []
                 left_out += [reason] if reason else []
             else:
-                found.append(_wrap_metrics(getattr(item, "metrics", item), label, per_iteration))
-                by_iteration += [found[-1].name] if per_iteration is None else []
+                found.append(_wrap_metrics(getattr(item, "metrics", item), label, per_iteration.get(label)))
+                by_iteration += [] if label in per_iteration else [found[-1].name]
     if len(found) > 1 and any(source.config is None and source.label is None for source in found):
         raise ConfigError("metrics: expected a label for each of several, {label: metrics}")
     leave_out(left_out, found)
@@ -99,6 +87,26 @@ def read_sources(runs: Any, steps_per_iteration: int | Mapping[str, int] | None)
             f"{by_iteration[0]}: metrics count iterations, and other lines environment steps: give "
             "steps_per_iteration=config.steps_per_iteration"
         )
+    return found
+
+
+def _steps_of_lines(labels: Sequence[str | None], steps: int | Mapping[str, int] | None) -> dict[str | None, int]:
+    """Return the environment steps of an iteration of the lines for which they are given, by label.
+
+    Raises:
+        ConfigError: a number is not allowed, or there is no line of a label.
+    """
+    if not isinstance(steps, Mapping):
+        found: dict[str | None, int] = {} if steps is None else dict.fromkeys(labels, steps)
+    else:
+        found = {str(name): number for name, number in steps.items()}
+    named = [label for label in labels if label is not None]
+    for label in found:
+        if label is not None and not named:
+            raise ConfigError(f"steps_per_iteration = {shown(found)}: expected a number, as these metrics have no label")
+        if label not in labels:
+            raise ConfigError(f"steps_per_iteration: no line '{label}': {did_you_mean(str(label), named)}")
+        check_whole(1, steps_per_iteration=found[label])
     return found
 
 

@@ -96,7 +96,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> SavedRun:
     for record in history.records:
         metrics = {name: math.nan if x is None else float(x) for name, x in record.items() if name not in NOT_METRICS}
         records.append((record["step"], with_seeds(metrics, record.get("seeds", {}))))
-    return SavedRun(start, records, bool(history.failure))
+    return SavedRun(start, records, history.failure is not None)
 
 
 def send(run: SavedRun, logger: Any, name: str) -> Sent:

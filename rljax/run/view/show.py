@@ -123,11 +123,11 @@ def _status(folder: Path, config: Any, info: RunInfo, history: History, checkpoi
     budget = info.step_offset + last_iteration(config, info) * config.steps_per_iteration
     if info.left_out:
         return f"packed at {taken:,} steps, to act and not to train"
-    if taken >= budget and not history.failure:
+    if taken >= budget and history.failure is None:
         return f"complete at {taken:,} steps"
     if is_training(folder):
         return f"training, at step {taken:,} of {budget:,}"
-    why = f": {history.failure[0]}" if history.failure else ""
+    why = "" if history.failure is None else f": {history.failure}"
     return f"stopped at step {taken:,} of {budget:,}{why}; to go on:"
 
 
