@@ -18,8 +18,10 @@ from rljax.collect.normalizers import normalize, scale_rewards, update_reward_st
 from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.environment import BELIEF, COMPONENTS
+from rljax.core.game import Game
 from rljax.core.game_wrappers import public_part
 from rljax.core.keys import apart
+from rljax.league.acting import sides
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 
 
@@ -45,19 +47,36 @@ def improve(
         key: random key.
         rate: learning rate, f32 [].
     """
+    rewards, ends, learner, metrics = _rewards(parts, learner, steps, apart(key))
+    of_all = steps.obs
+    if parts.config.has_pool and not (parts.game.turn_gap or parts.whole_streams):
+        steps, last, rewards = _own_side(parts.game, steps, last, rewards)
     seen, seen_last = steps, last
     if learner.obs_statistics is not None:
         seen = steps._replace(obs=normalize(learner.obs_statistics, steps.obs))
         seen_last = last._replace(obs=normalize(learner.obs_statistics, last.obs))
-    rewards, ends, learner, metrics = _rewards(parts, learner, steps, apart(key))
     found = _streams(parts, behaviour_params(learner), seen, seen_last, carry, rewards, ends)
     if learner.teacher is not None:
         found, taught = _with_teacher(parts, learner.teacher, found, steps, taught)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
-        after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, steps.obs))
+        after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, of_all))
     return after, taught, of_update | metrics | _unknown_moves(parts, found, steps)
+
+
+def _own_side(game: Game, steps: GameSteps, last: LastStep, rewards: jax.Array) -> tuple[GameSteps, LastStep, jax.Array]:
+    """Return steps, what comes after them, and rewards, of the learner's side alone: K seats in place of all P.
+
+    No network needs to see what its opponents did at the same time.
+    """
+    side = sides(game)
+    assert side is not None
+    ours, before = side[0], (steps.obs, steps.mask, steps.action, steps.mine, steps.moves, rewards)
+    obs, mask, action, mine, moves, rewards = jax.vmap(ours.part)(steps.team, before)
+    steps = steps._replace(obs=obs, mask=mask, action=action, mine=mine, moves=moves)
+    # After the end of a game the next one's first step is nobody's, and its seats do not matter.
+    return steps, LastStep(*ours.part(steps.team[-1], tuple(last))), rewards
 
 
 def _unknown_moves(parts: GameParts, found: SeatStreams, steps: GameSteps) -> Metrics:

@@ -6,8 +6,6 @@ axes `[L, S, B]` (learner, slot, game), flattened.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,7 +28,7 @@ from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.errors import ConfigError
 from rljax.core.game import lead
 from rljax.core.spaces import action_heads
-from rljax.core.versus import Seated, where_players
+from rljax.league.acting import make_decide, scripted_actions
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability
 from rljax.league.league import LANES, League, reset_where, restarted
@@ -49,7 +47,6 @@ from rljax.league.parts import (
     of_learners,
     player,
     players_of,
-    scripted_players,
     split_player,
     with_ppo_fields,
 )
@@ -74,34 +71,6 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
     own_params = of_learners(behaviour_params, learners)(learners_of(state))
     own_players = player(own_params, state.obs_statistics)
 
-    def decide(kept: Any, obs: Any, mask: Any, noise: jax.Array, carry: Any) -> tuple[Any, Any, Any]:
-        params, statistics = split_player(kept)
-        obs = obs if statistics is None else normalize(statistics, obs)
-        outputs, _, carry = policy_and_value(parts.ppo, params, obs, carry)
-        # Choose between the outputs of the players first, where they are arrays: then one action is drawn instead of three.
-        if isinstance(outputs, jax.Array):
-            return outputs, None, carry
-        return None, head.sample(head.distribution(outputs, mask), noise), carry
-
-    def act(obs: Any, mask: Any, mine: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
-        inputs = (obs, mask, noise, carry)
-        own = jax.tree.map(lambda x: x.reshape(learners, -1, *x.shape[1:]), inputs)
-        chosen = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), of_learners(decide, learners)(own_players, *own))
-        if league is not None:
-            chosen = jax.tree.map(functools.partial(pick, mine, lane), chosen, of_opponents(inputs))
-        outputs, action, carry = chosen
-        return head.sample(head.distribution(outputs, mask), noise) if action is None else action, carry
-
-    def of_opponents(inputs: Any) -> Any:
-        assert league is not None
-        grouped = jax.tree.map(lambda x: x.reshape(*groups, *x.shape[1:]), inputs)
-        return jax.vmap(jax.vmap(jax.vmap(decide, (0, None, None, None, None))))(league.lanes, *grouped)
-
-    def pick(mine: jax.Array, lane: jax.Array, own: jax.Array, of_lanes: jax.Array) -> jax.Array:
-        first, second = (of_lanes[:, :, i].reshape(own.shape) for i in range(LANES))
-        where = lambda x: x.reshape(*x.shape, *(1,) * (own.ndim - x.ndim))  # noqa: E731
-        return jnp.where(where(mine), own, jnp.where(where(lane == 1), second, first))
-
     noise = GameNoise(
         action=head.noise(action_key, (*shape, parts.acting)),
         team=draw_teams(parts, team_key, shape),
@@ -111,7 +80,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
     playing, obs, carry, steps = game_rollout(
         game,
         parts.game_params,
-        act,
+        make_decide(parts, own_players, league),
         head.to_env,
         state.env_state,
         state.obs,
@@ -127,29 +96,6 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         result = _result(parts, steps).reshape(-1, *groups)
         league = league.record(parts.rules, result, ended.reshape(-1, *groups), steps.lane.reshape(-1, *groups))
     return state.replace(env_state=playing, obs=obs, carry=carry, league=league, key=key), steps
-
-
-def scripted_actions(parts: GameParts) -> Callable[[Any, jax.Array, jax.Array, Any, Any], tuple[Any, Any]]:
-    """Return the function by which `game_rollout` lets scripted players act in the games that are against them."""
-    players = scripted_players(parts)
-
-    def replaced(states: Any, keys: jax.Array, own: jax.Array, action: Any, memories: Any) -> tuple[Any, Any]:
-        memories = dict(memories)
-        for name, (seated, games) in players.items():  # One computation for all games against a player.
-
-            def chosen(
-                key: jax.Array, state: Any, own: jax.Array, action: Any, memory: Any, seated: Seated = seated
-            ) -> tuple[Any, Any]:
-                given, memory = seated.act(key, state, None, None, memory)
-                return where_players(~own, given, action), memory
-
-            before = (action, memories[name])
-            of_games = jax.tree.map(lambda x, games=games: x[games], (keys, states, own, *before))
-            after = jax.vmap(chosen)(*of_games)
-            action, memories[name] = jax.tree.map(lambda x, new, games=games: x.at[games].set(new), before, after)
-        return action, memories
-
-    return replaced
 
 
 def _team_means(parts: GameParts, values: jax.Array) -> jax.Array:
@@ -287,7 +233,10 @@ def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
     returns = _own(parts, steps, _team_means(parts, steps.returns)) if config.has_pool else steps.returns[..., 0]
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // parts.learners)
     nvec = action_heads(parts.game, parts.game_params)
-    without = moves_without_action(steps.mask, steps.moves, nvec, steps.action)
+    # Scripted players choose without networks, whose action is nothing there.
+    own = jnp.asarray(parts.game.teams) == steps.team[..., None]
+    chooses = steps.moves & (own | ~jnp.asarray(parts.scripted >= 0)[:, None]) if (parts.scripted >= 0).any() else steps.moves
+    without = moves_without_action(steps.mask, chooses, nvec, steps.action)
     return episode_means(episode_totals(steps.done & is_main, returns, steps.length, steps.metrics, without))
 
 

@@ -94,9 +94,9 @@ class GameNoise(NamedTuple):
     env: EnvironmentNoise
 
 
-Decide = Callable[[Any, Any, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
-"""`(obs [E, Q, ...], mask [E, Q, A] or None, mine [E, Q], lane [E], one step's noise, carry [E, Q, ...] or None) -> (action
-[E, Q, ...], carry)`: the actions of all acting players, and their memory after it.
+Decide = Callable[[Any, Any, jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[Any, Any]]
+"""`(obs [E, Q, ...], mask [E, Q, A] or None, mine [E, Q], team [E], lane [E], one step's noise, carry [E, Q, ...] or None) ->
+(action [E, Q, ...], carry)`: the actions of all acting players, and their memory after it.
 """
 
 
@@ -179,7 +179,7 @@ def game_rollout(
         now, obs, carry = loop
         view, mask, player, moves = acting_view(game, now.game, obs, params)
         mine = jnp.ones(player.shape, bool) if only_mine else teams[player] == now.team[:, None]
-        action, after = act(view, mask, mine, now.lane, noise_t.action, of_acting(game, carry, moves))
+        action, after = act(view, mask, mine, now.team, now.lane, noise_t.action, of_acting(game, carry, moves))
         joint = to_env(action if game.turn_gap == 0 else jnp.repeat(action, game.num_players, axis=1))
         step_keys, memories = noise_t.env.step_key, now.scripted
         if scripted is not None:
