@@ -8,7 +8,7 @@ are all against scripted players are not asked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,47 +17,9 @@ import numpy as np
 from rljax.algos.common.policy import policy_and_value
 from rljax.collect.games.rollout import Decide
 from rljax.collect.normalizers import normalize
-from rljax.core.game import Game
 from rljax.core.versus import Seated, where_players
 from rljax.league.league import League
 from rljax.league.parts import GameParts, of_learners, scripted_players, split_player
-
-
-class Side(NamedTuple):
-    """The seats of a team, or those of all others, in the order of play; one row for each team.
-
-    Teams of fewer seats than the largest are filled up with seats of others, for which nothing is taken.
-
-    Attributes:
-        seats: seats of the side, i32 `[teams, K]`.
-        place: where each seat is among them, i32 `[teams, P]`; 0 for seats that are not of the side.
-    """
-
-    seats: np.ndarray
-    place: np.ndarray
-
-    def part(self, team: jax.Array, tree: Any) -> Any:
-        """Return the part `[E, K, ...]` of the side, of leaves `[E, P, ...]`; `team` is that of each game, i32 `[E]`."""
-        return jax.tree.map(lambda x: jax.vmap(lambda of_game, seats: of_game[seats])(x, jnp.asarray(self.seats)[team]), tree)
-
-    def whole(self, team: jax.Array, tree: Any) -> Any:
-        """Undo `part`: return leaves `[E, P, ...]`, with anything for seats that are not of the side."""
-        return jax.tree.map(lambda x: jax.vmap(lambda of_game, place: of_game[place])(x, jnp.asarray(self.place)[team]), tree)
-
-
-def sides(game: Game) -> tuple[Side, Side] | None:
-    """Return the side of the learner's team and that of the others; None where players take turns, as one seat acts in a step."""
-    if game.turn_gap:
-        return None
-    of_team = np.asarray(game.teams) == np.arange(game.num_teams)[:, None]
-
-    def side(members: np.ndarray) -> Side:
-        # A stable sort puts the members first.
-        seats = np.argsort(~members, axis=1, kind="stable")[:, : members.sum(axis=1).max()]
-        place = np.where(members, np.cumsum(members, axis=1) - 1, 0)
-        return Side(seats.astype(np.int32), place.astype(np.int32))
-
-    return side(of_team), side(~of_team)
 
 
 def make_decide(parts: GameParts, own_players: Any, league: League | None) -> Decide:
@@ -68,7 +30,7 @@ def make_decide(parts: GameParts, own_players: Any, league: League | None) -> De
         own_players: the learners as players, leaves `[L, ...]`.
         league: the league, whose lanes are the opponents; None: the learner plays all seats.
     """
-    learners, head, split = parts.learners, parts.ppo.head, None if league is None else sides(parts.game)
+    learners, head, split = parts.learners, parts.ppo.head, parts.sides
 
     def decide(kept: Any, obs: Any, mask: Any, noise: jax.Array, carry: Any) -> tuple[Any, Any, Any]:
         params, statistics = split_player(kept)
@@ -88,7 +50,7 @@ def make_decide(parts: GameParts, own_players: Any, league: League | None) -> De
         chosen = of_learners(decide, learners)(own_players, *by_learner)
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), chosen)
 
-    opponents = None if league is None else _opponents(parts, league, decide, drawn if split is not None else None)
+    opponents = None if league is None else _opponents(parts, league, decide, None if split is None else drawn)
 
     def act(
         obs: Any, mask: Any, mine: jax.Array, team: jax.Array, lane: jax.Array, noise: jax.Array, carry: Any

@@ -13,15 +13,14 @@ from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
 from rljax.algos.ppo import ppo_learn
 from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
+from rljax.collect.games.sides import Side
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.environment import BELIEF, COMPONENTS
-from rljax.core.game import Game
 from rljax.core.game_wrappers import public_part
 from rljax.core.keys import apart
-from rljax.league.acting import sides
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 
 
@@ -49,8 +48,8 @@ def improve(
     """
     rewards, ends, learner, metrics = _rewards(parts, learner, steps, apart(key))
     of_all = steps.obs
-    if parts.config.has_pool and not (parts.game.turn_gap or parts.whole_streams):
-        steps, last, rewards = _own_side(parts.game, steps, last, rewards)
+    if parts.sides is not None:
+        steps, last, rewards, carry, taught = _own_side(parts.sides[0], steps, last, rewards, carry, taught)
     seen, seen_last = steps, last
     if learner.obs_statistics is not None:
         seen = steps._replace(obs=normalize(learner.obs_statistics, steps.obs))
@@ -58,6 +57,9 @@ def improve(
     found = _streams(parts, behaviour_params(learner), seen, seen_last, carry, rewards, ends)
     if learner.teacher is not None:
         found, taught = _with_teacher(parts, learner.teacher, found, steps, taught)
+        if parts.sides is not None:
+            # Other seats' memories are forgotten before a game in which they are the learner's.
+            taught = parts.sides[0].whole(steps.team[-1], taught)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
@@ -65,18 +67,20 @@ def improve(
     return after, taught, of_update | metrics | _unknown_moves(parts, found, steps)
 
 
-def _own_side(game: Game, steps: GameSteps, last: LastStep, rewards: jax.Array) -> tuple[GameSteps, LastStep, jax.Array]:
-    """Return steps, what comes after them, and rewards, of the learner's side alone: K seats in place of all P.
+def _own_side(
+    ours: Side, steps: GameSteps, last: LastStep, rewards: jax.Array, carry: Any, taught: Any
+) -> tuple[GameSteps, LastStep, jax.Array, Any, Any]:
+    """Return steps, what comes after them, rewards and memories of the learner's side alone: K seats in place of all P.
 
     No network needs to see what its opponents did at the same time.
     """
-    side = sides(game)
-    assert side is not None
-    ours, before = side[0], (steps.obs, steps.mask, steps.action, steps.mine, steps.moves, rewards)
+    before = (steps.obs, steps.mask, steps.action, steps.mine, steps.moves, rewards)
     obs, mask, action, mine, moves, rewards = jax.vmap(ours.part)(steps.team, before)
-    steps = steps._replace(obs=obs, mask=mask, action=action, mine=mine, moves=moves)
-    # After the end of a game the next one's first step is nobody's, and its seats do not matter.
-    return steps, LastStep(*ours.part(steps.team[-1], tuple(last))), rewards
+    remembered, taught = ours.part(steps.team[0], (steps.carry, taught))
+    steps = steps._replace(obs=obs, mask=mask, action=action, mine=mine, moves=moves, carry=remembered)
+    # After the end of a game the first step of the next one is nobody's, so its seats do not matter.
+    last, carry = ours.part(steps.team[-1], (last, carry))
+    return steps, last, rewards, carry, taught
 
 
 def _unknown_moves(parts: GameParts, found: SeatStreams, steps: GameSteps) -> Metrics:
@@ -98,7 +102,7 @@ def _streams(
 ) -> SeatStreams:
     """Return the streams of games, with the values and log-probabilities of the policy that played; `steps` are normalised."""
     ppo, shape = parts.ppo, steps.mine.shape
-    before = None if steps.carry is None else seat_carry(steps.carry, parts.acting)
+    before = None if steps.carry is None else seat_carry(steps.carry, shape[2])
     seat = steps.moves.reshape(shape[0], shape[1] * shape[2], -1)
     outputs, value, _ = policy_unroll(ppo, params, _by_stream(steps.obs), before, _by_stream(game_starts(steps)), seat)
     log_prob = ppo.head.distribution(outputs, _by_stream(steps.mask)).log_prob(_by_stream(steps.action))
@@ -119,7 +123,7 @@ def _with_teacher(
 ) -> tuple[SeatStreams, Any]:
     """Return the streams with what the teacher would have done, and its memory of all seats after them, `[E, P, ...]`."""
     streams = found.streams._replace(obs=_by_stream(steps.obs))
-    before = None if carry is None else seat_carry(carry, parts.acting)
+    before = None if carry is None else seat_carry(carry, steps.mine.shape[2])
     ended = jnp.broadcast_to(steps.done[-1][:, None], steps.mine.shape[1:]).reshape(-1)
     view, after = teacher_streams(parts.ppo, teacher, before, streams, streams.begins, ended, streams.seat)
     after = jax.tree.map(lambda x, like: x.reshape(like.shape), after, carry)

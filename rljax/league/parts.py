@@ -15,6 +15,7 @@ from rljax.algos.common.teacher import TaughtState, teacher_fields
 from rljax.algos.common.value_heads import info_keys, num_values
 from rljax.algos.ppo import PPOParts
 from rljax.collect.games.rollout import Playing
+from rljax.collect.games.sides import Side, sides
 from rljax.collect.intrinsic import make_intrinsic
 from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
@@ -69,6 +70,11 @@ class GameParts(NamedTuple):
     def acting(self) -> int:
         """Q, the number of players whose observations a step takes."""
         return 1 if self.game.turn_gap else self.game.num_players
+
+    @property
+    def sides(self) -> tuple[Side, Side] | None:
+        """The seats of the learner's team and those of the others; None without opponents, and where one seat acts in a step."""
+        return sides(self.game) if self.config.has_pool and not self.game.turn_gap else None
 
     @property
     def has_memory(self) -> bool:
@@ -188,7 +194,8 @@ def _check_parts(parts: GameParts) -> None:
         )
     for name in config.scripted if isinstance(config, LeagueConfig) else ():
         check_scripted(game, name, f"scripted: no scripted player {name!r}")
-    streams = config.num_envs // parts.learners * parts.acting
+    seats = parts.acting if parts.sides is None else parts.sides[0].seats.shape[1]
+    streams = config.num_envs // parts.learners * seats
     if parts.whole_streams and streams % config.num_minibatches:
         raise ConfigError(
             f"num_minibatches = {config.num_minibatches}: must divide the {streams} streams of a learner, which minibatches have "

@@ -12,10 +12,10 @@ import pytest
 from flax import struct
 
 import rljax
+from rljax.collect.games.sides import Side, sides
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.league import acting, learning
-from rljax.league.acting import sides
 from rljax.league.training import game_collect, game_init, game_parts, game_update
 from tests.league.test_scripted import Stubborn
 
@@ -60,9 +60,8 @@ class Three(Game):
 
 @pytest.mark.parametrize("teams", [(0, 1), (0, 1, 2), (0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 2, 0, 1)])
 def test_sides_are_taken_apart_and_put_together(teams: tuple[int, ...]) -> None:
-    game: Any = SimpleNamespace(turn_gap=0, teams=teams, num_teams=max(teams) + 1)
+    game: Any = SimpleNamespace(teams=teams, num_teams=max(teams) + 1)
     found = sides(game)
-    assert found is not None
     team = jnp.arange(game.num_teams)
     seats = jnp.broadcast_to(jnp.arange(len(teams)), (game.num_teams, len(teams)))
     own = np.asarray(teams) == np.arange(game.num_teams)[:, None]
@@ -72,7 +71,6 @@ def test_sides_are_taken_apart_and_put_together(teams: tuple[int, ...]) -> None:
         for row, of_team in zip(np.asarray(part), members, strict=True):
             assert row[: of_team.sum()].tolist() == np.flatnonzero(of_team).tolist()
         np.testing.assert_array_equal(np.asarray(side.whole(team, part))[members], np.asarray(seats)[members])
-    assert sides(SimpleNamespace(turn_gap=1)) is None  # type: ignore[arg-type]
 
 
 def always(params: Any, action: int) -> Any:
@@ -138,16 +136,39 @@ def test_lanes_of_games_against_scripted_players_are_not_asked() -> None:
     assert three < 0.7 * none
 
 
-@pytest.mark.parametrize("env", [Stubborn(), Three()])
-def test_learning_without_the_steps_of_opponents_is_the_same(env: Game, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = rljax.LeagueConfig(env=env, normalize_observations=True, normalize_rewards=True, **SIZE)
-    parts = game_parts(config)
-    state, steps = jax.jit(lambda key: game_collect(parts, game_init(parts, key)))(jax.random.key(0))
-    alone, of_own = jax.jit(lambda s, x: game_update(parts, s, x))(state, steps)
-    monkeypatch.setattr(learning, "_own_side", lambda _game, *whole: whole)
-    beside, of_all = jax.jit(lambda s, x: game_update(parts, s, x))(state, steps)
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        pytest.param(Stubborn(), {"normalize_observations": True, "normalize_rewards": True}, marks=pytest.mark.slow),
+        (Three(), {"normalize_observations": True, "normalize_rewards": True}),
+        # Minibatches of whole streams are others without those of opponents, so all are one.
+        pytest.param(
+            Three(),
+            {"network": {"type": "gru", "hidden": [4]}, "num_minibatches": 1, "num_epochs": 1, "teacher_kl_coef": 1.0},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(Three(), {"learner": "impala", "num_minibatches": 1, "num_epochs": 1}, marks=pytest.mark.slow),
+    ],
+)
+def test_learning_without_the_steps_of_opponents_is_the_same(
+    env: Game, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = game_parts(rljax.LeagueConfig(env=env, **(SIZE | changes)))
+
+    collect = jax.jit(lambda state: game_collect(parts, state))  # compiled before anything is replaced
+
+    def learned() -> tuple[Any, Any]:
+        """After three iterations; rollouts begin and end within games."""
+        state, update = game_init(parts, jax.random.key(0)), jax.jit(lambda *found: game_update(parts, *found))
+        for _ in range(3):
+            state, metrics = update(*collect(state))
+        return (state.params, state.opt_state, state.obs_statistics, state.reward_statistics), metrics
+
+    alone, of_own = learned()
+    monkeypatch.setattr(learning, "_own_side", lambda _side, *whole: whole)
+    monkeypatch.setattr(Side, "whole", lambda _side, _team, tree: tree)  # the teacher's memory
+    beside, of_all = learned()
     for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(beside), strict=True):
-        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     for name in of_all:
         np.testing.assert_allclose(of_own[name], of_all[name], rtol=1e-3, atol=1e-5, err_msg=name)

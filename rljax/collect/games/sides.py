@@ -1,0 +1,46 @@
+"""The seats of a team and those of its opponents, where all players move at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.game import Game
+
+
+class Side(NamedTuple):
+    """The seats of a team, or those of all others, in the order of play; one row for each team.
+
+    Teams of fewer seats than the largest are filled up with seats of others, for which nothing is taken.
+
+    Attributes:
+        seats: seats of the side, i32 `[teams, K]`.
+        place: where each seat is among them, i32 `[teams, P]`; 0 for seats that are not of the side.
+    """
+
+    seats: np.ndarray
+    place: np.ndarray
+
+    def part(self, team: jax.Array, tree: Any) -> Any:
+        """Return the part `[E, K, ...]` of the side, of leaves `[E, P, ...]`; `team` is that of each game, i32 `[E]`."""
+        return jax.tree.map(lambda x: jax.vmap(lambda of_game, seats: of_game[seats])(x, jnp.asarray(self.seats)[team]), tree)
+
+    def whole(self, team: jax.Array, tree: Any) -> Any:
+        """Undo `part`: return leaves `[E, P, ...]`, with anything for seats that are not of the side."""
+        return jax.tree.map(lambda x: jax.vmap(lambda of_game, place: of_game[place])(x, jnp.asarray(self.place)[team]), tree)
+
+
+def sides(game: Game) -> tuple[Side, Side]:
+    """Return the side of each team, and that of all others."""
+    of_team = np.asarray(game.teams) == np.arange(game.num_teams)[:, None]
+
+    def side(members: np.ndarray) -> Side:
+        # A stable sort puts the members first.
+        seats = np.argsort(~members, axis=1, kind="stable")[:, : members.sum(axis=1).max()]
+        place = np.where(members, np.cumsum(members, axis=1) - 1, 0)
+        return Side(seats.astype(np.int32), place.astype(np.int32))
+
+    return side(of_team), side(~of_team)
