@@ -367,15 +367,16 @@ def _checking_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tupl
     return checked
 
 
-def read_run(path: str) -> Any:
-    """Return `Run(config, state, step)` of a saved run, or one of its checkpoints; of several seeds the best one.
+def read_run(path: str, config: Config) -> Any:
+    """Return `Run(config, state, step)` of a saved run, or one of its checkpoints; of several seeds the best one. Where it was
+    made with an object as its environment or network, that of `config` is taken.
 
     Raises:
         ConfigError: there is no such run, or it cannot be read.
     """
     import rljax  # Files are a matter of `rljax.run`, which algorithms do not know.
 
-    return rljax.load_run(path, seed_index="best")
+    return rljax.load_run(path, seed_index="best", objects=config)
 
 
 def own_of(config: Config, make: MakeAgent) -> str:

@@ -300,7 +300,7 @@ def make_games(config: GameConfig) -> Agent:
         # A search adds values to rewards of the game, so they need its unit. Agents packed without the statistics have zeros.
         return logits, value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)[0]
 
-    act = game_act(parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
+    act = game_act(parts.game, parts.game_params, parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
     return Agent(init, step, act, config, report=report, policy_and_value=None if parts.has_memory else evaluate_positions)
 
 

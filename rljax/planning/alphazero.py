@@ -293,7 +293,7 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
     return Agent(
         init,
         step,
-        game_act(parts.policy, parts.head, lambda state: (state.params, None)),
+        game_act(parts.game, parts.game_params, parts.policy, parts.head, lambda state: (state.params, None)),
         config,
         policy_and_value=evaluate_positions,
     )

@@ -36,7 +36,8 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
 
     Args:
         config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy.
-        path: the other run's folder, or one of its checkpoints. Of a run with several seeds the best one is taken, of a league
+        path: the other run's folder, or one of its checkpoints. An environment or network that was an object there is taken to
+            be that of this configuration. Of a run with several seeds the best one is taken, of a league
             with other learners its main agent, of averaged parameters the average.
         checkpoint: "latest", "best" or a number of steps.
 
@@ -45,7 +46,7 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
             only one of both normalises observations.
     """
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
-    run = load_run(path, checkpoint=checkpoint, seed_index="best")
+    run = load_run(path, checkpoint=checkpoint, seed_index="best", objects=agent.config)
     return _begin(agent, run.config, run.state, str(path))
 
 

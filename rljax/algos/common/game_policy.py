@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.policy import build_policy
@@ -14,8 +16,9 @@ from rljax.collect.normalizers import normalize
 from rljax.core.agent import Act
 from rljax.core.errors import ConfigError
 from rljax.core.game import Game
-from rljax.core.game_wrappers import PlayerGroups
+from rljax.core.game_wrappers import GROUP, OBS, PlayerGroups
 from rljax.core.versus import OnePlayer
+from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.nn.actions import ActionHead
 from rljax.nn.groups import GroupedPolicy, grouped_head
 
@@ -57,22 +60,61 @@ def build_game_policy(config: OnPolicyConfig, num_values: int = 1) -> GamePolicy
     return GamePolicy(game, params, one, policy, head)
 
 
-def game_act(policy: Any, head: ActionHead, acting: Callable[[Any], tuple[Any, Any]], num_values: int = 1) -> Act:
+def game_act(
+    game: Game, game_params: Any, policy: Any, head: ActionHead, acting: Callable[[Any], tuple[Any, Any]], num_values: int = 1
+) -> Act:
     """`Agent.act` of a game's policy, for observations of single players with any leading axes.
 
+    Observations may come without what only the critic sees.
+
     Args:
+        game: the game, unbatched.
+        game_params: its parameters.
         policy: policy of one player.
         head: its action head.
         acting: `state -> (params, obs_statistics)`; the statistics are None without normalised observations.
         num_values: number of value heads of the policy.
     """
+    one = OnePlayer(game)
+    whole = functools.cache(lambda: jax.eval_shape(lambda: one.reset_env(jax.random.key(0), game_params))[0])
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
         params, statistics = acting(state)
+        obs = _completed(obs, whole())
         outputs, value, carry = policy.apply(params, obs if statistics is None else normalize(statistics, obs), carry)
         batch = value.shape if num_values == 1 else value.shape[:-1]
         return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
 
     return act
+
+
+def _completed(obs: Any, whole: Any) -> Any:
+    """Return observations as the networks take them: with zeros in place of what only the critic sees.
+
+    Args:
+        obs: observations of single players, with or without that.
+        whole: the shapes of one player's observation.
+
+    Raises:
+        ConfigError: the policy is of several groups, and the observation does not say which.
+    """
+    if isinstance(whole, Mapping) and GROUP in whole:
+        if not isinstance(obs, Mapping) or set(obs) != {OBS, GROUP}:
+            groups = whole[GROUP].shape[0]
+            raise ConfigError(
+                f'observation: players have weights of {groups} groups here, so expected {{"obs": ..., "group": one-hot bool '
+                f"[{groups}]}} of the player that acts; rljax.policy_player and rljax.player_view add it"
+            )
+        return {OBS: _completed(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
+    visible, hidden = split_privileged(whole)
+    if hidden is None:
+        return obs
+    public, _ = split_privileged(obs)
+    if not isinstance(public, Mapping):
+        public = {OBS: public}  # as `central_critic` has it
+    leaf, one = (jax.tree.leaves(x)[0] for x in (public, visible))
+    batch = leaf.shape[: leaf.ndim - one.ndim]
+    # Nothing that acts depends on them, so XLA drops them.
+    return join_privileged(public, jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden))

@@ -190,7 +190,7 @@ def read_teachers(student: ImitationParts) -> tuple[TeacherOfShare, ...]:
 
 def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
     with jax.ensure_compile_time_eval():
-        run = read_run(path)
+        run = read_run(path, student.config)
     parts = teacher_parts(student, run.config, path)
     average = getattr(run.state, "average_params", None)
     policy = Teacher(run.state.params if average is None else average, run.state.obs_statistics)

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, make_agent
 from rljax.core.contract import is_array
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.spaces import as_space
+from rljax.core.versus import OnePlayer
 from rljax.core.wrappers import PublicObservation
 from rljax.planning.alphazero import AlphaZeroConfig
 
@@ -27,7 +28,7 @@ class Signature(NamedTuple):
 
 
 def read_signature(agent: Agent) -> Signature:
-    env, env_params = make_evaluation_env(agent.config)
+    env, env_params = _one_player(agent.config) if agent.config.of_games else make_evaluation_env(agent.config)
     # An exported policy does not get the part of observations that only a critic sees.
     env = PublicObservation(env)
     obs, env_state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
@@ -36,6 +37,13 @@ def read_signature(agent: Agent) -> Signature:
     _check_structure(env.name, obs)
     obs_space, action_space = as_space(env.observation_space(env_params)), as_space(env.action_space(env_params))
     return Signature(env.name, obs, mask, obs_space, action_space)
+
+
+def _one_player(config: Any) -> tuple[Any, Any]:
+    """Return the environment of one seat of a configuration's game, without what a central critic adds, and its parameters."""
+    alone = config.replace(central_critic=False) if getattr(config, "central_critic", False) else config
+    game, env_params = make_game(alone)
+    return OnePlayer(game), env_params
 
 
 def _check_structure(env_name: str, obs: Any) -> None:

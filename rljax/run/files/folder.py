@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, dump_config, load_config
+from rljax.core.config import Config, dump_config, is_object, load_config, to_plain
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.own import ADDRESSES
 from rljax.core.places import atomic_folder, refuse_working_directory
@@ -251,7 +251,12 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def load_run(
-    path: str | os.PathLike[str], *, checkpoint: str | int = "latest", seed_index: int | str | None = None, **overrides: Any
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str | int = "latest",
+    seed_index: int | str | None = None,
+    objects: Config | None = None,
+    **overrides: Any,
 ) -> Run:
     """Read a run folder; return `Run(config, state, step)` at one of its checkpoints.
 
@@ -262,6 +267,7 @@ def load_run(
             a warning.
         seed_index: index of the seed to return from a run of several seeds, whose state has a leading axis `[seeds]`; it is
             returned without that axis. "best" is the seed with the highest score; None returns all.
+        objects: configuration whose environment and network are given again where the run's were objects.
         overrides: fields of the configuration to replace. An environment or network given as an object is saved only by name,
             so give it again here (`env=MyEnv()`).
 
@@ -269,6 +275,8 @@ def load_run(
         ConfigError: there is no run or checkpoint, it is damaged, or it does not fit the configuration.
     """
     folder, checkpoint = split_path(path, checkpoint)
+    if objects is not None:
+        overrides = _objects_again(read_config(folder), objects) | overrides
     config = read_config(folder, **overrides)
     info = read_info(folder)
     saved = load_checkpoint(folder, checkpoint)
@@ -288,6 +296,12 @@ def load_run(
         index = _seed_index(seed_index, info.seeds, saved.meta)
         state = jax.tree.map(lambda x: x[index], state)
     return Run(config, state, saved.meta["step"])
+
+
+def _objects_again(there: Config, config: Config) -> dict[str, Any]:
+    """Return the fields that were objects in a saved configuration, and are objects in another one, with the values of that."""
+    given = {name: getattr(config, name) for name in ("env", "network") if is_object(getattr(there, name, None))}
+    return {name: x for name, x in given.items() if is_object(to_plain(x))}
 
 
 def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:
