@@ -59,6 +59,7 @@ class Race(Game):
         self.best_is_random = getattr(env, "best_is_random", False)
         params = env.default_params
         self.step_is_random = uses_key(env, params)
+        self.zero_sum = relative
         state, action, key = step_shapes(env, params)
         info = jax.eval_shape(lambda k, s, a: strong(env.step_env(k, s, a, params)[-1]), key, state, action)
         self._metrics = {name: x.dtype for name, x in info.get(METRICS, {}).items()}

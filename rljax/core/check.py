@@ -14,9 +14,10 @@ from rljax.core.chance import draws_in_step, fault_of, num_outcomes, play_chance
 from rljax.core.contract import Subject, check_contract, is_known, warn_of
 from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.game import Game
+from rljax.core.game import Game, side_rewards
 from rljax.core.memory import tree_bytes
 from rljax.core.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
+from rljax.core.versus import random_actions
 
 NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
 
@@ -114,6 +115,47 @@ def check_outcomes(game: Game, params: Any) -> None:
     """
     if not is_known(game) and not _is_traced(params):
         _check_chance(Subject(game), game, params)
+
+
+def check_zero_sum(game: Game, params: Any) -> None:
+    """Check that what one side of a game of two gains the other loses. A user's own game that does not say so is played at random,
+    8 times for 128 steps, which compiles a program; under a trace nothing is done.
+
+    Raises:
+        ConfigError: it is not so.
+    """
+    paid = ""
+    if game.zero_sum is None and not is_known(game) and not _is_traced(params):
+        both = np.asarray(_played_rewards(game, params))
+        total = np.abs(both.sum(axis=-1))
+        step = np.unravel_index(np.argmax(total), total.shape)
+        if total[step] <= 1e-4 + 1e-3 * np.abs(both[step]).sum():
+            return
+        paid = f" (a step of random play paid {both[step][0]:g} and {both[step][1]:g})"
+    elif game.zero_sum is not False:
+        return
+    raise ConfigError(f"{game.name}: the rewards of its sides do not add up to zero{paid}, expected a zero-sum game of two")
+
+
+def _played_rewards(game: Game, params: Any) -> jax.Array:
+    """Return the rewards of both sides in each step of random play, f32 `[N, T, 2]`."""
+    first = jnp.asarray([game.teams.index(team) for team in sorted(set(game.teams))])
+
+    def play(key: jax.Array) -> jax.Array:
+        def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+            act_key, step_key, reset_key = jax.random.split(key, 3)
+            action = random_actions(game, params, act_key, game.action_mask(state, params))
+            _, after, reward, terminated, _ = strong(game.step_env(step_key, state, action, params))
+            over = terminated | game.is_truncated(after, params)
+            return tree_where(over, strong(game.reset_env(reset_key, params)[1]), after), side_rewards(game, reward)[first]
+
+        reset_key, loop_key = jax.random.split(key)
+        start = strong(game.reset_env(reset_key, params)[1])
+        return jax.lax.scan(step, start, jax.random.split(loop_key, NUM_STEPS))[1]
+
+    # Compiling takes most of the time.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(jax.vmap(play), compiler_options=options)(jax.random.split(jax.random.key(0), NUM_ENVS))
 
 
 def _check_chance(subject: Subject, game: Game, params: Any) -> None:

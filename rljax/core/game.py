@@ -62,6 +62,8 @@ class Game(Environment):
             state, so they refuse such games.
         step_is_random: whether `step_env` draws from its key without saying the outcomes. Searches and exact trees refuse such
             games. A game that defines `chance` leaves it False.
+        zero_sum: whether the rewards of two sides add up to zero in each step. Searches refuse games in which they do not. None:
+            random play tells.
         opening_moves: number of random steps at the start of a game in a tournament, so that deterministic players do not
             repeat one game. Not used where chance or random best play makes games differ.
         announces_actions: whether a person who plays is told what the others choose. False where the state shows what comes of
@@ -71,6 +73,7 @@ class Game(Environment):
     num_players: int = 2
     hides_state: bool = False
     step_is_random: bool = False
+    zero_sum: bool | None = None
     opening_moves: int = 2
     announces_actions: bool = True
 
@@ -212,10 +215,15 @@ def side_rewards(game: Game, reward: jax.Array) -> jax.Array:
     return reward if game.num_teams == game.num_players else team_reward(reward, game.teams)
 
 
+LEVEL = 1e-5
+"""Results that differ by no more than this are level, beside what large ones differ by rounding."""
+
+
 def lead(result: jax.Array, other: jax.Array) -> jax.Array:
     """Return 1 where a result is ahead of another, -1 where it is behind, and 0 where they are level, f32 of their shape.
 
-    Results are means of sums: of teams of different sizes they may differ by rounding although the players got the same.
+    Results are means of sums: of teams of different sizes they may differ by rounding although the players got the same, and of
+    sums that should be zero only rounding is left.
     """
-    level = jnp.abs(result - other) <= 4 * jnp.finfo(jnp.float32).eps * (jnp.abs(result) + jnp.abs(other))
+    level = jnp.abs(result - other) <= LEVEL + 4 * jnp.finfo(jnp.float32).eps * (jnp.abs(result) + jnp.abs(other))
     return jnp.where(level, 0.0, jnp.sign(result - other))

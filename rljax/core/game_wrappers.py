@@ -38,6 +38,7 @@ class WrappedGame(Wrapper, Game):
         self.hides_state = game.hides_state
         self.announces_actions = game.announces_actions
         self.step_is_random = game.step_is_random
+        self.zero_sum = game.zero_sum
         self.opening_moves = game.opening_moves
 
     @property

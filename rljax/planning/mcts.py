@@ -18,7 +18,7 @@ import mctx
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
 from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
-from rljax.core.check import check_outcomes
+from rljax.core.check import check_outcomes, check_zero_sum
 from rljax.core.config import env_name
 from rljax.core.errors import ConfigError, is_whole
 from rljax.core.game import Game, side_rewards
@@ -191,9 +191,9 @@ def check_evaluates(agent: Agent) -> None:
 def check_searchable(game: Game, params: Any = None) -> None:
     """Refuse games that a search would play wrongly.
 
-    These are games with simultaneous moves, with more than two sides (one side's loss is then not the other's gain), with hidden
-    information, or with random steps whose outcomes are not said (`Game.chance`). The outcomes of a user's own game are checked
-    by random play, except under a trace.
+    These are games with simultaneous moves, with more than two sides or rewards that do not add up to zero (one side's loss is
+    then not the other's gain), with hidden information, or with random steps whose outcomes are not said (`Game.chance`). The
+    rewards and outcomes of a user's own game are checked by random play, except under a trace.
 
     Args:
         game: the game.
@@ -213,6 +213,7 @@ def check_searchable(game: Game, params: Any = None) -> None:
         raise ConfigError(f"{game.name}: hides a part of its state, which a search would see; expected full information")
     if draws_from_state(game, params):
         raise ConfigError(f"{game.name}: its state holds a random key, with which a search would foresee random results")
+    check_zero_sum(game, params)
     if num_outcomes(game, params) > 1:
         check_outcomes(game, params)
     elif draws_in_step(game, params):

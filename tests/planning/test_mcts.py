@@ -14,11 +14,12 @@ import rljax
 from rljax.core.chance import draws_from_state, draws_in_step, same_for_all_keys, uses_key
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
-from rljax.envs import Draft, make_env
+from rljax.envs import Draft, TicTacToe, make_env
 from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy_completion, random_draft
 from rljax.envs.tic_tac_toe import TicTacToeState
 from rljax.league.game_tree import game_tree
 from rljax.planning import make_mcts, search_player
+from rljax.planning.mcts import check_searchable
 from rljax.run.players import agent_player
 from rljax.run.reproduce.perfect import optimal_moves
 from rljax.run.view.tournament import make_entries
@@ -230,6 +231,32 @@ def test_games_that_cannot_be_searched_are_refused() -> None:
             make_mcts(GAME, num_simulations=number)
         with pytest.raises(rljax.ConfigError, match=f"num_simulations = {number}: expected a whole number > 0 and <= 100000"):
             rljax.AlphaZeroConfig(num_simulations=number)
+
+
+class Paying(TicTacToe):
+    """Tic-tac-toe whose winner gets what `pays` says, and the other side the second number."""
+
+    def __init__(self, pays: tuple[float, float], says: bool | None = None):
+        super().__init__()
+        self.pays, self.zero_sum = pays, says
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, reward, *after = super().step_env(key, state, action, params)
+        won, lost = self.pays
+        return obs, state, jnp.where(reward > 0, won, jnp.where(reward < 0, lost, 0.0)), *after
+
+
+def test_games_whose_sides_do_not_play_for_the_same_sum_are_refused() -> None:
+    for game, paid in (
+        (Paying((1.0, 0.0)), r" \(a step of random play paid (1 and 0|0 and 1)\)"),
+        (Paying((1.0, -1.0), says=False), ""),
+        (rljax.make_env("race:GridWorld-v0", turns=True)[0], ""),
+    ):
+        with pytest.raises(rljax.ConfigError, match=f"the rewards of its sides do not add up to zero{paid}, expected"):
+            check_searchable(game)
+    check_searchable(Paying((0.1, -0.1)))
+    check_searchable(Paying((1.0, 0.0), says=True))
+    check_searchable(rljax.make_env("race:GridWorld-v0", turns=True, relative=True)[0])
 
 
 @pytest.mark.parametrize(

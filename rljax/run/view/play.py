@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, is_whole
-from rljax.core.game import RESULT, Game
+from rljax.core.game import LEVEL, RESULT, Game, lead
 from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.versus import Player, seat_player
 
@@ -57,7 +57,7 @@ def play(
     seated = seat_player(opponent, game, params)
     carry = jax.jit(seated.initial)(state, obs)
     choose, step = jax.jit(seated.act), jax.jit(lambda k, s, a: game.step_env(k, s, a, params))
-    returns, over, info = np.zeros(game.num_players), False, {}
+    returns, over, info = np.zeros(game.num_players, np.float32), False, {}  # as matches sum them
     while not over:
         key, act_key, step_key = jax.random.split(key, 3)
         moves, mask = jax.tree.map(np.asarray, look(state))
@@ -81,8 +81,9 @@ def play(
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     _show(game, state, params, seat, say)
-    say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {returns[seat]:+g}")
-    return float(returns[seat])
+    own = 0.0 if abs(returns[seat]) <= LEVEL else float(returns[seat])  # of rounding alone nothing is said
+    say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {own:+g}")
+    return own
 
 
 def _result(game: Game, result: np.ndarray, seat: int) -> str:
@@ -91,11 +92,11 @@ def _result(game: Game, result: np.ndarray, seat: int) -> str:
         return "your team gets"
     teams = np.array(game.teams)
     of_team = np.array([result[teams == team].mean() for team in range(game.num_teams)])
-    own = of_team[teams[seat]]
+    ahead = np.asarray(lead(of_team, of_team[teams[seat]]))  # of each team before one's own; one's own is 0
     if game.num_teams == 2:
-        return "a draw" if (of_team == own).all() else "you win" if own == of_team.max() else "you lose"
-    shared = " (shared)" if (of_team == own).sum() > 1 else ""
-    return f"you have place {1 + (of_team > own).sum()} of {game.num_teams}{shared}"
+        return ("you win", "a draw", "you lose")[int(ahead.sum()) + 1]
+    shared = " (shared)" if (ahead == 0).sum() > 1 else ""
+    return f"you have place {1 + (ahead > 0).sum()} of {game.num_teams}{shared}"
 
 
 def check_seat(game: Game, seat: int) -> None:

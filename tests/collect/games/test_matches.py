@@ -21,6 +21,7 @@ from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
 from rljax.run.demos.sources import find_cast
 from rljax.run.players import check_one_game, game_table, played_game
+from rljax.run.view.play import play
 from rljax.run.view.tournament import make_entries
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 
@@ -254,3 +255,20 @@ def test_the_other_players_limit_ends_matches_of_an_agent_whose_limit_counted_it
         make_entries({"a": fixed, "b": nine, "c": eight})
     with pytest.raises(ConfigError, match=r"with time_limit = 8, but 9 in self_play: expected one game$"):
         find_cast(fixed, against=[nine, eight])
+
+
+def test_sums_of_which_only_rounding_is_left_are_a_draw_in_matches_and_in_words() -> None:
+    """Numbers whose stakes add up to -1 - 1 + 0.6 + 1 + 0.4, which is not 0 in f32."""
+    game, params = make_env("NumberDuel-v0")
+    first, second = (3, 3, 2, 4, 1), (4, 4, 1, 3, 0)
+
+    def fixed(numbers: tuple[int, ...]) -> Any:
+        return lambda _key, state, _obs, _mask: jnp.full(2, jnp.array(numbers)[state.time])
+
+    found = play_games(game, params, [fixed(first), fixed(second)], jax.random.key(0), 2)
+    assert 0.0 < np.abs(found.result).max() < 1e-6
+    np.testing.assert_array_equal(found.place, 1)
+    for own, other in ((first, second), (second, first)):
+        typed, said = iter(own), list[str]()
+        play(game, params, fixed(other), seat=0, key=jax.random.key(0), ask=lambda _, t=typed: str(next(t)), say=said.append)
+        assert said[-1] == "a draw: +0"
