@@ -108,7 +108,8 @@ FUNCTIONS: dict[type, str] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong) or 130 (interrupted)."""
+    """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong), 130 (interrupted) or 143
+    (terminated)."""
     print_anywhere()
     try:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
 from rljax.core.config import env_name, load_config
 from rljax.core.devices import device_summary
-from rljax.core.errors import ConfigError, RljaxError
+from rljax.core.errors import ConfigError, TrainingInterrupted
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import check_free
 from rljax.run.search import plan as plans
@@ -152,12 +153,21 @@ def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], nam
 
 @contextlib.contextmanager
 def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
-    """Say on which device agents train, and how to go on if they are interrupted; `flags` must be given again then."""
+    """Say on which device agents train, and how to go on if Ctrl-C or SIGTERM ends it; `flags` must be given again then."""
     say(f"device: {device_summary()}")
+
+    def stop(signum: int, _: Any) -> None:
+        raise TrainingInterrupted("terminated", None, signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt:
-        raise RljaxError(f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}") from None
+    except KeyboardInterrupt as error:
+        signum = error.signum if isinstance(error, TrainingInterrupted) else int(signal.SIGINT)
+        how = f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}"
+        raise TrainingInterrupted(how, None, signum) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _flags(options: Any, *names: str) -> str:

@@ -118,8 +118,8 @@ def check_outcomes(game: Game, params: Any) -> None:
 
 
 def check_zero_sum(game: Game, params: Any) -> None:
-    """Check that what one side of a game of two gains the other loses. A user's own game that does not say so is played at random,
-    8 times for 128 steps, which compiles a program; under a trace nothing is done.
+    """Check that what one side of a game of two gains the other loses. A user's own game that does not say so is played at
+    random, 8 times for 128 steps, which compiles a program; under a trace nothing is done.
 
     Raises:
         ConfigError: it is not so.

@@ -42,10 +42,10 @@ class ProcessLostError(RljaxError, RuntimeError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C or a signal to terminate reached `fit`, which finished its chunk and saved it.
+    """Ctrl-C or a signal to terminate reached `fit`, which finished its chunk and saved it, or the command of a sweep or study.
 
     Attributes:
-        result: the `FitResult` so far.
+        result: the `FitResult` so far; None of a sweep or study.
         signum: the signal.
     """
 

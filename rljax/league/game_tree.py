@@ -186,6 +186,9 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1), ("probability", 1.0)):
         parts = [level[name] for level in levels]
         joined[name] = np.concatenate(parts if fill is None else [_wider(part, widest, fill) for part in parts])
+    for player, of_player in enumerate(seen):
+        if not of_player:
+            raise ConfigError(f"{game.name}: player {player} never moves, so it has no policy; expected a game of two who move")
     observations = tuple(jax.tree.map(lambda *rows: np.stack(rows), *of_player) for of_player in seen)
     masks = tuple(map(np.stack, legal_there))
     return GameTree(

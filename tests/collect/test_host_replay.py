@@ -65,6 +65,9 @@ def test_several_devices_sweeps_and_seeds_are_refused() -> None:
         rljax.sweep(config, {"learning_rate": [1e-3, 1e-2]})
     with pytest.raises(rljax.ConfigError, match="seeds = 2: expected replay_memory = 'device'"):
         rljax.fit(config, seeds=2)
+    several = jax.vmap(rljax.make_train(config.replace(train_every=2)))
+    with pytest.raises(rljax.ConfigError, match="expected 'device' under vmap, as one program has one buffer"):
+        jax.jit(several).lower(jax.random.split(jax.random.key(0), 2))
 
 
 def test_an_old_jax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

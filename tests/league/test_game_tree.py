@@ -338,6 +338,18 @@ def test_what_is_not_a_small_game_of_two_is_refused() -> None:
         game_tree(ConnectFour(), max_states=500)
 
 
+class Alone(Chain):
+    """The same, in which only the first player moves."""
+
+    def to_move(self, state: EnvState) -> jax.Array:
+        return jnp.array([True, False])
+
+
+def test_a_game_in_which_one_player_never_moves_is_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match="player 1 never moves, so it has no policy"):
+        game_tree(Alone(3))
+
+
 @pytest.mark.slow
 def test_chance_in_the_steps_of_a_game_is_in_its_tree() -> None:
     """The dice race: its value, and the best responses to best play and to uniform play, against plain Python."""

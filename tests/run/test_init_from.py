@@ -197,3 +197,22 @@ def test_statistics_of_other_parts_of_observations_are_refused() -> None:
     for there, here in ((parts, whole), (whole, parts)):
         with pytest.raises(rljax.ConfigError, match="its policy sees other observations than those of env = 'CartPole-v1'"):
             _statistics(there, here, TINY["ppo"], None, "runs/clone")
+
+
+def test_an_environment_that_was_an_object_is_given_again(tmp_path: Path) -> None:
+    """By the configuration of the runs that begin with it, or that learn from it."""
+
+    class Own(rljax.envs.CartPole):
+        pass
+
+    config = TINY["ppo"].replace(env=Own(), normalize_observations=False)
+    state = saved(tmp_path / "run", config)
+    begun = jax.eval_shape(rljax.begin_from(config, tmp_path / "run").init, jax.random.key(0))
+    assert jax.tree.structure(begun.params) == jax.tree.structure(state.params)
+    student = rljax.DistillConfig(
+        env=Own(), teachers=(str(tmp_path / "run"),), num_envs=2, num_steps=4, network=config.network, total_timesteps=64
+    )
+    rljax.make_agent(student)
+    with pytest.raises(rljax.ConfigError, match="was given as an object of class"):
+        rljax.begin_from(TINY["ppo"], tmp_path / "run")
+    assert rljax.load_run(tmp_path / "run", objects=config).config.env is config.env

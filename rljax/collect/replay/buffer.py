@@ -143,6 +143,17 @@ def add_rows(replay: Replay, rows: Any) -> Replay:
     return replay.replace(data=data, position=position, size=size)
 
 
+@jax.custom_batching.custom_vmap
+def _of_one_run(ring: jax.Array) -> jax.Array:
+    """Return the ring as it is; refuse those of several runs under `vmap`, whose slices JAX cannot take in the host's memory."""
+    return ring
+
+
+@_of_one_run.def_vmap
+def _of_several_runs(*_: Any) -> Any:
+    raise ConfigError("replay_memory = 'host': expected 'device' under vmap, as one program has one buffer in the host's memory")
+
+
 def _write(ring: jax.Array, new: jax.Array, position: jax.Array, host: bool = False) -> jax.Array:
     """Write `new [K, ...]` into `ring [C, ...]` from `position` on, continuing at 0 after the end.
 
@@ -158,6 +169,7 @@ def _write(ring: jax.Array, new: jax.Array, position: jax.Array, host: bool = Fa
     step = jnp.arange(count)
     first = jnp.minimum(position, capacity - count)
     for start in (first, jnp.zeros_like(position)):
+        ring = _of_one_run(ring) if host else ring
         old = to_device(jax.lax.dynamic_slice_in_dim(ring, start, count, 0))
         source = start + step - position
         source = jnp.where(source < 0, source + capacity, source)

@@ -76,8 +76,8 @@ class SweepResult(NamedTuple):
 
     @property
     def best(self) -> Any:
-        """Configuration of the cell with the highest mean return."""
-        return apply_cell(self.config, self.cells[self.best_cell])
+        """Configuration of the cell with the highest mean return; on one device, as its runs were."""
+        return apply_cell(self.config, self.cells[self.best_cell]).replace(num_devices=1)
 
 
 class Plan(NamedTuple):

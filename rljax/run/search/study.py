@@ -7,6 +7,7 @@ import math
 import os
 import socket
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,15 +148,19 @@ def write_trials(folder: Path, study: Any, names: tuple[str, ...]) -> None:
 
 
 def importances(study: Any) -> dict[str, float]:
-    """Return the importance of each field for the trials' values (PED-ANOVA, Watanabe et al., 2023); {} with too few trials."""
+    """Return the importance of each field for the trials' values (PED-ANOVA, Watanabe et al., 2023); {} with too few trials, or
+    where all reached the same."""
     import optuna
 
-    if len(completed_trials(study)) < 4:
+    values = [trial.value for trial in completed_trials(study)]
+    if len(values) < 4 or len(set(values)) == 1:
         return {}
     try:
-        found: dict[str, float] = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of many equal trials
+            found: dict[str, float] = optuna.importance.get_param_importances(
+                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
     except (RuntimeError, ValueError):
         return {}
     return {name: x for name, x in found.items() if math.isfinite(x)}

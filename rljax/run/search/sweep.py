@@ -56,7 +56,8 @@ def sweep(
     """Train every cell of a sweep with every seed, and evaluate each run's final policy.
 
     Runs that differ only in leaves are trained in batches by one program; the others are grouped by structure. Seed i of a cell
-    trains like `fit` of the cell's configuration with that seed, but a dataset is read in the order of `config.seed` by all.
+    trains like `fit` of the cell's configuration with that seed, up to rounding, but a dataset is read in the order of
+    `config.seed` by all.
 
     Args:
         config: configuration common to all runs.

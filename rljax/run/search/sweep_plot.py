@@ -83,31 +83,38 @@ def sort_by_effect(result: SweepResult, plan: Plan, varied: list[str]) -> list[s
         best = best_means(result, plan, [name])
         finite = best[np.isfinite(best)]
         # A value with which runs diverge has a larger effect than any finite difference.
-        effects[name] = np.inf if len(finite) < len(best) else np.ptp(finite)
+        effects[name] = np.inf if np.isneginf(best).any() else np.ptp(finite) if len(finite) else 0.0
     return sorted(varied, key=lambda name: -effects[name])
 
 
 def best_means(result: SweepResult, plan: Plan, names: list[str]) -> np.ndarray:
     """Return the highest mean return for each combination of values of some fields, with an axis for each field.
 
-    An entry is minus infinity if a run of every cell has diverged.
+    An entry is minus infinity if a run of every cell has diverged, and NaN if no cell has all of its runs.
     """
-    table = np.full([len(plan.space[name]) for name in names], -np.inf)
+    table = np.full([len(plan.space[name]) for name in names], np.nan)
     for cell, mean in zip(result.cells, result.means, strict=True):
         place = tuple(plan.space[name].index(cell[name]) for name in names)
-        table[place] = max(table[place], mean)
+        table[place] = np.fmax(table[place], mean)
     return table
 
 
 def _heat_map(ax: Any, table: np.ndarray, scale: Any, plan: Plan, first: str, second: str) -> None:
     ax.imshow(np.where(np.isfinite(table), table, np.nan), cmap="viridis", norm=scale, aspect="auto")
-    ax.set_facecolor("0.8")  # where a run of every cell has diverged
+    diverged = np.isneginf(table)
+    ax.imshow(np.where(diverged, 0.8, np.nan), cmap="gray", vmin=0.0, vmax=1.0, aspect="auto")
     if table.size <= NUMBERS:
         for (i, j), value in np.ndenumerate(table):
             finite = np.isfinite(value)
             dark = finite and scale(value) < 0.6
             ax.text(
-                j, i, f"{value:.4g}" if finite else "-", ha="center", va="center", fontsize=8, color="white" if dark else "black"
+                j,
+                i,
+                f"{value:.4g}" if finite else "-" if diverged[i, j] else "",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if dark else "black",
             )
     rows, columns = plan.space[first], plan.space[second]
     labels = [format_value(x) for x in columns]
@@ -135,7 +142,7 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
     # A cell with a run that diverged has no mean: that of the others would look better than it is.
     means = np.where(np.isfinite(result.means), result.means, np.nan)
     ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
-    lost = places[np.isnan(returns).any(1)]
+    lost = places[np.isneginf(result.returns).any(1)]
     ax.plot(lost, np.zeros(len(lost)), "x", color=COLORS[1], transform=ax.get_xaxis_transform(), clip_on=False, label="diverged")
     if len(lost):
         ax.legend(fontsize=7)

@@ -191,7 +191,7 @@ def tune(
         if not completed_trials(study):
             what = "they are still running in other processes" if under_way else "try smaller learning rates"
             raise ConfigError(f"none of {trials} trials has a finite result: {what}")
-        best_config = apply_cell(config, study.best_params)
+        best_config = apply_cell(config, study.best_params).replace(num_devices=1)  # as the trial was trained
         if folder is not None:
             write_trials(folder, study, tuple(chosen))
             with atomic_file(folder / BEST_FILE) as aside:

@@ -22,6 +22,7 @@ from rljax.core.spaces import Dict
 from rljax.envs.composite import Composite, CompositeState
 from rljax.run.export import ExportReport, export_policy, load_policy
 from rljax.run.export.policy import write_whole
+from tests.run.export.test_numpy import loaded
 
 CARTPOLE = rljax.PPOConfig(
     env="CartPole-v1",
@@ -305,6 +306,36 @@ def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
             np.testing.assert_array_equal(action, policy.greedy(obs, mask)[output.removeprefix("action.")])
     else:
         assert not importlib.util.find_spec("jax2onnx"), exported.report.no_onnx
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        ("HeavyBox-v0", {}),  # two players in a team
+        ("KuhnPoker-v0", {"central_critic": True}),
+        ("TicTacToe-v0", {"weights": "player", "central_critic": True}),
+    ],
+)
+def test_policies_of_games_are_those_of_one_seat(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    config = rljax.SelfPlayConfig(env=env, num_envs=2, num_steps=16, num_minibatches=1, network={"hidden": [8]}, **changes)
+    agent = rljax.make_agent(config)
+    state = agent.init(jax.random.key(0))
+    rljax.export_policy(agent, state, tmp_path / "policy", onnx=False)
+    rljax.export_numpy(agent, state, tmp_path / "numpy")
+    policy, in_numpy = load_policy(tmp_path / "policy"), loaded(tmp_path / "numpy")
+    game, params = rljax.make_env(env)
+    observed, start = game.reset_env(jax.random.key(1), params)
+    legal = game.action_mask(start, params)
+    for seat in range(game.num_players):
+        obs, mask = jax.tree.map(lambda x, seat=seat: np.asarray(x)[seat], (observed, legal))
+        if "weights" in changes:
+            with pytest.raises(rljax.ConfigError, match=r'players have weights of 2 groups here, so expected \{"obs"'):
+                agent.act(state, obs, None, jax.random.key(0), True, mask)
+            obs = {"obs": obs, "group": np.eye(2, dtype=bool)[seat]}
+        expected, _ = agent.act(state, obs, None, jax.random.key(0), True, mask)
+        assert policy.step(obs, mask=mask)[0] == int(expected)
+        assert int(in_numpy.step(obs, mask=mask)[0]) == int(expected)
 
 
 @pytest.mark.slow

@@ -111,6 +111,19 @@ def test_a_cell_with_a_run_that_diverged_has_no_mean(tmp_path: Path) -> None:
     assert lines["diverged"].get_xdata().tolist() == [result.cells[0]["gamma"]]
 
 
+def test_cells_that_are_not_trained_yet_have_not_diverged(tmp_path: Path) -> None:
+    """A part of a sweep, or a merged one of which a part is missing."""
+    result, plan = found(["gamma"], lambda cell: np.nan if cell["gamma"] == 0.99 else 1.0)
+    assert "diverged" not in texts(result, plan, tmp_path)
+    names = ["gamma", "clip_eps"]
+    result, plan = found(names, lambda cell: np.nan if cell["gamma"] == 0.99 else cell["clip_eps"])
+    assert "-" not in texts(result, plan, tmp_path)
+    assert sort_by_effect(result, plan, names)[0] == "clip_eps"
+    table = best_means(result, plan, ["gamma"])
+    assert np.isnan(table[SPACE["gamma"].index(0.99)])
+    assert np.isfinite(table).sum() == len(table) - 1
+
+
 def test_ticks_of_a_log_axis_are_plain_numbers(tmp_path: Path) -> None:
     """Mathematical text is off in pictures, where a `$` is a character like any other."""
     assert {"0.0001", "0.001", "0.01"} <= set(texts(*found(["learning_rate"]), tmp_path))

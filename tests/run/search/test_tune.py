@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -236,6 +238,17 @@ def test_what_the_user_fixed_is_not_searched(
     assert_refused(every, "nothing to tune: no field but gamma, ent_coef, learning_rate is searched by default", capsys)
 
 
+@pytest.mark.filterwarnings("error")
+def test_where_all_trials_reached_the_same_no_field_is_important() -> None:
+    for values, names in (([9.0] * 8, set()), ([1.0, 2.0, 3.0, 9.0, 9.0, 9.0], {"gamma"})):
+        study = optuna.create_study(direction="maximize")
+        for i, value in enumerate(values):
+            gamma = {"gamma": 0.5 + 0.05 * i}
+            space = {"gamma": optuna.distributions.FloatDistribution(0.1, 0.99)}
+            study.add_trial(optuna.trial.create_trial(params=gamma, distributions=space, value=value))
+        assert set(studies.importances(study)) == names
+
+
 def test_an_interrupted_command_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,11 +260,11 @@ def test_an_interrupted_command_says_how_to_go_on(
 
     monkeypatch.setattr("rljax.cli.search.tuning.tune", interrupted)
     for flags, said in (([], ""), (["--trials", "5", "--batch-size", "4"], " --trials 5 --batch-size 4")):
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit, match="130"):
             main(["tune", "cartpole_ppo", "--run-dir", "here", *flags])
         assert capsys.readouterr().err == f"rljax: interrupted; to go on: rljax tune --resume here{said}\n"
-    monkeypatch.setattr("rljax.cli.search.sweeps.run_sweep", interrupted)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr("rljax.cli.search.sweeps.run_sweep", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit, match="143"):
         main(["sweep", "cartpole_ppo", "--gamma", "0.9", "0.99", "--run-dir", "there", "--batch-size", "2"])
     assert capsys.readouterr().err == "rljax: interrupted; to go on: rljax sweep --resume there --batch-size 2\n"
 
