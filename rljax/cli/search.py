@@ -25,6 +25,7 @@ from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import apply_cell
+from rljax.run.signals import sigterm_interrupts
 from rljax.run.view.layout import make_console, make_table, print_table, say
 from rljax.run.view.lines import format_value
 
@@ -156,18 +157,13 @@ def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
     """Say on which device agents train, and how to go on if Ctrl-C or SIGTERM ends it; `flags` must be given again then."""
     say(f"device: {device_summary()}")
 
-    def stop(signum: int, _: Any) -> None:
-        raise TrainingInterrupted("terminated", None, signum)
-
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with sigterm_interrupts():
+            yield
     except KeyboardInterrupt as error:
         signum = error.signum if isinstance(error, TrainingInterrupted) else int(signal.SIGINT)
         how = f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}"
         raise TrainingInterrupted(how, None, signum) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _flags(options: Any, *names: str) -> str:

@@ -92,7 +92,7 @@ def _result(game: Game, result: np.ndarray, seat: int) -> str:
         return "your team gets"
     teams = np.array(game.teams)
     of_team = np.array([result[teams == team].mean() for team in range(game.num_teams)])
-    ahead = np.asarray(lead(of_team, of_team[teams[seat]]))  # of each team before one's own; one's own is 0
+    ahead = np.asarray(lead(jnp.asarray(of_team), of_team[teams[seat]]))  # of each team before one's own; one's own is 0
     if game.num_teams == 2:
         return ("you win", "a draw", "you lose")[int(ahead.sum()) + 1]
     shared = " (shared)" if (ahead == 0).sum() > 1 else ""
