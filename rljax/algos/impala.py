@@ -347,7 +347,8 @@ def impala_loss(parts: VtraceParts, params: Any, streams: Streams) -> tuple[jax.
         "train/value": own_mean(combined(heads, value), own),
         "train/explained_variance": explained_variance(combined(heads, target), combined(heads, baseline), own),
         "train/mean_rho": own_mean(jnp.minimum(config.rho_bar, ratio), own),
-        "train/rho_clip_fraction": own_mean((ratio > config.rho_bar).astype(jnp.float32), own),
+        # Ratios of one policy with itself are 1 up to rounding.
+        "train/rho_clip_fraction": own_mean((ratio > config.rho_bar * (1.0 + 1e-5)).astype(jnp.float32), own),
         "train/approx_kl": own_mean(ratio - 1.0 - log_rho, own),
     }
     if config.upgo_coef is not None:
