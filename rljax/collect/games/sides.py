@@ -26,11 +26,27 @@ class Side(NamedTuple):
 
     def part(self, team: jax.Array, tree: Any) -> Any:
         """Return the part `[E, K, ...]` of the side, of leaves `[E, P, ...]`; `team` is that of each game, i32 `[E]`."""
-        return jax.tree.map(lambda x: jax.vmap(lambda of_game, seats: of_game[seats])(x, jnp.asarray(self.seats)[team]), tree)
+        return _chosen(self.seats, team, tree)
 
     def whole(self, team: jax.Array, tree: Any) -> Any:
         """Undo `part`: return leaves `[E, P, ...]`, with anything for seats that are not of the side."""
-        return jax.tree.map(lambda x: jax.vmap(lambda of_game, place: of_game[place])(x, jnp.asarray(self.place)[team]), tree)
+        return _chosen(self.place, team, tree)
+
+
+def _chosen(places: np.ndarray, team: jax.Array, tree: Any) -> Any:
+    """Return the entries `places[team]` of the second axis of leaves `[E, N, ...]`."""
+
+    def entries(x: jax.Array) -> jax.Array:
+        found = []
+        for of_teams in places.T:  # By choices among the few entries, which fuse where a gather would not.
+            which = jnp.asarray(of_teams)[team].reshape(-1, *(1,) * (x.ndim - 2))
+            entry = x[:, of_teams[0]]
+            for place in sorted(set(of_teams.tolist()) - {of_teams[0]}):
+                entry = jnp.where(which == place, x[:, place], entry)
+            found.append(entry)
+        return jnp.stack(found, axis=1)
+
+    return jax.tree.map(entries, tree)
 
 
 def sides(game: Game) -> tuple[Side, Side]:
