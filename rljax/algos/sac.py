@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax.core import FrozenDict
 
+from rljax.algos.common.config import WIDE, widened
 from rljax.algos.common.off_policy import (
     FLAT,
     OffPolicyConfig,
@@ -79,7 +79,7 @@ class SACConfig(OffPolicyConfig):
     critic_learning_rate: float | None = leaf(default=None, doc="step size of the critics; none: learning_rate", ge=0)
     temperature_learning_rate: float | None = leaf(default=None, doc="step size of the temperature; none: learning_rate", ge=0)
     network: Any = static(
-        default=FrozenDict({"hidden": (256, 256)}),
+        default=WIDE,
         doc="networks of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or "
         "a Module (discrete actions)",
     )
@@ -93,6 +93,10 @@ class SACConfig(OffPolicyConfig):
     target_entropy_ratio: float = leaf(
         default=0.89, doc="target of the entropy for a Discrete, as a share of the entropy of uniform legal actions", ge=0, le=1
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "network", widened(self.network))
 
     @property
     def window(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import distrax
@@ -16,11 +17,14 @@ from rljax import (
     Box,
     Choice,
     ConfigError,
+    CQLConfig,
     Environment,
+    IQLConfig,
     SACConfig,
     SACParts,
     SACState,
     evaluate,
+    load_config,
     make_agent,
     make_train,
     sac_actor_loss,
@@ -36,6 +40,7 @@ from rljax import (
     soft_value,
 )
 from rljax.algos.common.soft_policy import critic_values, policy_outputs, q_of_choice
+from rljax.cli.overrides import merge_tables
 from rljax.collect.replay import NStep, Places, Replay, Transition, init_replay, take_n_step
 from rljax.core.memory import tree_bytes
 from rljax.nn.actions import SquashedGaussian, scaled_to_box, soft_head
@@ -538,6 +543,25 @@ def test_what_does_not_fit_is_refused_in_one_line(changes: dict[str, Any], messa
     with pytest.raises(ConfigError, match=message) as error:
         make_agent(TINY.replace(**changes))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config_class", [SACConfig, IQLConfig, CQLConfig])
+def test_a_table_that_names_other_keys_keeps_the_default_sizes_in_python_in_files_and_on_the_command_line(
+    config_class: Any, tmp_path: Path
+) -> None:
+    base, wide = config_class(), (256, 256)
+    assert base.network == {"hidden": wide}
+    expected = {"hidden": wide, "layer_norm": True}
+    assert base.replace(network={"layer_norm": True}).network == expected
+    (tmp_path / "own.toml").write_text(f'algorithm = "{base.algorithm}"\nnetwork = {{ layer_norm = true }}\n')
+    assert load_config(tmp_path / "own.toml").network == expected
+    assert merge_tables(lambda: base, {"network": {"layer_norm": True}}) == {"network": expected}
+    assert base.replace(network={"hidden": [8]}).network == {"hidden": (8,)}
+
+
+def test_layers_of_a_table_without_sizes_are_wide() -> None:
+    parts = sac_parts(TINY.replace(network={"layer_norm": True}))
+    assert (parts.policy.actor.hidden, parts.policy.critic.hidden) == ((256, 256), (256, 256))
 
 
 @pytest.mark.slow

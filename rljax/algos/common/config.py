@@ -12,6 +12,17 @@ from rljax.core.config import MAX_COUNT, Config, freeze, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.nn.opponents import SEEN, described
 
+WIDE = FrozenDict({"hidden": (256, 256)})
+"""The default `network` table of actor-critics that learn from replay or datasets."""
+
+
+def widened(network: Any) -> Any:
+    """Return a `network` table with the keys of `WIDE` that it does not name; return anything else as it is.
+
+    The configuration has them, and not only the network: the command line completes a table from the default's keys, too.
+    """
+    return FrozenDict({**WIDE, **network}) if isinstance(network, Mapping) else network
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnerConfig(Config):

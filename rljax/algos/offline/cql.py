@@ -18,8 +18,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.core import FrozenDict
 
+from rljax.algos.common.config import WIDE
 from rljax.algos.common.losses import label_smoothed_cross_entropy
 from rljax.algos.common.off_policy import check_replay_memory, transition_example
 from rljax.algos.common.q_learning import (
@@ -47,7 +47,7 @@ class CQLConfig(OfflineConfig):
     """Conservative Q-learning for discrete actions."""
 
     network: Any = static(
-        default=FrozenDict({"hidden": (256, 256)}),
+        default=WIDE,
         doc="{ hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module",
     )
     alpha: float = leaf(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.core import FrozenDict
 
+from rljax.algos.common.config import WIDE, widened
 from rljax.algos.common.losses import huber_value_loss
 from rljax.algos.common.off_policy import OffPolicyConfig, check_replay_memory, transition_example, update_target
 from rljax.algos.common.optimizer import adam, annealed
@@ -70,13 +70,14 @@ class OfflineConfig(OffPolicyConfig):
     learning_rate: float = leaf(default=3e-4, doc="Adam step size", ge=0)
     reward_scale: float = leaf(default=1.0, doc="factor of all rewards", gt=0)
     network: Any = static(
-        default=FrozenDict({"hidden": (256, 256)}),
+        default=WIDE,
         doc="networks of policy, critics and value: { hidden = [256, 256], activation = 'relu', layer_norm = false }, "
         "type = 'cnn', or a Module (discrete actions)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "network", widened(self.network))
         if self.normalize_rewards:
             raise ConfigError("normalize_rewards = true: expected false; reward_scale scales the rewards of a dataset")
 
