@@ -400,7 +400,8 @@ def ppo_gradient_steps(
         loss_fn: `(parts, params, minibatch) -> (loss, metrics)`, `ppo_loss` unless given.
 
     Returns:
-        `(params, opt_state, metrics)`, the metrics means over the gradient steps taken.
+        `(params, opt_state, metrics)`, the metrics means over the gradient steps taken; `train/approx_kl` and
+        `train/clip_fraction` include the first that `target_kl` stopped.
     """
     config, target_kl = parts.config, parts.config.target_kl
     return minibatch_steps(
@@ -415,6 +416,7 @@ def ppo_gradient_steps(
         learning_rate=learning_rate,
         prepare=with_standard_advantages if config.normalize_advantages else None,
         stop=None if target_kl is None else lambda metrics: _approx_kl(metrics) > target_kl,
+        with_stopped=("train/approx_kl", "train/clip_fraction"),
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -109,6 +110,7 @@ def minibatch_steps(
     learning_rate: jax.Array,
     prepare: Callable[[Any], Any] | None = None,
     stop: Callable[[Metrics], jax.Array] | None = None,
+    with_stopped: Collection[str] = (),
 ) -> tuple[Any, Any, Metrics]:
     """Take `num_epochs` passes of `num_minibatches` gradient steps each over a batch, shuffled anew for each pass.
 
@@ -125,6 +127,8 @@ def minibatch_steps(
         prepare: `minibatch -> minibatch`, applied to all minibatches of a pass at once before its first step. What does not
             depend on the parameters is cheaper here than in the loss, above all sums over several devices.
         stop: `metrics -> bool []`; where true, that step and all later ones are not taken.
+        with_stopped: names of metrics that say how far the steps before have moved the parameters. Their means include the first
+            step that was not taken, the only one that sees how far the last one moved them.
 
     Returns:
         `(params, opt_state, metrics)`: metrics are means over the steps taken; `train/grad_norm` is added, and with `stop`
@@ -160,10 +164,14 @@ def minibatch_steps(
     params, opt_state = unravel(carry.params), carry.opt_state
     if taken is None:
         return params, opt_state, dict(zip(names, jnp.mean(stacked, (0, 1)), strict=True))
+    updates = jnp.sum(taken)
+    stopped = jnp.arange(taken.size).reshape(taken.shape) == updates
+    of_policy = np.array([name in with_stopped for name in names])
     # The loss of a step that is not taken may not be finite, and 0 times it would be NaN.
-    sums = jnp.sum(jnp.where(taken[..., None] > 0, stacked, 0.0), (0, 1))
-    means = dict(zip(names, sums / jnp.maximum(jnp.sum(taken), 1.0), strict=True))
-    return params, opt_state, means | {"train/updates": jnp.sum(taken)}
+    counted = (taken > 0)[..., None] | (stopped[..., None] & of_policy & jnp.isfinite(stacked))
+    sums = jnp.sum(jnp.where(counted, stacked, 0.0), (0, 1))
+    means = dict(zip(names, sums / jnp.maximum(jnp.sum(counted, (0, 1)), 1), strict=True))
+    return params, opt_state, means | {"train/updates": updates}
 
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:

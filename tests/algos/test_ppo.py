@@ -299,8 +299,14 @@ def test_target_kl_stops_the_remaining_updates_inside_jit_and_under_vmap(tiny: A
     single, single_metrics = jax.jit(update_at)(jnp.float32(0.3))
     assert single_metrics["train/updates"] == 1.0
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5, atol=1e-6), single.params, after.params)
-    # The metrics are those of the step that was taken: the very first, with ratio 1.
-    assert abs(single_metrics["train/approx_kl"]) < 1e-6
+    # The loss is that of the step that was taken: the very first, with ratio 1.
+    assert abs(single_metrics["train/policy_loss"]) < 1e-6
+    # The divergence is the mean of that step's, 0, and of what stopped the second step, which saw how far the first had gone: as
+    # in an epoch of two steps without a target.
+    _, both = update(ppo_parts(config.replace(target_kl=None, num_epochs=1)))(collected, rollout)
+    assert both["train/approx_kl"] > 0.1
+    for name in ("train/approx_kl", "train/clip_fraction"):
+        assert single_metrics[name] == pytest.approx(float(both[name]), rel=1e-4)
 
 
 def test_a_stop_lasts_to_the_end_of_the_iteration_and_the_step_that_went_too_far_is_not_taken(tiny: Any) -> None:
@@ -309,16 +315,26 @@ def test_a_stop_lasts_to_the_end_of_the_iteration_and_the_step_that_went_too_far
 
     def too_far_with_transition_0(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
         loss, _ = linear_loss(parts, params, batch)
-        return loss, {"train/approx_kl": jnp.any(batch.action == 0).astype(jnp.float32)}
+        too_far = jnp.any(batch.action == 0)
+        return loss, {
+            "train/approx_kl": too_far.astype(jnp.float32),
+            "train/clip_fraction": jnp.where(too_far, jnp.inf, 0.5),
+            "train/entropy": jnp.where(too_far, jnp.nan, 2.0),
+        }
 
     parts = ppo_parts(TINY.replace(num_minibatches=4, num_epochs=2, target_kl=0.5))
 
-    def updates(key: jax.Array) -> jax.Array:
-        return ppo_update(parts, collected.replace(key=key), numbered, too_far_with_transition_0)[1]["train/updates"]
+    def metrics_of(key: jax.Array) -> Any:
+        return ppo_update(parts, collected.replace(key=key), numbered, too_far_with_transition_0)[1]
 
     # The minibatch with transition 0 comes anywhere in the first epoch: those before it are taken, and nothing after it.
-    taken = jax.jit(jax.vmap(updates))(jax.random.split(jax.random.key(0), 64))
+    metrics = jax.jit(jax.vmap(metrics_of))(jax.random.split(jax.random.key(0), 64))
+    taken = np.asarray(metrics["train/updates"])
     np.testing.assert_array_equal(np.unique(taken), [0, 1, 2, 3])
+    # Its divergence counts once, its other metrics do not, and what is not finite of a step that was not taken ends no run.
+    np.testing.assert_allclose(metrics["train/approx_kl"], 1.0 / (taken + 1.0), rtol=1e-6)
+    np.testing.assert_array_equal(metrics["train/clip_fraction"], np.where(taken > 0, 0.5, 0.0))
+    np.testing.assert_array_equal(metrics["train/entropy"], np.where(taken > 0, 2.0, 0.0))
 
 
 def linear_loss(parts: PPOParts, params: Any, batch: Minibatch) -> tuple[jax.Array, Any]:
