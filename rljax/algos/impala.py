@@ -59,10 +59,10 @@ class VtraceConfig(PolicyConfig):
     """Fields of V-trace, for whatever learns by it."""
 
     rho_bar: float = leaf(
-        default=1.0, doc="upper bound of the importance weights of value errors and of the policy gradient", gt=0
+        default=1.0, doc="V-trace's upper bound of the importance weights of value errors and of the policy gradient", gt=0
     )
-    c_bar: float = leaf(default=1.0, doc="upper bound of the importance weights of the traces", ge=0)
-    vtrace_lambda: float = leaf(default=1.0, doc="trace decay of the V-trace targets", ge=0, le=1)
+    c_bar: float = leaf(default=1.0, doc="V-trace's upper bound of the importance weights of the traces", ge=0)
+    vtrace_lambda: float = leaf(default=1.0, doc="trace decay of V-trace's targets", ge=0, le=1)
     policy_lag: int = static(default=0, doc="age in iterations of the policy that collects experience", ge=0)
     off_policy_correction: bool = static(
         default=True, doc="whether to correct for an older policy; false treats every action as taken by the current policy"

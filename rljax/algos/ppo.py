@@ -63,7 +63,7 @@ from rljax.nn.policy import Policy
 class PPOConfig(HeadConfig):
     """Proximal policy optimisation. Defaults are those of the reference implementations for small problems."""
 
-    clip_eps: float = leaf(default=0.2, doc="clip range of the probability ratio around 1", gt=0)
+    clip_eps: float = leaf(default=0.2, doc="PPO's clip range of the probability ratio around 1", gt=0)
     vf_clip_eps: float | None = leaf(default=0.2, doc="clip range of a value's change in the value loss; none: no clipping", gt=0)
     dual_clip: float | None = leaf(
         default=None,

@@ -211,6 +211,10 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
         raise ConfigError(f"{name} has no agent: register_agent({name}, make) lets make_agent build it by make(config)")
     if type(config) not in _MAKERS:
         raise ConfigError(f"{shown(config)} is not a configuration: expected for example rljax.load_config('cartpole_ppo')")
+    if config.num_iterations < 1:
+        raise ConfigError(
+            f"total_timesteps = {config.total_timesteps}: expected at least {config.steps_per_iteration} steps, one iteration"
+        )
     check_platform()
     for path, value in jax.tree_util.tree_flatten_with_path(config)[0]:
         if np.ndim(value):

@@ -186,6 +186,14 @@ def with_ppo_fields(parts: GameParts, **changes: Any) -> GameParts:
     return parts._replace(ppo=parts.ppo._replace(config=parts.ppo.config.replace(**changes)))
 
 
+_OF_PPO = {
+    "magnet_coef": "a term of PPO's loss",
+    "dual_clip": "a bound in PPO's loss",
+    "target_kl": "where PPO's gradient steps stop",
+}
+"""Optional fields that V-trace does not use, and what they are."""
+
+
 def _check_parts(parts: GameParts) -> None:
     config, game = parts.config, parts.game
     if config.has_pool and game.num_teams < 2:
@@ -208,8 +216,10 @@ def _check_parts(parts: GameParts) -> None:
                 f"num_minibatches = {config.num_minibatches}: a learner has fewer moves in a rollout; raise num_envs or num_steps"
             )
         config.check_minibatch_size(moves // config.num_minibatches)
-    if config.magnet_coef is not None and config.learner == "impala":
-        raise ConfigError("magnet_coef: is a term of PPO's loss, expected none with learner = 'impala'")
+    if config.learner == "impala":
+        for name, what in _OF_PPO.items():
+            if getattr(config, name) is not None:
+                raise ConfigError(f"{name}: is {what}, expected none with learner = 'impala'")
     if config.exploitability_every is not None and parts.has_memory:
         raise ConfigError("exploitability_every: is computed of policies without memory, expected none with this network")
     if config.policy_lag:

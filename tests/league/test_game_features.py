@@ -318,6 +318,8 @@ def test_bonuses_count_the_learners_own_visits() -> None:
         ({"value_heads": ["win"]}, r"value_heads = \['win'\]: TicTacToe-v0 does not split its reward"),
         ({"exploitability_every": 96, "network": GRU}, r"exploitability_every: is computed of policies without memory"),
         ({"magnet_coef": 0.1, "average_decay": 0.9, "learner": "impala"}, r"magnet_coef: is a term of PPO's loss"),
+        ({"dual_clip": 3.0, "learner": "impala"}, r"dual_clip: is a bound in PPO's loss, expected none with learner = 'impala'"),
+        ({"target_kl": 0.1, "learner": "impala"}, r"target_kl: is where PPO's gradient steps stop, expected none"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(config: dict[str, Any], message: str) -> None:

@@ -123,6 +123,11 @@ def _known() -> Iterator[None]:
 CONFIG = ToyConfig(env="CartPole-v1", total_timesteps=320)
 
 
+def test_a_budget_below_one_iteration_is_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"total_timesteps = 31: expected at least 32 steps, one iteration"):
+        rljax.fit(CONFIG.replace(total_timesteps=31))
+
+
 def same(a: Any, b: Any) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 

@@ -36,7 +36,7 @@ INTRINSIC = "intrinsic"
 class HeadConfig(PolicyConfig):
     """Fields that say which value heads there are."""
 
-    gae_lambda: float = leaf(default=0.95, doc="trace decay of the advantages", ge=0, le=1)
+    gae_lambda: float = leaf(default=0.95, doc="trace decay of PPO's advantages (generalised advantage estimation)", ge=0, le=1)
     value_heads: tuple[str, ...] = static(
         default=(), doc="components of the environment's reward that get a value head each; other components are ignored"
     )
