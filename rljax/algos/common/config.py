@@ -75,6 +75,15 @@ class ReplayConfig(LearnerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.has_buffer:
+            self.check_buffer()
+
+    def check_buffer(self) -> None:
+        """Refuse a buffer that does not fit the other fields.
+
+        Raises:
+            ConfigError: names the field, its value and what is allowed.
+        """
         rows = max(self.window, self.rows_per_turn)
         if self.buffer_rows < rows:
             raise ConfigError(
@@ -91,6 +100,11 @@ class ReplayConfig(LearnerConfig):
                 f"{self.steps_per_iteration}, which the first update needs (learning_starts = {self.learning_starts}, and "
                 f"{self.window_fields} = {self.window} of each environment)"
             )
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether there is a buffer at all; offline algorithms may do without."""
+        return True
 
     @property
     def window(self) -> int:

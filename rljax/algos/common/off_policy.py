@@ -67,6 +67,9 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
                 f"target_update_every = {self.target_update_every}: expected at most {MAX_COUNT // self.updates_per_step} turns "
                 f"of updates_per_step = {self.updates_per_step}"
             )
+
+    def check_buffer(self) -> None:
+        super().check_buffer()
         if self.replay_memory == "host" and self.num_devices > 1:
             raise ConfigError(f"replay_memory = 'host': expected 'device' with num_devices = {self.num_devices}")
         held = self.buffer_rows * self.num_envs

@@ -82,6 +82,10 @@ class OfflineConfig(OffPolicyConfig):
             raise ConfigError("normalize_rewards = true: expected false; reward_scale scales the rewards of a dataset")
 
     @property
+    def has_buffer(self) -> bool:
+        return self.online
+
+    @property
     def turns(self) -> int:
         """Number of turns of an iteration."""
         return self.num_steps // self.train_every

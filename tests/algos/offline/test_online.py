@@ -45,6 +45,21 @@ def written(path: Path, env_id: str) -> tuple[Any, dict[bytes, tuple[Any, float,
     return open_dataset(path), steps
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 200_000}, "batch_size = 200000: expected at most the 100000 transitions of the buffer"),
+        ({"buffer_size": 500}, "learning_starts = 1000: expected at most the 500 steps of the buffer"),
+        ({"replay_memory": "host", "num_devices": 2, "num_envs": 2}, "replay_memory = 'host': expected 'device'"),
+    ],
+)
+def test_only_online_runs_are_refused_because_of_their_buffer(changes: dict[str, Any], message: str) -> None:
+    for config_class in (rljax.IQLConfig, rljax.CQLConfig):
+        assert not config_class(dataset="data", **changes).online
+        with pytest.raises(rljax.ConfigError, match=message):
+            config_class(dataset="data", online=True, **changes)
+
+
 def test_the_target_of_cql_has_the_value_after_a_cut_and_none_after_an_end(tmp_path: Path) -> None:
     dataset, steps = written(tmp_path / "data", "CartPole-v1")
     parts = rljax.cql_parts(rljax.CQLConfig(env="CartPole-v1", gamma=GAMMA, **SMALL))
