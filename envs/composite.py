@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, bounded
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
@@ -27,7 +27,7 @@ class CompositeState:
 
 @struct.dataclass
 class CompositeParams:
-    num_steps: int = 4
+    num_steps: int = bounded(4, ge=1)
 
 
 class Composite(Environment):

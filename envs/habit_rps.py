@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rljax.core.environment import bounded
 from rljax.core.game import Game, ScriptedPlayer
 from rljax.core.spaces import Box, Discrete
 
@@ -27,8 +28,8 @@ class HabitRPSState:
 class HabitRPSParams:
     """Parameters: `habit` is the probability with which a scripted player shows its favourite sign; both others are alike."""
 
-    habit: float = 0.6
-    num_rounds: int = 20
+    habit: float = bounded(0.6, ge=0, le=1)
+    num_rounds: int = bounded(20, ge=1)
 
 
 class HabitRPS(Game):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.core.environment import bounded
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
@@ -31,7 +32,7 @@ class HeavyBoxState:
 
 @struct.dataclass
 class HeavyBoxParams:
-    max_steps: int = 25
+    max_steps: int = bounded(25, ge=1)
 
 
 class HeavyBox(Game):

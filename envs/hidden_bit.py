@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, bounded
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
@@ -28,7 +28,7 @@ class HiddenBitState:
 class HiddenBitParams:
     """Parameters: `bit_reward` is the shift of each reward by the hidden bit, noise for a critic that does not see the bit."""
 
-    num_steps: int = 8
+    num_steps: int = bounded(8, ge=1)
     bit_reward: float = 4.0
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, bounded
 from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
@@ -44,7 +44,7 @@ class MazeState:
 class MazeParams:
     """Parameters: `loops` is the probability that a wall of the perfect maze is taken away."""
 
-    loops: float = 0.0
+    loops: float = bounded(0.0, ge=0, le=1)
     goal_reward: float = 1.0
     max_steps_in_episode: int = 50
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment, EnvParams
+from rljax.core.environment import Environment, EnvParams, bounded
 from rljax.core.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs import drawing
 
@@ -154,7 +154,7 @@ def truncation_probe_values(discount: float, params: TruncationProbeParams, boot
 
 @struct.dataclass
 class MaskedBanditParams:
-    num_steps: int = 4
+    num_steps: int = bounded(4, ge=1)
 
 
 class MaskedBandit(Probe):

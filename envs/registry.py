@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.core.config import OBJECT_PREFIX, freeze
 from rljax.core.contract import attribute, name_of
-from rljax.core.environment import LIMITS, Environment, field_names, with_fields
+from rljax.core.environment import Environment, field_names, outside_bounds, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.own import is_path, path_of
 from rljax.core.spaces import as_space
@@ -331,12 +331,14 @@ def _replace_fields(env_name: str, default: Any, changes: dict[str, Any], also: 
         if name not in known:
             hint = did_you_mean(name, [*known, *also]) if known or also else "it has no parameters"
             raise ConfigError(f"environment {env_name} has no parameter '{name}': {hint}")
-    cast = {name: _cast(env_name, name, value, getattr(default, name)) for name, value in changes.items()}
+    cast = {name: _cast(env_name, name, value, getattr(default, name), default) for name, value in changes.items()}
     return with_fields(default, cast)
 
 
-def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
-    """Convert `value` to the type of `default`, so that a changed parameter never changes a dtype in the environment."""
+def _cast(env_name: str, name: str, value: Any, default: Any, params: Any = None) -> Any:
+    """Convert `value` to the type of `default`, so that a changed parameter never changes a dtype in the environment; `params`
+    are those that it is one of, None for an argument of a constructor.
+    """
     expected = _describe(default)
     if isinstance(default, (bool, int, float, np.ndarray, np.number, np.bool_, jax.Array)):
         wanted = jnp.result_type(default)
@@ -353,8 +355,9 @@ def _cast(env_name: str, name: str, value: Any, default: Any) -> Any:
         )
         fits = fits and not (isinstance(array, np.ndarray) and bool((array != array).any()))  # no NaN
         if fits and array.shape == np.shape(default):
-            if name in LIMITS and not isinstance(value, jax.core.Tracer) and array < 1:
-                raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected at least 1")
+            allowed = None if isinstance(value, jax.core.Tracer) else outside_bounds(params, name, array)
+            if allowed is not None:
+                raise ConfigError(f"environment {env_name}: parameter {name} = {shown(value)}, expected {allowed}")
             if isinstance(array, np.ndarray) and _overflows(array, wanted):
                 raise ConfigError(
                     f"environment {env_name}: parameter {name} = {shown(value)}, expected a number of {wanted.name}"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import BELIEF, METRICS, Environment
+from rljax.core.environment import BELIEF, METRICS, Environment, bounded
 from rljax.core.errors import check_int
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
@@ -35,9 +35,9 @@ class ScoutingParams:
     """
 
     look_cost: float = 0.1
-    change: float = 0.05
+    change: float = bounded(0.05, ge=0, le=1)
     depends: bool = True
-    num_steps: int = 8
+    num_steps: int = bounded(8, ge=1)
 
 
 class Scouting(Environment):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, bounded
 from rljax.core.errors import ConfigError, check_int
 from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
@@ -33,7 +33,7 @@ class TargetPickParams:
 
     min_targets: int = 2
     max_targets: int = 6
-    num_picks: int = 8
+    num_picks: int = bounded(8, ge=1)
 
 
 class TargetPick(Environment):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.core.environment import bounded
 from rljax.core.game import Game
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
@@ -29,7 +30,7 @@ class TerritoryState:
 
 @struct.dataclass
 class TerritoryParams:
-    max_steps: int = 30
+    max_steps: int = bounded(30, ge=1)
 
 
 class Territory(Game):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environment import Environment, bounded
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
 
@@ -26,7 +26,7 @@ class TMazeState:
 class TMazeParams:
     """Parameters: `length` is the number of moves from the start to the junction."""
 
-    length: int = 8
+    length: int = bounded(8, ge=1)
     goal_reward: float = 1.0
     wrong_reward: float = -1.0
     bump_reward: float = -0.02

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.chance import step_shapes
-from rljax.core.environment import LIMITS, field_names, with_fields
+from rljax.core.environment import field_names, outside_bounds, with_fields
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.wrappers import Wrapper
 
@@ -150,8 +150,9 @@ def _range(env: Any, env_params: Any, name: str, bounds: Any) -> tuple[float, fl
         raise ConfigError(
             f"randomize: {name} = {shown(bounds)}: expected numbers of {jnp.dtype(dtype).name}, and their difference, too"
         )
-    if name in LIMITS and bounds[0] < 1:
-        raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected at least 1")
+    allowed = outside_bounds(env_params, name, np.asarray(bounds))
+    if allowed is not None:
+        raise ConfigError(f"randomize: {name} = {shown(bounds)}: expected {allowed}")
     return bounds[0], bounds[1]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from rljax.core.errors import ConfigError, first_line
@@ -229,6 +230,21 @@ def tree_where(condition: jax.Array, on_true: Any, on_false: Any) -> Any:
 
 LIMITS = ("max_steps_in_episode", "max_cycles")
 """Parameters that say how long an episode lasts at most, so they are at least 1."""
+
+
+def bounded(default: Any, *, ge: float, le: float | None = None) -> Any:
+    """Declare a field of an environment's parameters, a dataclass, with its smallest and its largest value."""
+    return dataclasses.field(default=default, metadata={"ge": ge, "le": le})
+
+
+def outside_bounds(params: Any, name: str, value: Any) -> str | None:
+    """Return what is expected of a parameter, "at least 1", if a number or an array is outside its bounds, else None."""
+    fields = dataclasses.fields(params) if dataclasses.is_dataclass(params) else ()
+    declared: Mapping[str, Any] = next((field.metadata for field in fields if field.name == name), {})
+    low, high = declared.get("ge", 1 if name in LIMITS else None), declared.get("le")
+    if (low is None or not np.any(value < low)) and (high is None or not np.any(value > high)):
+        return None
+    return f"at least {low}" + ("" if high is None else f" and at most {high}")
 
 
 def field_names(params: Any) -> list[str]:

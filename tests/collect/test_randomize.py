@@ -77,6 +77,12 @@ def test_bad_tables_are_one_clear_line(table: dict[str, Any], message: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_ranges_lie_within_the_bounds_of_a_parameter() -> None:
+    for table, allowed in (({"change": [0.5, 1.5]}, "at least 0 and at most 1"), ({"num_steps": [0, 3]}, "at least 1")):
+        with pytest.raises(rljax.ConfigError, match=f"randomize: .*: expected {allowed}"):
+            rljax.make_agent(rljax.PPOConfig(env="Scouting-v0", randomize=table))
+
+
 def test_what_an_environment_says_of_the_ends_of_a_range_is_one_line() -> None:
     class Picky(type(rljax.make_env("CartPole-v1")[0])):  # type: ignore[misc]
         def observation_space(self, params: Any) -> Any:

@@ -97,6 +97,35 @@ def test_step_limit_must_be_a_positive_integer() -> None:
         jax.eval_shape(lambda value, env_id=env_id, limit=limit: make_env(env_id, **{limit: value})[1], jnp.int32(0))
 
 
+@pytest.mark.parametrize(
+    ("env_id", "params"),
+    [
+        ("HiddenBit-v0", {"num_steps": 0}),
+        ("Scouting-v0", {"num_steps": -1}),
+        ("MaskedBandit-v0", {"num_steps": jnp.int32(0)}),
+        ("Composite-v0", {"num_steps": 0}),
+        ("TargetPick-v0", {"num_picks": 0}),
+        ("HabitRPS-v0", {"num_rounds": 0}),
+        ("Territory-v0", {"max_steps": -1}),
+        ("HeavyBox-v0", {"max_steps": -1}),
+        ("TMaze-v0", {"length": -2}),
+        ("race:TMaze-v0", {"length": 0}),
+    ],
+)
+def test_lengths_of_episodes_are_at_least_1(env_id: str, params: dict[str, Any]) -> None:
+    (name,) = params
+    assert message_of(make_env, env_id, **params).endswith("expected at least 1")
+    assert getattr(make_env(env_id, **{name: 1})[1], name) == 1
+    jax.eval_shape(lambda value: make_env(env_id, **{name: value})[1], jnp.int32(0))
+
+
+@pytest.mark.parametrize(("env_id", "name"), [("HabitRPS-v0", "habit"), ("Scouting-v0", "change"), ("Maze-v0", "loops")])
+def test_probabilities_are_between_0_and_1(env_id: str, name: str) -> None:
+    for value in (-4.0, 7.0, float("inf")):
+        assert message_of(make_env, env_id, **{name: value}).endswith(f"{name} = {value}, expected at least 0 and at most 1")
+    assert [getattr(make_env(env_id, **{name: value})[1], name) for value in (0, 1.0)] == [0.0, 1.0]
+
+
 def test_parameters_keep_the_type_of_their_default() -> None:
     _, params = make_env("CartPole-v1", gravity=10, max_steps_in_episode=7)
     assert (params.gravity, type(params.gravity)) == (10.0, float)
