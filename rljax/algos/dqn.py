@@ -68,7 +68,7 @@ from rljax.collect.replay import (
 from rljax.collect.resets import EnvironmentNoise, environment_noise
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import algorithm, leaf, static
+from rljax.core.config import MIN_DIVISOR, algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
@@ -83,7 +83,7 @@ class DQNConfig(OffPolicyConfig, EpsilonConfig):
     network: Any = static(
         default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module"
     )
-    epsilon_steps: float = leaf(default=10_000.0, doc="number of environment steps over which epsilon decreases linearly", gt=0)
+    epsilon_steps: float = leaf(default=10_000.0, doc="environment steps over which epsilon decreases linearly", ge=MIN_DIVISOR)
     double: bool = static(
         default=False, doc="double Q-learning: choose the next action by the online network and evaluate it by the target network"
     )
@@ -93,7 +93,7 @@ class DQNConfig(OffPolicyConfig, EpsilonConfig):
         default=1.0, doc="the loss is linear for errors beyond this (Huber); none: squared loss", gt=0
     )
     prioritized: bool = static(default=False, doc="prioritised replay: sample transitions in proportion to their last error")
-    priority_alpha: float = leaf(default=0.6, doc="exponent of the errors in the priorities; 0 samples uniformly", ge=0)
+    priority_alpha: float = leaf(default=0.6, doc="exponent of the errors in the priorities; 0 samples uniformly", ge=0, le=4)
     priority_beta: float = leaf(default=0.4, doc="initial exponent of the importance weights; it rises to 1", ge=0, le=1)
 
     @property

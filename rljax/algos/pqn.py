@@ -41,7 +41,7 @@ from rljax.collect.returns import q_lambda_returns
 from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import algorithm, leaf, static
+from rljax.core.config import MIN_DIVISOR, algorithm, leaf, static
 from rljax.nn.classes import entry_of
 
 
@@ -57,7 +57,7 @@ class PQNConfig(OnPolicyConfig, EpsilonConfig):
         default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = true }, type = 'cnn', or a Module"
     )
     learning_rate: float = leaf(default=5e-4, doc="Adam step size", ge=0)
-    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
+    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", ge=MIN_DIVISOR)
     max_grad_norm: float | None = leaf(default=10.0, doc="clip the global gradient norm", gt=0)
     huber_delta: float | None = leaf(
         default=None,

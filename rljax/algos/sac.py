@@ -54,7 +54,7 @@ from rljax.collect.replay import NStep, Replay, init_replay, sample_windows
 from rljax.collect.resets import EnvironmentNoise, environment_noise
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
-from rljax.core.config import algorithm, leaf, static
+from rljax.core.config import MIN_DIVISOR, algorithm, leaf, static
 from rljax.core.devices import over_devices
 from rljax.core.keys import draw
 from rljax.core.spaces import Box
@@ -84,8 +84,8 @@ class SACConfig(OffPolicyConfig):
         "a Module (discrete actions)",
     )
     n_step: int = static(default=1, doc="number of rewards in a target before it bootstraps", gt=0)
-    temperature: float | None = leaf(default=None, doc="fixed weight of the entropy; none: learned", gt=0)
-    init_temperature: float = leaf(default=1.0, doc="initial weight of the entropy, if it is learned", gt=0)
+    temperature: float | None = leaf(default=None, doc="fixed weight of the entropy; none: learned", ge=MIN_DIVISOR)
+    init_temperature: float = leaf(default=1.0, doc="initial weight of the entropy, if it is learned", ge=MIN_DIVISOR)
     target_entropy: float | None = leaf(
         default=None,
         doc="target of the policy's entropy; none: minus the dimension of a Box; for a Discrete, see target_entropy_ratio",

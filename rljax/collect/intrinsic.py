@@ -28,6 +28,7 @@ from rljax.collect.normalizers import (
 )
 from rljax.collect.streams import own_mean
 from rljax.core.agent import Metrics
+from rljax.core.config import MAX_FLOAT, MIN_DIVISOR
 from rljax.core.environment import strong
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.wrappers import flatten_observation
@@ -324,7 +325,7 @@ def make_intrinsic(
 
 
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "resolution": ("a number > 0", lambda x: _is_number(x) and x > 0),
+    "resolution": (f"a number > 0, at least {MIN_DIVISOR}", lambda x: _is_number(x) and x >= MIN_DIVISOR),
     "bins": ("a power of two up to 2**30, such as 65536", lambda x: is_size(x) and not x & (x - 1) and x <= 2**30),
     "hidden": (
         f"a list of layer sizes, {SIZES_ALLOWED}",
@@ -332,7 +333,7 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "features": (f"a whole number > 0 and <= {MAX_SIZE}", lambda x: is_size(x) and x <= MAX_SIZE),
     "num_minibatches": ("a whole number > 0", lambda x: is_size(x)),
-    "learning_rate": ("a number >= 0", lambda x: _is_number(x) and x >= 0),
+    "learning_rate": ("a number >= 0 within the range of float32", lambda x: _is_number(x) and x >= 0),
     "gamma": ("a number >= 0 and <= 1", lambda x: _is_number(x) and 0 <= x <= 1),
 }
 
@@ -365,7 +366,7 @@ def _intrinsic_table(spec: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) <= MAX_FLOAT
 
 
 def _flat(next_obs: Any, batch: tuple[int, ...]) -> jax.Array:

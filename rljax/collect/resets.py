@@ -94,13 +94,15 @@ def choose_resets(config: Config, env: Any, env_params: Any, num_steps: int, num
 
 def describe_resets(config: Config, env: Any, env_params: Any) -> str | None:
     """Return a line about the resets of a run, None if they need none: nothing was asked for, and a reset is cheap."""
-    resets = choose_resets(config, env, env_params, config.steps_per_iteration // config.num_envs, config.num_envs)
+    whole, steps = config.steps_per_iteration // config.num_envs, config.steps_per_rollout
+    resets = choose_resets(config, env, env_params, steps, config.num_envs, max(whole // steps, 1))
     if resets.kind == "outside" or (config.reset == "auto" and resets.kind == "each"):
         return None
     cost = reset_cost(env, env_params)
+    rollout = "a rollout" if steps == whole else f"each turn of {steps} {'step' if steps == 1 else 'steps'}"
     kinds = {
         "each": "each environment has its own at every step",
-        "pool": f"pool of {resets.states} for a rollout",
+        "pool": f"pool of {resets.states} for {rollout}",
         "optimistic": f"optimistic, {resets.states} a step",
     }
     return f"resets: {kinds[resets.kind]}; a reset costs as many operations as {cost.reset / max(cost.step, 1):,.1f} steps"

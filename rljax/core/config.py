@@ -53,6 +53,9 @@ MAX_INTEGER = 2**63 - 1
 MAX_FLOAT = float(np.finfo(np.float32).max)
 """Largest float: a larger number is infinite in a compiled program."""
 
+MIN_DIVISOR = 1e-30
+"""Smallest float of a field that a program divides by, or takes the logarithm of: smaller ones may count as 0 there."""
+
 MAX_DEPTH = 32
 """Largest depth of nested tables and lists in a configuration."""
 
@@ -271,8 +274,8 @@ class Config:
     )
     reset_states: int | None = static(
         default=None,
-        doc="number of fresh states of a pool, or of every step if optimistic; none: one for 16 steps or environments, at most "
-        "one for each environment",
+        doc="number of fresh states of a pool, or of every step if optimistic, at most num_envs; none: one for 16 steps or "
+        "environments",
         gt=0,
     )
 
@@ -294,11 +297,20 @@ class Config:
             object.__setattr__(self, f.name, value)
         if self.num_envs % self.num_devices:
             raise ConfigError(f"num_devices = {self.num_devices}: must divide num_envs = {self.num_envs}")
+        if self.reset_states is not None and self.reset == "each":
+            raise ConfigError(f"reset_states = {self.reset_states}: expected none with reset = 'each', which shares no states")
+        if self.reset_states is not None and self.reset_states > self.num_envs:
+            raise ConfigError(f"reset_states = {self.reset_states}: expected at most num_envs = {self.num_envs}")
 
     @property
     def steps_per_iteration(self) -> int:
         """Number of environment steps in one call of `Agent.step`."""
         raise NotImplementedError
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Number of steps of each environment between two updates, an iteration unless an algorithm says otherwise."""
+        return self.steps_per_iteration // self.num_envs
 
     @property
     def rows_before_learning(self) -> int:
@@ -355,8 +367,13 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
             raise ConfigError(f"{name} = {shown(value)}: expected a list, such as {example}")
         return tuple(_validate(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
     if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and _is_real(value.dtype):
-        if isinstance(value, jax.core.Tracer) or value.ndim:
-            return value  # traced or batched: there is no single number to check
+        if isinstance(value, jax.core.Tracer):
+            return value  # there is no number to check
+        if value.ndim:
+            numbers = np.asarray(value)
+            for extreme in (numbers.min(), numbers.max()) if numbers.size else ():  # a NaN is both
+                _validate(name, to_plain(extreme), hint, metadata)
+            return value
         value = to_plain(value)
     expected = _describe_allowed(kind, metadata, optional=types.NoneType in options)
     refusal = ConfigError(f"{name} = {shown(value)}: expected {expected}")

@@ -370,6 +370,8 @@ def test_minibatches_divide_the_rollout_or_are_refused() -> None:
         ({"type": "rnd", "features": True}, "intrinsic.features = True: expected a whole number > 0"),
         ({"type": "rnd", "num_minibatches": 0}, "intrinsic.num_minibatches = 0: expected a whole number > 0"),
         ({"type": "rnd", "learning_rate": -1e-3}, "intrinsic.learning_rate = -0.001: expected a number >= 0"),
+        ({"type": "count", "resolution": 1e-320}, "intrinsic.resolution = 1e-320: expected a number > 0, at least 1e-30"),
+        ({"type": "rnd", "learning_rate": 1e40}, "intrinsic.learning_rate = 1e+40: expected a number >= 0 within the range of"),
         ({"type": "rnd", "gamma": 1.5}, "intrinsic.gamma = 1.5: expected a number >= 0 and <= 1"),
     ],
 )

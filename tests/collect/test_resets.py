@@ -207,6 +207,25 @@ def test_dear_resets_are_optimistic_and_cheap_ones_have_no_line() -> None:
     assert describe_resets(rljax.PPOConfig(), *make_training_env(rljax.PPOConfig())) is None
     said = rljax.PPOConfig(reset="pool")
     assert str(describe_resets(said, *make_training_env(said))).startswith("resets: pool of 4 for a rollout; ")
+    for every, pool in ((1, "pool of 1 for each turn of 1 step; "), (16, "pool of 8 for each turn of 16 steps; ")):
+        replayed = rljax.DQNConfig(reset="pool", num_envs=8, num_steps=32, train_every=every)
+        noise = environment_noise(*make_training_env(replayed), jax.random.key(0), every, 8, replayed, 32 // every)
+        assert str(describe_resets(replayed, *make_training_env(replayed))).startswith(f"resets: {pool}")
+        assert f"pool of {noise.pool} " in pool
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reset": "pool", "reset_states": 5}, "reset_states = 5: expected at most num_envs = 4"),
+        ({"reset": "optimistic", "reset_states": 5}, "reset_states = 5: expected at most num_envs = 4"),
+        ({"reset": "each", "reset_states": 2}, "reset_states = 2: expected none with reset = 'each'"),
+    ],
+)
+def test_numbers_of_states_that_would_be_cut_or_ignored_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=message):
+        rljax.PPOConfig(num_envs=4, **changes)
+    assert rljax.PPOConfig(num_envs=4, reset="pool", reset_states=4).reset_states == 4
 
 
 class Uneven(Dear):

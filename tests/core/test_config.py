@@ -110,6 +110,42 @@ def test_every_leaf_takes_traced_and_batched_numbers(name: str) -> None:
     assert getattr(PPOConfig(**{name: np.full(3, value)}), name).shape == (3,)
 
 
+@pytest.mark.parametrize(
+    ("name", "batch", "message"),
+    [
+        ("gamma", jnp.array([0.9, 1.5]), "gamma = 1.5: expected a number >= 0 and <= 1"),
+        ("gamma", np.array([-0.1, 0.9]), "gamma = -0.1: expected a number >= 0 and <= 1"),
+        ("gamma", np.array([0.9, math.nan]), "gamma = nan: expected a number >= 0 and <= 1"),
+        ("learning_rate", jnp.array([[0.1], [math.inf]]), "learning_rate = inf: expected a number >= 0"),
+        ("learning_rate", np.array([0.1, 1e40]), r"learning_rate = 1e\+40: expected a number >= 0 and <= 3.4028"),
+        ("clip_eps", jnp.array([0, 1]), "clip_eps = 0: expected a number > 0"),
+        ("head_gammas", (0.9, jnp.array([0.9, 1.5])), r"head_gammas\[1\] = 1.5: expected a number >= 0 and <= 1"),
+    ],
+)
+def test_every_number_of_a_batch_is_checked(name: str, batch: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        PPOConfig(**{name: batch})
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "name", "value", "allowed"),
+    [
+        (rljax.SACConfig, "temperature", 1e-38, 'a number >= 1e-30 or "none"'),
+        (rljax.SACConfig, "init_temperature", 1e-38, "a number >= 1e-30"),
+        (rljax.SACConfig, "adam_eps", 1e-38, "a number >= 1e-30"),
+        (rljax.PQNConfig, "adam_eps", 1e-38, "a number >= 1e-30"),
+        (rljax.PQNConfig, "epsilon_steps", 1e-38, "a number >= 1e-30"),
+        (rljax.DQNConfig, "epsilon_steps", 1e-38, "a number >= 1e-30"),
+        (rljax.DQNConfig, "priority_alpha", 1e6, "a number >= 0 and <= 4"),
+        (rljax.DreamerConfig, "agc", 1e-38, "a number >= 1e-30"),
+    ],
+)
+def test_numbers_that_would_make_parameters_nan_are_refused(config_class: Any, name: str, value: float, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = {re.escape(str(value))}: expected {re.escape(allowed)}"):
+        config_class(**{name: value})
+
+
 def test_what_fixes_shapes_cannot_be_traced() -> None:
     with pytest.raises(ConfigError, match=r"num_envs = .*expected a whole number > 0") as error:
         jax.jit(lambda n: PPOConfig(num_envs=n).gamma)(4)
@@ -169,7 +205,9 @@ WRONG = [
     ("learning_rate", False, "a number >= 0"),
     ("learning_rate", math.inf, "a number >= 0"),
     ("clip_eps", 0.0, "a number > 0"),
-    ("adam_eps", 0, "a number > 0"),
+    ("adam_eps", 0, "a number >= 1e-30"),
+    ("adam_eps", 1e-38, "a number >= 1e-30"),
+    ("teacher_kl_share", 1e-38, "a number >= 1e-30 and <= 1"),
     ("dual_clip", 1.0, 'a number > 1 or "none"'),
     ("max_grad_norm", 0.0, 'a number > 0 or "none"'),
     ("target_kl", -0.1, 'a number > 0 or "none"'),

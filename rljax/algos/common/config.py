@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from flax.core import FrozenDict
 
-from rljax.core.config import MAX_COUNT, Config, freeze, leaf, static
+from rljax.core.config import MAX_COUNT, MIN_DIVISOR, Config, freeze, leaf, static
 from rljax.core.errors import ConfigError
 from rljax.nn.opponents import SEEN, described
 
@@ -58,7 +58,7 @@ class LearnerConfig(Config):
 class AdamConfig(LearnerConfig):
     """Fields of the algorithms that use Adam."""
 
-    adam_eps: float = leaf(default=1e-5, doc="epsilon of Adam", gt=0)
+    adam_eps: float = leaf(default=1e-5, doc="epsilon of Adam", ge=MIN_DIVISOR)
     max_grad_norm: float | None = leaf(
         default=0.5, doc="largest global gradient norm; larger gradients are scaled down to it", gt=0
     )
@@ -115,6 +115,10 @@ class ReplayConfig(LearnerConfig):
     def rows_per_turn(self) -> int:
         """Rows that are added before each update, or several in a row."""
         return 1
+
+    @property
+    def steps_per_rollout(self) -> int:
+        return self.rows_per_turn
 
     @property
     def buffer_rows(self) -> int:
@@ -202,7 +206,7 @@ class PolicyConfig(ActionConfig):
     teacher_kl_share: float = leaf(
         default=1.0,
         doc="share of the run (of what is left of it, where a fork takes its teacher) after which that weight is the final one",
-        gt=0,
+        ge=MIN_DIVISOR,
         le=1,
     )
 
@@ -213,4 +217,4 @@ class EpsilonConfig(LearnerConfig):
 
     epsilon_start: float = leaf(default=1.0, doc="probability of a random action at the first step", ge=0, le=1)
     epsilon_end: float = leaf(default=0.05, doc="probability of a random action after epsilon_steps", ge=0, le=1)
-    epsilon_steps: float = leaf(default=50_000.0, doc="number of environment steps over which epsilon decreases linearly", gt=0)
+    epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which epsilon decreases linearly", ge=MIN_DIVISOR)

@@ -22,7 +22,7 @@ from rljax.collect.replay import HOST_GATHERS, NStep, Places, Replay, Transition
 from rljax.collect.resets import EnvironmentNoise
 from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, rollout_scan
 from rljax.core.agent import Metrics, stack_metrics
-from rljax.core.config import MAX_COUNT, leaf, static
+from rljax.core.config import MAX_COUNT, MIN_DIVISOR, leaf, static
 from rljax.core.devices import platform
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError
@@ -46,7 +46,7 @@ class OffPolicyConfig(ReplayConfig, AdamConfig):
     batch_size: int = static(default=32, doc="number of transitions in a gradient step", gt=0)
     learning_rate: float = leaf(default=1e-4, doc="Adam step size", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
-    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", gt=0)
+    adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", ge=MIN_DIVISOR)
     max_grad_norm: float | None = leaf(default=None, doc="clip the global gradient norm", gt=0)
     tau: float = leaf(
         default=0.005, doc="step of the target network towards the parameters (Polyak averaging); 1 copies them", gt=0, le=1

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rljax.algos.common.config import ReplayConfig
 from rljax.algos.dreamer.networks import REPRESENTATIONS, SIZES
-from rljax.core.config import MAX_COUNT, algorithm, leaf, static
+from rljax.core.config import MAX_COUNT, MIN_DIVISOR, algorithm, leaf, static
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, shown
 
 
@@ -52,7 +52,7 @@ class DreamerConfig(ReplayConfig):
     learning_rate: float = leaf(default=4e-5, doc="step size of LaProp", ge=0)
     anneal_lr: bool = static(default=False, doc="lower the learning rate linearly, to 0 after the last iteration")
     warmup: int = static(default=1_000, doc="number of updates over which the learning rate rises from 0", ge=0)
-    agc: float = leaf(default=0.3, doc="largest gradient norm of a tensor, relative to the norm of the tensor", gt=0)
+    agc: float = leaf(default=0.3, doc="largest gradient norm of a tensor, relative to the norm of the tensor", ge=MIN_DIVISOR)
     return_lambda: float = leaf(default=0.95, doc="lambda of imagined and replayed returns", ge=0, le=1)
     return_decay: float = leaf(default=0.99, doc="decay of the running range of returns", ge=0, le=1)
     unroll: int = static(
