@@ -12,7 +12,7 @@ from rljax.core.config import MAX_COUNT, MIN_DIVISOR, Config, freeze, leaf, stat
 from rljax.core.errors import ConfigError
 from rljax.nn.opponents import SEEN, described
 
-WIDE = FrozenDict({"hidden": (256, 256)})
+WIDE: FrozenDict[str, Any] = FrozenDict({"hidden": (256, 256)})
 """The default `network` table of actor-critics that learn from replay or datasets."""
 
 
